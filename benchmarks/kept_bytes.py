@@ -70,6 +70,8 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         told = explain(model, inputs)
     except PlanningError as error:
         return {"agreement": Agreement.NOT_ON_SHAPES, "why": str(error)[:300]}
+    if told.assumptions:
+        return {"agreement": Agreement.NOT_ON_SHAPES, "why": told.assumptions[0][:300]}
     told_peak = told.peak.bytes - told.parameter_bytes - told.buffer_bytes
     sizes = {"kept": kept, "told": told.kept_bytes, "peak": peak, "told_peak": told_peak, "drawn": told.drawn}
     if (told.kept_bytes, told_peak) == (kept, peak):

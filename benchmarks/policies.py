@@ -42,10 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.policies_runs import examine
     from ckpt_surgery.tiny import model_classes
 
+    was = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     model_classes()["LlamaForCausalLM"].load()  # what most classes import, once for the forks of all
     names = options.cases or cases()
     survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
+    torch.use_deterministic_algorithms(was)
     versions = {package: version(package).partition("+")[0] for package in ("torch", "transformers")}
     column = column_of(rows_of(options.file), versions)
     if options.page:

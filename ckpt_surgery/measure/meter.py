@@ -282,6 +282,8 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
 
 @cache
 def _allocates(func: Any, index: int) -> bool:
-    """Whether the result with this index is a new tensor and no alias of an argument."""
+    """Whether the result with this index is a new tensor and no alias of an argument that the caller has."""
+    if func is _aten.lift_fresh.default:
+        return True  # what `torch.tensor` has just made of numbers
     returns = func._schema.returns
     return returns[min(index, len(returns) - 1)].alias_info is None

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nested._internal.nested_tensor import NestedTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
@@ -135,6 +136,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if NestedTensor in types:
+            return NotImplemented  # it runs operators on its values, which come here
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import linecache
 import logging
@@ -90,11 +91,9 @@ def _with_data(
     no_data = any(isinstance(each, FakeTensor) or each.is_meta for each in parameters)
     if no_data or held_bytes(parameters) > _MOST_COPIED_BYTES:
         raise why
-    copied, arguments = (
-        _without_self_check(copy.deepcopy(model)),
-        call_arguments(copy.deepcopy(checked_inputs(inputs))),
-    )
     try:
+        copied = _without_self_check(copy.deepcopy(model))
+        arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
         step = run_metered(copied, arguments, lambda output: scalar((loss or loss_of)(output)))
     except Exception as error:  # whatever a step of the model raises
         raise why from error
@@ -152,7 +151,7 @@ def explanation_of(
 def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
     """What cannot run on shapes, the line that stopped it, and what to do where it reads values."""
     places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
-    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, "<"))]
+    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, contextlib.__file__, "<"))]
     where = ""
     if model_code:
         file, line = model_code[-1]

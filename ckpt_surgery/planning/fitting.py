@@ -22,6 +22,7 @@ _FITTING: Mapping[str, Mapping[str, Any]] = {
     "aya_vision": {"vision_config": {"num_attention_heads": 16, "image_size": 364}},
     "edgetam_vision_model": {"backbone_config": {"architecture": "repvit_m1"}},
     "glm46v_text": _HALF_ROTATED,
+    "glm4v_moe_text": {"head_dim": 128},
     "glm4v_text": _HALF_ROTATED,
     "glm_image_text": _HALF_ROTATED,
     "granite_speech": {"projector_config": {"encoder_hidden_size": 1024}},
@@ -32,8 +33,10 @@ _FITTING: Mapping[str, Mapping[str, Any]] = {
     "idefics3_vision": {"image_size": 364, "patch_size": 14},
     "llama4_vision_model": {"hidden_size": 1408, "vision_output_dim": 4096},
     "lw_detr": {"projector_scale_factors": [1.0], "projector_in_channels": [256], "num_feature_levels": 1},
+    "modernvbert": {"vision_config": {"image_size": 512}},
     "perception_lm": {"vision_config": _PERCEPTION_ENCODER},
     "qwen3_omni_moe_text": {"num_attention_heads": 32},
+    "rf_detr_dinov2": {"image_size": 560},
     "uvdoc_backbone": {"out_features": [f"stage{i}" for i in range(1, 7)]},
 }
 """Fields by model type of a part, in place of the rule for `_TEXT_WIDTHS`; a dictionary changes what it names."""

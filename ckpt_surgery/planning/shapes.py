@@ -8,6 +8,7 @@ model reads what its weights decide, such as the experts that a router chose, it
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,12 +20,15 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.nested._internal.nested_tensor import NestedTensor
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.text import error_line
 
 _MOST_ELEMENTS = 4096
 """A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
@@ -66,20 +70,20 @@ class ShapesOnly(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = 0
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._swaps: list[Any] = []
 
     def __enter__(self) -> Any:
-        self._swaps.append(torch.utils.swap_tensors)
-        torch.utils.swap_tensors = _converted
+        _CONVERSION.enter()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
-        torch.utils.swap_tensors = self._swaps.pop()
+        _CONVERSION.leave()
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if NestedTensor in types:
+            return NotImplemented  # it runs operators on its values, which come here
         options = dict(kwargs or {})
         given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         if any(map(_is_shape, given)):
@@ -158,9 +162,41 @@ def drawn(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
 
-def _converted(parameter: Tensor, new: Tensor) -> None:
-    """What `Module.to` does with a parameter that holds data. Without, torch swaps it, unless a graph holds it."""
-    parameter.data = new.detach()
+class _Conversion(threading.local):
+    """Lets `Module.to` convert a parameter without data as one that holds some; else torch swaps it, or refuses.
+
+    Only the threads that entered convert like that, whatever others do meanwhile.
+    """
+
+    depth = 0
+    _lock = threading.Lock()
+    _entered = 0
+    _swap: Any = None
+
+    def enter(self) -> None:
+        kind = type(self)
+        with kind._lock:
+            if not kind._entered:
+                kind._swap, torch.utils.swap_tensors = torch.utils.swap_tensors, self._converted
+            kind._entered += 1
+        self.depth += 1
+
+    def leave(self) -> None:
+        kind = type(self)
+        self.depth -= 1
+        with kind._lock:
+            kind._entered -= 1
+            if not kind._entered:
+                torch.utils.swap_tensors = kind._swap
+
+    def _converted(self, parameter: Tensor, new: Tensor) -> None:
+        if self.depth:
+            parameter.data = new.detach()
+        else:
+            type(self)._swap(parameter, new)
+
+
+_CONVERSION = _Conversion()
 
 
 def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
@@ -187,21 +223,41 @@ def _laid_out(result: Tensor | None) -> Tensor | None:
 def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
     """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
 
-    Raises PlanningError where it is no module.
+    Raises PlanningError where it is no module, has no step to run, or cannot be copied.
     """
+    name = type(model).__name__
     if not isinstance(model, nn.Module):
-        raise PlanningError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+        raise PlanningError(f"the model is of type {name}: give a torch.nn.Module")
+    if torch.is_inference_mode_enabled():
+        raise PlanningError(f"{name} has no backward in torch.inference_mode: call this outside of it")
+    if any(map(is_lazy, model.parameters())):
+        raise PlanningError(f"{name} has parameters without a shape: run one forward first")
     memo: dict[int, Any] = {}
-    for tensor in _held(model):
-        if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
-            memo[id(tensor)] = mode.without_data(tensor)
-    return copy.deepcopy(model, memo)
+    try:
+        for tensor in _held(model):
+            if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
+                memo[id(tensor)] = mode.without_data(tensor)
+        return copy.deepcopy(model, memo)
+    except Exception as error:  # whatever an attribute raises
+        raise NotOnShapes(f"{name} cannot be copied{_uncopied(model)}: {error_line(error)}") from error
 
 
-def inputs_on_shapes(inputs: Any, mode: ShapesOnly) -> Any:
-    """A copy of a model's arguments; float tensors in it hold no data, others are as they were."""
-    memo = {id(t): mode.without_data(t) for t in tensors(inputs) if _is_float(t) or isinstance(t, FakeTensor)}
-    return memo[id(inputs)] if id(inputs) in memo else copy.deepcopy(inputs, dict(memo))
+def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, Any]:
+    """A copy of a model's arguments; float tensors in it hold no data, others are as they were.
+
+    Raises NotOnShapes where one of them cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    copied = {}
+    for name, value in inputs.items():
+        try:
+            for tensor in tensors(value):
+                if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
+                    memo[id(tensor)] = mode.without_data(tensor)
+            copied[name] = copy.deepcopy(value, memo)
+        except Exception as error:  # whatever an object raises
+            raise NotOnShapes(f"the argument {name.lstrip('*')} cannot be copied: {error_line(error)}") from error
+    return copied
 
 
 def _held(model: nn.Module) -> Iterator[Tensor]:
@@ -210,6 +266,20 @@ def _held(model: nn.Module) -> Iterator[Tensor]:
         for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor):
                 yield value
+
+
+def _uncopied(model: nn.Module) -> str:
+    """Of the attributes of a model the first that cannot be copied, as a clause; empty where each one can."""
+    modules = dict(model.named_modules())
+    whole = {id(module): module for module in modules.values()}
+    for name, module in modules.items():
+        for attribute, value in (vars(module) | module._buffers).items():
+            try:
+                copy.deepcopy(value, dict(whole))
+            except Exception:  # as above
+                if attribute != "_buffers":
+                    return f", because of its attribute {f'{name}.{attribute}' if name else attribute}"
+    return ""
 
 
 def _is_shape(tensor: Tensor) -> bool:

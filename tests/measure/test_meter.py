@@ -141,6 +141,7 @@ def test_what_operators_save_is_kept_to_the_byte() -> None:
     assert kept(given, lambda x: x.exp().exp().sum()) == 2 * size
     assert kept(given, lambda x: (x + 1).sum()) == 0  # an addition saves nothing
     assert kept(given, lambda x: x.square().sum()) == 0  # this one saves its input, which nobody here made
+    assert kept(given, lambda x: (x * torch.tensor([2.0] * 5)).sum()) == 5 * 4  # the numbers were made a tensor here
 
 
 def test_a_storage_counts_once_however_many_views_it_has() -> None:

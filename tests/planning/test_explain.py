@@ -194,6 +194,24 @@ def test_a_model_without_data_is_explained_too() -> None:
     assert told.kept_bytes == explain(llama().float(), tokens()).kept_bytes
 
 
+class MakesNested(nn.Module):
+    """Works on rows of several lengths, as one nested tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        nested = torch.nested.as_nested_tensor([self.layer(rows), self.layer(rows[:2])], layout=torch.jagged)
+        values: Tensor = nested.exp().values()
+        return values
+
+
+def test_the_values_of_nested_tensors_are_counted() -> None:
+    told = explain(MakesNested(), torch.rand(3, 4), loss=Tensor.sum)
+    assert [holder.bytes for holder in told.holders if holder.operator == "aten.exp"] == [5 * 4 * 4]
+
+
 def test_a_step_that_fails_says_why() -> None:
     with pytest.raises(PlanningError, match=r"a step of LlamaForCausalLM cannot run on shapes .*: ValueError"):
         explain(llama(), {"attention_mask": torch.ones(1, 4, dtype=torch.long)})

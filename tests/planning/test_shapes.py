@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 
@@ -108,6 +109,25 @@ def test_a_layer_that_a_forward_converts_is_converted_as_with_data() -> None:
     assert torch.utils.swap_tensors is swap
 
 
+def test_threads_that_explain_at_once_leave_conversions_as_they_were() -> None:
+    swap = torch.utils.swap_tensors
+    both_inside, first_left = threading.Barrier(2), threading.Event()
+
+    def first() -> None:
+        with ShapesOnly():
+            both_inside.wait(10)
+        first_left.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    with ShapesOnly():
+        both_inside.wait(10)
+        assert first_left.wait(10)
+        assert torch.utils.swap_tensors is not swap, "this thread is still inside"
+    thread.join()
+    assert torch.utils.swap_tensors is swap
+
+
 def test_products_of_groups_take_every_dtype() -> None:
     rows, weights = torch.randn(16, 32), torch.randn(4, 32, 64)
     ends = torch.tensor([4, 8, 12, 16], dtype=torch.int32)
@@ -190,6 +210,23 @@ def test_inputs_keep_integers_and_lose_floats() -> None:
     assert copied["ids"] is not inputs["ids"]
     assert isinstance(copied["pixels"], FakeTensor)
     assert isinstance(copied["more"][0], FakeTensor)
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    values = torch.rand(1, 4)
+    vars(model[0])["lock"] = threading.Lock()
+    with pytest.raises(PlanningError, match=r"Sequential cannot be copied, because of its attribute 0\.lock: TypeErr"):
+        explain(model, values)
+    with pytest.raises(PlanningError, match=r"the argument rows cannot be copied: TypeError"):
+        explain(nn.Linear(4, 4), {"rows": (row for row in values)})
+
+
+def test_a_model_without_shapes_or_without_a_backward_is_refused() -> None:
+    with pytest.raises(PlanningError, match="LazyLinear has parameters without a shape: run one forward first"):
+        explain(nn.LazyLinear(4), torch.rand(1, 4))
+    with torch.inference_mode(), pytest.raises(PlanningError, match="inference_mode: call this outside of it"):
+        explain(nn.Linear(4, 4), torch.rand(1, 4))
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -449,7 +449,8 @@ def test_long_context_trains_sharded_models(sharded: Results, order: str) -> Non
         assert result["made_logits"] == {}
         assert result["said"] == "computed by fused_linear_cross_entropy: 1 x"
     for result in sharded[f"long, head {order}"]:
-        assert (result["loss"], result["apart"]) == (0, 0)
+        assert result["loss"] == 0
+        assert result["apart"] < 1e-12
         assert "not fused: FSDP2 shards its head by itself" in result["said"]
 
 
