@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -97,18 +97,26 @@ class SurgeryOptions:
         """The pattern in `save` that decides what a block keeps, by the block's name: the first that matches."""
         return next((pattern for pattern, _ in self.save or () if matches(block, pattern)), None)
 
+    def checkpoints(self, stack: str, place: int, blocks: int, every_n: int | None = None) -> bool:
+        """Whether the block at this place of a stack of so many is checkpointed, with `every_n` in place of ours."""
+        return place < self.first_of(stack, blocks) and place % (every_n or self.every_n) == 0
+
+    def check_save(self, blocks: Collection[str]) -> None:
+        """Raise SurgeryError where a pattern in `save` decides for none of the blocks that are checkpointed."""
+        kept = dict(self.save or ())
+        if blocks and (unused := kept.keys() - map(self.saved_by, blocks)):
+            pattern = next(pattern for pattern in kept if pattern in unused)
+            raise SurgeryError(
+                f"save has {pattern!r} for no block: there is none of that name that is checkpointed, or an earlier "
+                f"pattern names it; the blocks are {some(list(blocks))}"
+            )
+
     def check_blocks(self, blocks: Mapping[str, nn.Module]) -> None:
         """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients.
 
-        `blocks` are all that these options are for, by name; each pattern in `save` must decide for one of them.
+        `blocks` are all that these options are for, by name.
         """
         kept = dict(self.save or ())
-        if unused := kept.keys() - map(self.saved_by, blocks):
-            pattern = next(pattern for pattern in kept if pattern in unused)
-            raise SurgeryError(
-                f"save has {pattern!r} for no block: there is none of that name, or an earlier pattern names it; the "
-                f"blocks are {some(list(blocks))}"
-            )
         for name, block in blocks.items():
             if isinstance(block, torch.jit.ScriptModule):
                 raise SurgeryError(

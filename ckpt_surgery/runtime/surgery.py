@@ -124,6 +124,14 @@ class Surgery(Undoable):
         """
         stacks = select_stacks(self.model, options)
         chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
+        options.check_save(
+            [
+                block.name
+                for stack in stacks
+                for place, block in enumerate(stack.blocks)
+                if stack.wanted and options.checkpoints(stack.name, place, len(stack.blocks))
+            ]
+        )
         options.check_blocks({block.name: block.module for block in chosen})
         modules = {block.module for block in chosen}
         self._restore()
@@ -289,10 +297,10 @@ class Surgery(Undoable):
         """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
         inside = set(scope.modules())
         for stack in self.stacks:
-            first = self.options.first_of(stack.name, len(stack.blocks))
             for place, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
-                    forward, wanted = self._forwards[block.name], place < first and place % every_n == 0
+                    forward = self._forwards[block.name]
+                    wanted = self.options.checkpoints(stack.name, place, len(stack.blocks), every_n)
                     vars(block.module)[FUNCTION] = _keeping(function, forward.policy) if wanted else None
                     forward.schedule.restart(self.options.checks)
         on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]

@@ -144,6 +144,14 @@ def test_what_says_nothing_of_any_block_is_refused(save: Any, said: str) -> None
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("options", [{"first": 2}, {"every_n": 2}], ids=str)
+def test_a_pattern_for_blocks_that_are_not_checkpointed_is_refused(options: dict[str, Any]) -> None:
+    save = {f"{LAYERS}.3": "matmul", "*": "attention"}
+    with pytest.raises(SurgeryError, match=r"save has 'model\.layers\.3' for no block: .* that is checkpointed"):
+        wrap_blocks(llama(4), save=save, **options)
+    assert wrap_blocks(llama(4), save="attention", first=0).policies
+
+
 def test_a_name_that_matches_nothing_in_its_blocks_is_told_with_them() -> None:
     model = llama(2)
     wrap_blocks(model, save={f"{LAYERS}.0": "conv", f"{LAYERS}.1": "attention"})
