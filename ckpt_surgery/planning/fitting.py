@@ -31,12 +31,16 @@ _FITTING: Mapping[str, Mapping[str, Any]] = {
     "granite_speech_plus_encoder": {},
     "hunyuan_vl_text": {"rope_parameters": {"mrope_section": [16, 16, 16, 16]}},
     "idefics3_vision": {"image_size": 364, "patch_size": 14},
+    "janus_vision_model": {"projection_dim": 4096},
     "llama4_vision_model": {"hidden_size": 1408, "vision_output_dim": 4096},
     "lw_detr": {"projector_scale_factors": [1.0], "projector_in_channels": [256], "num_feature_levels": 1},
     "modernvbert": {"vision_config": {"image_size": 512}},
+    "ovis2": {"hidden_size": 4096},
     "perception_lm": {"vision_config": _PERCEPTION_ENCODER},
+    "qwen2_vl_vision": {"hidden_size": 8192},
     "qwen3_omni_moe_text": {"num_attention_heads": 32},
     "rf_detr_dinov2": {"image_size": 560},
+    "smolvlm_vision": {"image_size": 364, "patch_size": 14},
     "uvdoc_backbone": {"out_features": [f"stage{i}" for i in range(1, 7)]},
 }
 """Fields by model type of a part, in place of the rule for `_TEXT_WIDTHS`; a dictionary changes what it names."""

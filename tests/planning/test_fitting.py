@@ -39,10 +39,10 @@ def test_a_dictionary_changes_the_fields_that_it_names() -> None:
 
 
 def test_parts_that_fit_are_left_alone() -> None:
-    from transformers import LlamaConfig, Qwen2VLConfig
+    from transformers import LlamaConfig, LlavaConfig
 
     assert fit_parts(LlamaConfig()) == ()
-    vision = Qwen2VLConfig()
+    vision = LlavaConfig()
     before = vision.to_dict()
     assert fit_parts(vision) == ()
     assert vision.to_dict() == before
