@@ -20,7 +20,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.device import Device, wanted_device
 from benchmarks.device_steps import GIGABYTE, Steps, ratio, seconds_and_peak, timed_steps
-from benchmarks.figures import Figure, Target, finish, lacking, option_parser, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress
 
 
@@ -67,10 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = option_parser("check_cost", __doc__)
-    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
-    return parser.parse_args(arguments)
+    return gpu_parser("check_cost", __doc__).parse_args(arguments)
 
 
 def measurement(way: Way, tokens: int, device: Device, *, toy: bool) -> Callable[[], dict[str, Any]]:

@@ -31,6 +31,7 @@ def survey(
     seconds: float,
     most_bytes: int = 2**63,
     in_all: float = inf,
+    first: str = "",
 ) -> None:
     """Examine each class that `file` does not name yet, at most `jobs` at a time, and append the results.
 
@@ -38,10 +39,14 @@ def survey(
 
     A result is a line of json with the class; where there is none, its `problem` says why: an exception, the exit
     code of the process, more than `seconds`, or more than `most_bytes` of resident memory (looked up in /proc). Import
-    what `examine` needs before: the processes are forks.
+    what `examine` needs before: the processes are forks. `first` is examined before them, in this process and for
+    nothing but what that imports.
     """
     done = {row["class"] for row in rows_of(file)}
     waiting = [name for name in names if name not in done]
+    if waiting and first:
+        with contextlib.suppress(Exception):  # whatever a class does is no fault of the others
+            examine(first)
     running: dict[str, tuple[BaseProcess, float]] = {}
     last = monotonic() + in_all
     while waiting or running:

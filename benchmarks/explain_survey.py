@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from random import Random
@@ -189,8 +188,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     every = model_types()
     names = options.types or Random(0).sample(every, len(every))[: options.sample]
-    with suppress(Exception):  # each process has then what the first one imports
-        examine("gpt2")
     survey(
         names,
         options.file,
@@ -199,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=SECONDS,
         most_bytes=MOST_BYTES,
         in_all=60 * options.minutes,
+        first="gpt2",
     )
     rows = rows_of(options.file)
     failed = [row for row in rows if "problem" in row]

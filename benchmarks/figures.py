@@ -114,6 +114,14 @@ def option_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def gpu_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark whose measurements are kept as they are made, with `--resume` and `--toy` as well."""
+    parser = option_parser(program, doc)
+    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
+    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
+    return parser
+
+
 def rounds_option(text: str) -> int:
     """The value of an option that counts rounds. Raises ArgumentTypeError unless it is 1 or more."""
     if not text.isdecimal() or int(text) < 1:

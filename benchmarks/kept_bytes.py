@@ -96,13 +96,11 @@ def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
 
 def without_layer_drop(model: Any) -> None:
     """No layer is dropped at random: how many are would decide what is kept."""
-    from ckpt_surgery.planning.target import DROPPED_LAYERS
+    from ckpt_surgery.planning.target import drop_no_layers
 
     for module in model.modules():
         for holder in (module, getattr(module, "config", None)):
-            for name in DROPPED_LAYERS:
-                if getattr(holder, name, 0):
-                    setattr(holder, name, 0.0)
+            drop_no_layers(holder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,9 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     known = sorted(catalogue())
     names = options.classes or Random(0).sample(known, len(known))[: options.sample]
-    with suppress(Exception):  # each process has then what the first one imports
-        examine("GPT2Model")
-    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=60 * options.minutes)
+    in_all = 60 * options.minutes
+    survey(names, options.file, examine, jobs=options.jobs, seconds=SECONDS, in_all=in_all, first="GPT2Model")
     rows = rows_of(options.file)
     shown = (Agreement.PEAK_DIFFERS, Agreement.KEPT_DIFFERS, Agreement.NOT_ON_SHAPES)
     for row in rows:

@@ -24,7 +24,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.device import PROCESSOR, Device, device_of
 from benchmarks.device_steps import GIGABYTE, Steps, ratio, seconds_and_peak, timed_steps
-from benchmarks.figures import Figure, Target, finish, lacking, machine, option_parser, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, machine, plain_table
 from benchmarks.progress import Kept, Progress
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = option_parser("offload", __doc__)
+    parser = gpu_parser("offload", __doc__)
     parser.add_argument(
         "--layers", type=int, default=LAYERS, metavar="N", help=f"of the part on the CPU (default: {LAYERS})"
     )
@@ -94,8 +94,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths on the GPU")
     parser.add_argument("--gpu-only", action="store_true", help="leave out what is counted on the CPU")
-    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     return parser.parse_args(arguments)
 
 

@@ -13,8 +13,13 @@ import copy
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
 
 from benchmarks.device_steps import GIGABYTE
 from benchmarks.figures import Figure, Target, document, finish, lacking, machine, option_parser, plain_table

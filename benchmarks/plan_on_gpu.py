@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.device import Device, wanted_device
 from benchmarks.device_steps import GIGABYTE
-from benchmarks.figures import Figure, Target, finish, lacking, option_parser, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 
 if TYPE_CHECKING:
@@ -154,10 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = option_parser("plan_on_gpu", __doc__)
+    parser = gpu_parser("plan_on_gpu", __doc__)
     parser.add_argument("--steps", type=int, default=5, metavar="N", help="timed steps of each way (default: 5)")
-    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     return parser.parse_args(arguments)
 
 

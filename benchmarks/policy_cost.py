@@ -22,7 +22,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.device import Device, wanted_device
 from benchmarks.device_steps import Steps, ratio, seconds_and_peak, timed_steps
-from benchmarks.figures import Figure, Target, finish, lacking, option_parser, plain_table
+from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress
 
 NONE, FULL, TORCH = "no checkpointing", "all run again", "torch's policy for attention"
@@ -66,10 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = option_parser("policies", __doc__)
+    parser = gpu_parser("policies", __doc__)
     parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="sequence lengths")
-    parser.add_argument("--resume", action="store_true", help="go on with what the json has already")
-    parser.add_argument("--toy", action="store_true", help="toy sizes, and the processor in place of a GPU")
     return parser.parse_args(arguments)
 
 

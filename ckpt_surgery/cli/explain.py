@@ -220,7 +220,7 @@ def _on_shapes(
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
-    from ckpt_surgery.planning.text import saved_words
+    from ckpt_surgery.planning.text import caveats, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
@@ -248,10 +248,8 @@ def _lines(
     ]
     for when, step in explanations.items():
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
-    if drawn := max(step.drawn for step in explanations.values()):
-        lines += ["", f"{plural(drawn, 'operator')} read what weights decide and got random values: sizes may differ."]
-    for assumption in any_one.assumptions:
-        lines += ["", assumption]
+    for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn)):
+        lines += ["", caveat]
     return lines
 
 

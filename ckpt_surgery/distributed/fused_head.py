@@ -27,7 +27,6 @@ from ckpt_surgery.distributed.heads import (
     LABELS,
     Head,
     heads_of,
-    is_sharded,
     owners,
     takes_labels,
     trained_copies,
@@ -35,6 +34,7 @@ from ckpt_surgery.distributed.heads import (
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.classes import is_sharded
 from ckpt_surgery.runtime.undo import Undoable
 
 FUSED_LOSS = "_ckpt_surgery_fused_loss"

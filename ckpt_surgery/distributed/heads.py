@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.classes import is_sharded
 
 LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""
@@ -79,11 +79,6 @@ def trained_copies(head: nn.Module) -> list[nn.Module]:
     """The head, or the copies of it that PEFT trains in its place (`modules_to_save`)."""
     copies = getattr(head, "modules_to_save", None)
     return list(copies.values()) if isinstance(copies, nn.ModuleDict) and len(copies) else [head]
-
-
-def is_sharded(head: nn.Module) -> bool:
-    """Whether FSDP2 takes the weight away as soon as the head has run."""
-    return descends(type(head), "FSDPModule")
 
 
 def _reason(head: nn.Module) -> HeadReason | None:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
@@ -21,6 +20,7 @@ from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
 from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.block_forward import BlockForward
+from ckpt_surgery.runtime.classes import is_sharded
 from ckpt_surgery.runtime.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
@@ -211,11 +211,7 @@ def _by_name(forward: Callable[..., Any], name: str, values: Tensor) -> Any:
 
 
 def _holds_shards(module: nn.Module) -> bool:
-    if not dist.is_available():
-        return False
-    from torch.distributed.fsdp import FSDPModule
-
-    return any(isinstance(part, FSDPModule) for part in module.modules() if part is not module)
+    return any(is_sharded(part) for part in module.modules() if part is not module)
 
 
 def _checked(given: Any) -> list[nn.Module]:

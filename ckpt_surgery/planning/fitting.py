@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.configs import nested_configs, text_config
 
 _TEXT_WIDTHS = ("out_hidden_size", "output_dim", "text_hidden_size")
 """The width of the features that a part hands to the text."""
@@ -48,14 +48,14 @@ _FITTING: Mapping[str, Mapping[str, Any]] = {
 
 def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
     """Change the fields of a default configuration that keep its parts from fitting, and name each with its values."""
-    named = {id(part): path for path, part in _parts(config, "")}
-    width = _text_width(config)
+    text = text_config(config)
+    width = getattr(text, "hidden_size", 0) if text is not config else 0
     changed: list[str] = []
-    for part in list(all_configs(config)):
+    for path, part in list(_parts(config, "")):
         fields = _FITTING.get(part.model_type)
         if fields is None:
             fields = {n: width for n in _TEXT_WIDTHS if width and type(getattr(part, n, None)) is int}
-        changed += _set(part, fields, named.get(id(part), ""))
+        changed += _set(part, fields, path)
     return tuple(changed)
 
 
@@ -74,18 +74,8 @@ def _set(part: Any, fields: Mapping[str, Any], path: str) -> list[str]:
     return changed
 
 
-def _text_width(config: PretrainedConfig) -> int:
-    """The width of the text of a configuration with several parts; 0 where there is none."""
-    try:
-        text = config.get_text_config()
-    except (AttributeError, ValueError):  # several text configurations, or none
-        return 0
-    width = getattr(text, "hidden_size", 0)
-    return width if text is not config and isinstance(width, int) else 0
-
-
 def _parts(config: PretrainedConfig, path: str) -> Iterator[tuple[str, PretrainedConfig]]:
+    """`config` and every configuration inside it, each after the names that lead to it."""
     yield path, config
-    for name, value in vars(config).items():
-        if isinstance(value, PretrainedConfig):
-            yield from _parts(value, f"{path}{name}.")
+    for name, part in nested_configs(config):
+        yield from _parts(part, f"{path}{name}.")

@@ -140,11 +140,13 @@ def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
     trained = sum(p.numel() * p.itemsize for p in released.parameters() if p.requires_grad)
     gradients = sum(each.bytes for each in step.allocations if each.kind is Kind.GRADIENT)
 
+    outside = {**standing.lengths, **standing.outside}
+
     def scaled(each: Allocation) -> Allocation:
         if each.kind is Kind.GRADIENT:
             return replace(each, bytes=round(each.bytes * trained / gradients))
         if not f"{each.place.module}.".startswith(blocks):
-            return _scaled(each, {**standing.lengths, **standing.outside})
+            return _scaled(each, outside)
         inside = _scaled(each, standing.lengths)
         return replace(inside, bytes=round(inside.bytes * repeats)) if each.kind is Kind.KEPT else inside
 

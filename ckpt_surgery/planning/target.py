@@ -39,7 +39,7 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.text import error_line
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.catalog import model_classes
-from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.configs import all_configs, text_config
 from ckpt_surgery.tiny.family_configs import default_config
 from ckpt_surgery.tiny.inputs import accepted_inputs
 from ckpt_surgery.tiny.own_code import name_dtype
@@ -69,8 +69,7 @@ _HEADS = (
 """What a model type that is asked for by its name stands for: the class of the first of these heads that it has."""
 _VOCABULARY = 32_000
 """The tokens of a vocabulary whose size a configuration class leaves to each checkpoint."""
-DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
-"""The rates at which layers of models are left out at random: each at 0, for nobody could say what is kept."""
+_DROPPED_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop", "speech_encoder_layerdrop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,13 @@ class ReleasedModel:
     tokens: int
     attention: str
     changed: tuple[str, ...] = ()
+
+
+def drop_no_layers(holder: object) -> None:
+    """Set the rates at which a model leaves layers out at random, in its configuration or a module of it, to 0."""
+    for name in _DROPPED_LAYERS:
+        if getattr(holder, name, 0):
+            setattr(holder, name, 0.0)
 
 
 def main_class(targets: Sequence[SurveyTarget]) -> SurveyTarget:
@@ -135,8 +141,7 @@ def _released(
     if target.kind is TargetKind.FACTORY:
         model, given = _from_factory(target, shapes, dtype)
     else:
-        model_class, config, changed = _configured(target, fit=fit)
-        model = _built(target.label, model_class, config, shapes, dtype)
+        model, changed = _from_class(target, shapes, dtype, fit=fit)
     model = shapes_of(model, shapes).train()
     attention = str(getattr(getattr(model, "config", None), "_attn_implementation", None) or "its own")
     if given is not None:
@@ -160,8 +165,8 @@ def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dty
     shapes = ShapesOnly()
     with random_state_kept():
         seed_all(0)
-        model_class, config, _ = _configured(target, fit=False)
-        model = shapes_of(_built(target.label, model_class, config, shapes, dtype), shapes).train()
+        built, _ = _from_class(target, shapes, dtype, fit=False)
+        model = shapes_of(built, shapes).train()
     return ReleasedModel(model, {}, shapes, _length(model, tokens, TOKENS), "as a CPU runs it")
 
 
@@ -203,6 +208,14 @@ def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Seque
     without_values(released.model)
 
 
+def _from_class(
+    target: SurveyTarget, shapes: ShapesOnly, dtype: torch.dtype, *, fit: bool
+) -> tuple[nn.Module, tuple[str, ...]]:
+    """The model of a class, and the fields of its configuration that `fit` has changed. Raises PlanningError."""
+    model_class, config, changed = _configured(target, fit=fit)
+    return _built(target.label, model_class, config, shapes, dtype), changed
+
+
 def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConfig, tuple[str, ...]]:
     """A class, its configuration as people train with it, and with `fit` the fields that make its parts fit.
 
@@ -220,9 +233,7 @@ def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConf
         for part in all_configs(config):
             if hasattr(part, "use_cache"):
                 part.use_cache = False
-            for name in DROPPED_LAYERS:
-                if getattr(part, name, 0):
-                    setattr(part, name, 0.0)
+            drop_no_layers(part)
     except Exception as error:  # classes refuse in every way there is
         raise not_on_shapes(f"the configuration of {target.label}", error) from error
     return model_class, config, changed
@@ -265,11 +276,7 @@ def _from_factory(
 def _length(model: Any, tokens: int | None, most: int) -> int:
     """The tokens of a text. Raises PlanningError where the model has fewer positions."""
     arguments = ForwardArguments(model, 1, 1, 0)
-    text = getattr(model.config, "get_text_config", lambda: model.config)
-    try:
-        config = text()
-    except ValueError:  # several text configurations
-        config = model.config
+    config = text_config(model.config)
     positions = next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
     if tokens is None:
         grid = getattr(config, "axial_pos_shape", None)

@@ -82,7 +82,12 @@ def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str,
 
 def notes(step: StepFigures) -> list[str]:
     """The hints, and what the figures rest on."""
-    said = [hint_line(hint, step) for hint in hints_of(step)]
+    return [*(hint_line(hint, step) for hint in hints_of(step)), *caveats(step)]
+
+
+def caveats(step: StepFigures) -> list[str]:
+    """What the figures rest on."""
+    said = []
     if step.drawn:
         operators = plural(step.drawn, "operator")
         said.append(f"{operators} read what weights decide and got random values: sizes may differ.")

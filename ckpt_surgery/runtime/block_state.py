@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.attention_kernels import allowing_kernels, attention_kernels
-from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.classes import descends, is_sharded
 from ckpt_surgery.runtime.containers import PLAIN, tensors
 from ckpt_surgery.runtime.contents import SMALL, CannotRestore, Contents, substituted, without_graph
 from ckpt_surgery.runtime.context_variables import Values, held_in, hold, set_since
@@ -447,4 +447,4 @@ def _is_managed(module: nn.Module) -> bool:
     """Whether somebody else moves the parameters of a module in and out: FSDP, DeepSpeed."""
     return any(
         hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in module._parameters.values() if p is not None
-    ) or descends(type(module), "FSDPModule")
+    ) or is_sharded(module)

@@ -17,6 +17,11 @@ def descends(kind: type, name: str) -> bool:
     return any(base.__name__ == name for base in kind.__mro__)
 
 
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP2 shards the parameters of a module in a group of its own, and gathers them for its forward."""
+    return descends(type(module), "FSDPModule")
+
+
 def names_in(code: CodeType) -> Iterator[str]:
     """The global names and attributes that a function uses, also in functions and comprehensions inside it."""
     yield from code.co_names

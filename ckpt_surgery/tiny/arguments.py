@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from ckpt_surgery.tiny.configs import all_configs
+from ckpt_surgery.tiny.configs import all_configs, text_config
 
 _PLACES = 84
 """The places of a detector in an image of 64 pixels: one for each 8, 16 and 32 of them."""
@@ -61,11 +61,7 @@ class ForwardArguments:
 
     def vocabulary(self) -> int:
         """The number of token ids of the text part."""
-        try:
-            text = self.config.get_text_config()
-        except (AttributeError, ValueError):  # several text configurations, or none
-            text = self.config
-        size = getattr(text, "vocab_size", None)
+        size = getattr(text_config(self.config), "vocab_size", None)
         if isinstance(size, int) and size > 0:
             return size
         return int(self.find("vocab_size", "src_vocab_size", default=32))

@@ -14,6 +14,15 @@ def nested_configs(config: PretrainedConfig) -> Iterator[tuple[str, PretrainedCo
             yield name, value
 
 
+def text_config(config: PretrainedConfig) -> PretrainedConfig:
+    """The configuration of the text; `config` itself where there is none apart from it, or several."""
+    try:
+        text: PretrainedConfig = config.get_text_config()
+    except (AttributeError, ValueError):  # no text, or several
+        return config
+    return text
+
+
 def all_configs(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
     """`config` and, recursively, every configuration inside it."""
     yield config

@@ -36,6 +36,7 @@ from tests.zoo.offload_toys import (
     Function,
     backward,
     blocks,
+    both_modes,
     call,
     first,
     forward,
@@ -45,8 +46,6 @@ from tests.zoo.offload_toys import (
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
-
-both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 
 
 @both_modes

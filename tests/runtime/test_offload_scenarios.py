@@ -27,6 +27,7 @@ from tests.zoo.offload_toys import (
     Function,
     backward,
     blocks,
+    both_modes,
     call,
     first,
     forward,
@@ -40,8 +41,6 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself"),
 ]
-
-both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 
 
 @pytest.fixture(params=["late", "files"])

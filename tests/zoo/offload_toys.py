@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -17,6 +18,8 @@ from ckpt_surgery.runtime.offload import Offloader
 
 BLOCKS, ROWS, WIDTH = 6, 8, 16
 INPUT_BYTES = ROWS * WIDTH * 4
+
+both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 
 
 class Block(nn.Module):
