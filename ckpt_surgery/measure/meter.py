@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.runtime.flops import flops_of
+from ckpt_surgery.runtime.tensors import inner_tensors, is_wrapper
 
 _MAX_POINTS = 200
 _aten = torch.ops.aten
@@ -36,6 +37,8 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         self._track_new(func, result)
         return result
@@ -43,9 +46,8 @@ class LiveBytes(TorchDispatchMode):
     def left_bytes(self, besides: Iterable[Tensor]) -> int:
         """The bytes that are alive now, without those of some tensors, such as the loss and the gradients."""
         live = {storage.serial: storage.bytes for storage in self._live.values()}
-        for tensor in besides:
-            if own := self._tracked(tensor):
-                live.pop(own.serial, None)
+        for own in self._tracked(besides):
+            live.pop(own.serial, None)
         return sum(live.values())
 
     @property
@@ -82,9 +84,13 @@ class LiveBytes(TorchDispatchMode):
     def _freed(self, record: StorageRecord) -> None:
         """A storage was freed: likewise."""
 
-    def _tracked(self, tensor: Tensor) -> StorageRecord | None:
-        storage = _storage(tensor)
-        return None if storage is None else self._live.get(storage._cdata)
+    def _tracked(self, tensors: Iterable[Tensor]) -> Iterator[StorageRecord]:
+        """The storages of some tensors, of those that were allocated while active."""
+        for tensor in tensors:
+            for inner in inner_tensors(tensor):
+                storage = _storage(inner)
+                if storage is not None and (record := self._live.get(storage._cdata)):
+                    yield record
 
 
 class Meter(LiveBytes):  # type: ignore[no-untyped-call]
@@ -116,6 +122,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         options = kwargs or {}
         if self._backward_at is None and func not in _NO_READ:
             self._find_leaks(args)
@@ -144,8 +152,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         """
         self._backward_at = self._operators
         live = {storage.serial: storage for storage in self._live.values()}
-        if own := self._tracked(loss):
-            del live[own.serial]
+        for own in self._tracked([loss]):
+            live.pop(own.serial, None)
         self.kept_bytes = sum(storage.bytes for storage in live.values())
         outside = {serial: s.bytes for serial, s in live.items() if not s.block or serial in self._returned}
         self.best_kept_bytes = sum((outside | self._given).values())
@@ -175,7 +183,7 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
     def _without(self, gradients: Iterable[Tensor]) -> list[tuple[int, int]]:
         """The live bytes after each operator, without those of `gradients`."""
-        storages = {storage.serial: storage for gradient in gradients if (storage := self._tracked(gradient))}
+        storages = {storage.serial: storage for storage in self._tracked(gradients)}
         created: dict[int, int] = {}  # operator to bytes
         for storage in storages.values():
             created[storage.operator] = created.get(storage.operator, 0) + storage.bytes
@@ -191,17 +199,15 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         return self._block_stack[0] if self._block_stack else ""
 
     def _record(self, values: Iterator[Tensor], sizes: dict[int, int]) -> None:
-        for tensor in values:
-            if storage := self._tracked(tensor):
-                sizes[storage.serial] = storage.bytes
+        for storage in self._tracked(values):
+            sizes[storage.serial] = storage.bytes
 
     def _find_leaks(self, args: tuple[Any, ...]) -> None:
         """Note the blocks whose tensors are read here, outside of them, without having been passed on."""
-        for value in (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,))):
-            storage = self._tracked(value) if isinstance(value, Tensor) and value.requires_grad else None
-            if storage is None or storage.block in ("", self._block):
-                continue
-            if storage.serial not in self._given and storage.serial not in self._returned:
+        read = (item for arg in args for item in (arg if isinstance(arg, (tuple, list)) else (arg,)))
+        for storage in self._tracked(item for item in read if isinstance(item, Tensor) and item.requires_grad):
+            passed_on = storage.serial in self._given or storage.serial in self._returned
+            if not passed_on and storage.block not in ("", self._block):
                 self.leaking_blocks.add(storage.block)
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
@@ -245,6 +251,8 @@ class _PerturbedRounding(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         index = _LEFT_FACTOR.get(func)
         if index is not None:
             left, right = args[index], args[index + 1]

@@ -29,6 +29,7 @@ from ckpt_surgery.runtime.call_arguments import is_cache
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
 from ckpt_surgery.runtime.summary import kept_by
+from ckpt_surgery.runtime.tensors import inner_tensors
 
 _GATE = 1e-3
 
@@ -264,8 +265,9 @@ def _open_gates(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            if not parameter.is_floating_point() or parameter.itemsize < 2 or not parameter.numel():
-                continue  # quantised ones are no gates
+            quantised = any(inner.itemsize < 2 for inner in inner_tensors(parameter))
+            if not parameter.is_floating_point() or quantised or not parameter.numel():
+                continue  # no gates
             if float(parameter.abs().max()) < _GATE:
                 values = torch.randn(parameter.shape, generator=generator) * 0.02
                 parameter.add_(values.to(parameter.device, parameter.dtype))

@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nested._internal.nested_tensor import NestedTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
-from ckpt_surgery.runtime.tensors import unseen_for
+from ckpt_surgery.runtime.tensors import is_wrapper, unseen_for
 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 """The folders whose code is not a model's."""
@@ -136,8 +135,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if NestedTensor in types:
-            return NotImplemented  # it runs operators on its values, which come here
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
@@ -154,11 +153,12 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
 
         Autograd packs what an operator is given before the operator runs, and its results afterwards.
         """
-        record = self._tracked(tensor)
-        if record is None:
+        records = list(self._tracked([tensor]))
+        if not records:
             return tensor  # a parameter or a view of one, which no operator has just made
-        draft = self._drafts.get(record.serial)
-        if draft is not None and not draft.keeper and not self._backward_began:
+        for draft in (self._drafts[record.serial] for record in records):
+            if draft.keeper or self._backward_began:
+                continue
             draft.kept_at = self._here()[0]
             latest, site = self._latest
             if draft.born == self._operators and site == _call_site():
@@ -171,15 +171,14 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     def start_backward(self, loss: Tensor) -> None:
         """Mark the end of the forward, as `Meter` has it."""
         super().start_backward(loss)
-        own = self._tracked(loss)
-        for record in self._live.values():
-            if own is None or record.serial != own.serial:
-                self._drafts[record.serial].kept = True
+        own = {record.serial for record in self._tracked([loss])}
+        for serial in (record.serial for record in self._live.values()):
+            self._drafts[serial].kept = serial not in own
         self._backward_began = self._operators
 
     def result(self, gradients: Iterator[Tensor]) -> StepAllocations:
         """What the step allocated; `gradients` are those of parameters as they are now."""
-        ours = {record.serial for gradient in gradients if (record := self._tracked(gradient))}
+        ours = {record.serial for record in self._tracked(gradients)}
         return StepAllocations(
             allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
             kept_bytes=self.kept_bytes,

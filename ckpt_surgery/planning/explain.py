@@ -33,6 +33,7 @@ from ckpt_surgery.runtime.discovery import Block, find_blocks
 from ckpt_surgery.runtime.library_switch import FUNCTION
 from ckpt_surgery.runtime.rng import random_state_kept
 from ckpt_surgery.runtime.surgery import surgeries_in
+from ckpt_surgery.runtime.tensors import bytes_of
 from ckpt_surgery.text import error_line
 
 _MOST_COPIED_BYTES = 2**31
@@ -177,7 +178,7 @@ def not_logged() -> Iterator[None]:
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:
     """The bytes of some tensors, each counted once."""
-    return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in tensors}.values())
+    return sum(map(bytes_of, {id(tensor): tensor for tensor in tensors}.values()))
 
 
 def without_values(model: nn.Module) -> nn.Module:

@@ -20,7 +20,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
-from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tensors import is_wrapper
 from ckpt_surgery.text import error_line
 
 _MOST_ELEMENTS = 4096
@@ -87,8 +87,8 @@ class ShapesOnly(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if NestedTensor in types:
-            return NotImplemented  # it runs operators on its values, which come here
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         options = dict(kwargs or {})
         given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         if any(map(_is_shape, given)):

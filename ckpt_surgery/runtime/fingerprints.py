@@ -6,16 +6,19 @@ values tells how much. Both are made on the tensor's device, without waiting for
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from math import hypot
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm as norm
 
 from ckpt_surgery.runtime.classes import descends
-from ckpt_surgery.runtime.tensors import unseen
+from ckpt_surgery.runtime.tensors import inner_tensors, shape_of, unseen
 
 _PERIOD = 65_537
 """How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
@@ -27,6 +30,9 @@ constant, as those of a softmax do, so the number divides no row."""
 
 _FEW = 4096
 """Elements that are weighted one by one: to add up neighbours first is faster only where there are more."""
+
+_BETWEEN = 6_364_136_223_846_793_005
+"""What the sum of a part is multiplied by before the next one is added: two changes do not cancel each other."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -55,22 +61,22 @@ def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerpr
     if not _has_values(tensor):
         return None
     with unseen(), torch.no_grad(), _without_autocast(tensor.device.type):
-        flat = _flat(_local(tensor))
-        bits = _sum_of_bits(flat)
+        parts = _parts(tensor)
+        bits = _all_bits(parts)
         if expected is not None and _is_of(expected, tensor, bits):
             return expected
-        return Fingerprint(tensor.shape, tensor.dtype, bits, _sum_of_values(flat))
+        return Fingerprint(shape_of(tensor), tensor.dtype, bits, _all_values(parts))
 
 
 def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
-    if expected.shape != tensor.shape or expected.dtype != tensor.dtype:
+    if expected.shape != shape_of(tensor) or expected.dtype != tensor.dtype:
         return False
     return bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item()
 
 
 def placeholder(tensor: Tensor) -> Fingerprint | None:
     """A fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
-    return Fingerprint(tensor.shape, tensor.dtype, _zero(tensor.device), None) if _has_values(tensor) else None
+    return Fingerprint(shape_of(tensor), tensor.dtype, _zero(tensor.device), None) if _has_values(tensor) else None
 
 
 @cache
@@ -88,7 +94,7 @@ def bits_of(tensor: Tensor) -> Tensor | None:
     if not _has_values(tensor):
         return None
     with unseen(), torch.no_grad():
-        return _sum_of_bits(_flat(_local(tensor)))
+        return _all_bits(_parts(tensor))
 
 
 def magnitude(tensor: Tensor) -> float:
@@ -96,20 +102,27 @@ def magnitude(tensor: Tensor) -> float:
     if not _has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
-        return float(torch.linalg.vector_norm(_real(_flat(_local(tensor))), dtype=torch.float64))
+        values = (_real(part) for part in _parts(tensor))
+        return hypot(*(float(norm(each, dtype=torch.float64)) for each in values if each.is_floating_point()))
 
 
 def _has_values(tensor: Tensor) -> bool:
-    local = getattr(tensor, "_local_tensor", tensor)
-    return not local.is_meta and not descends(type(local), "FakeTensor")
+    return not any(inner.is_meta or descends(type(inner), "FakeTensor") for inner in inner_tensors(tensor))
 
 
-def _local(tensor: Tensor) -> Tensor:
-    """The strided tensor that holds the values; of a DTensor, those on this rank."""
-    local: Tensor = getattr(tensor, "_local_tensor", tensor)
-    if local.layout == torch.strided:
-        return local.detach()
-    return local.values() if local.layout == torch.jagged else local.to_dense()
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The values of a tensor, in one dimension: of a DTensor those on this rank, of a nested one its lengths too."""
+    inside = inner_tensors(tensor)
+    return [_flat(inner.detach() if inner.layout == torch.strided else inner.to_dense()) for inner in inside]
+
+
+def _all_bits(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(lambda total, more: _BETWEEN * total + more, map(_sum_of_bits, parts))
+
+
+def _all_values(parts: Iterable[Tensor]) -> Tensor | None:
+    sums = [total for part in parts if (total := _sum_of_values(part)) is not None]
+    return reduce(torch.add, sums) if sums else None
 
 
 def _flat(tensor: Tensor) -> Tensor:

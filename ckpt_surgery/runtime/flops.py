@@ -1,4 +1,4 @@
-"""How many floating-point operations an operator does: those that torch counts, and attention on a CPU."""
+"""How many floating-point operations an operator does: those that torch counts, and some that it leaves out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     the same shapes: torch's own way takes as long as a small operator.
     """
     packet = getattr(operator, "_overloadpacket", operator)
-    formula = _CPU_ATTENTION.get(packet) or flop_registry.get(packet)
+    formula = _BESIDES.get(packet) or flop_registry.get(packet)
     if formula is None:
         return 0
     try:
@@ -58,7 +58,13 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
-_CPU_ATTENTION: Mapping[Any, Callable[..., Any]] = {  # torch itself counts only those of other devices
+def _product(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
+    return 2 * out_val.numel() * left.shape[-1]
+
+
+_BESIDES: Mapping[Any, Callable[..., Any]] = {  # torch counts attention of other devices alone
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    _aten.linear: _product,  # these two reach a mode as a whole where nested tensors call them
+    _aten.matmul: _product,
 }

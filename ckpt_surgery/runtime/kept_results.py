@@ -39,7 +39,7 @@ from ckpt_surgery.runtime.policies import (
 )
 from ckpt_surgery.runtime.rng import TorchStates, set_torch_states, torch_states
 from ckpt_surgery.runtime.save_policy import CallCounts, SavePolicy
-from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.runtime.tensors import inner_tensors, version
 
 _ALIASING = "aten::_unsafe_view"
 """What makes a tensor of the same memory with a count of writes of its own."""
@@ -365,9 +365,7 @@ def _memory(tensor: Tensor) -> tuple[int, int]:
 
     What has no memory of one piece counts by its elements.
     """
-    local: Tensor = getattr(tensor, "_local_tensor", tensor)
-    if local.layout == torch.jagged:
-        local = local.values()
+    local = next(inner_tensors(tensor))
     if local.layout != torch.strided:
         return id(tensor), local.numel() * local.element_size()
     storage = local.untyped_storage()

@@ -45,6 +45,7 @@ VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
             {
                 "aten::mm",
                 "aten::addmm",
+                "aten::linear",  # nested tensors run it as a whole
                 "aten::_scaled_mm",
                 "aten::_int_mm",
                 "aten::_grouped_mm",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from operator import attrgetter
 
 import torch
@@ -20,15 +21,44 @@ _CHUNK = 16 * 2**20
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
     """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+    if shape_of(ours) != shape_of(theirs) or ours.dtype != theirs.dtype:
         return False
     with unseen():
-        return torch.equal(_bytes(ours), _bytes(theirs))
+        return all(map(torch.equal, map(_bytes, inner_tensors(ours)), map(_bytes, inner_tensors(theirs))))
 
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor holds its values itself: it is not sharded, fake or on "meta"."""
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
+
+
+@cache
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of a class run operators on tensors inside of them: nested, sharded and quantized ones do.
+
+    A dispatch mode that returns NotImplemented for them is given the operators on those inside.
+    """
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
+    """Those that hold the values of a tensor: itself, or those inside."""
+    if not is_wrapper(type(tensor)):
+        yield tensor
+        return
+    inside, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    for name in inside:
+        yield from inner_tensors(getattr(tensor, name))
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """The bytes of its elements: of a quantized or sharded one, those that are held here."""
+    return sum(inner.numel() * inner.itemsize for inner in inner_tensors(tensor))
+
+
+def shape_of(tensor: Tensor) -> torch.Size:
+    """Its shape; of a nested tensor that of its rows, for the name of its ragged dimension is new in each run."""
+    return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
 
 
 def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
@@ -51,9 +81,10 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 def digest(tensor: Tensor) -> str:
     """The sha256 of a tensor's bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
-    sha = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    for part in torch.split(_bytes(tensor), _CHUNK):
-        sha.update(part.cpu().numpy().tobytes())
+    sha = hashlib.sha256(f"{tensor.dtype} {tuple(shape_of(tensor))}".encode())
+    for inner in inner_tensors(tensor):
+        for part in torch.split(_bytes(inner), _CHUNK):
+            sha.update(part.cpu().numpy().tobytes())
     return sha.hexdigest()
 
 

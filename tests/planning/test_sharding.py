@@ -64,7 +64,7 @@ class RankBytes(LiveBytes):  # type: ignore[no-untyped-call]
         changed = 0
         for parameter in (each for group in self._gathered if group for each in group.fsdp_params):
             for tensor in parameter.all_gather_outputs:
-                record = self._tracked(tensor)
+                record = next(self._tracked([tensor]), None)
                 changed += tensor.untyped_storage().nbytes() - (record.bytes if record else 0)
         self.points.append(self._bytes + changed)
         return result
