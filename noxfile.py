@@ -38,8 +38,8 @@ LIBRARIES = (
     "x-transformers",
 )
 """What `nox -s stacks` takes models from."""
-TRAINERS = ("diffusers", "lightning", "sentence-transformers", "trl")
-"""Whose trainings `nox -s integrations` runs, besides those of accelerate and PEFT."""
+TRAINERS = ("bitsandbytes", "diffusers", "lightning", "sentence-transformers", "torchao", "trl")
+"""What `nox -s integrations` trains with, besides accelerate and PEFT."""
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),

@@ -20,6 +20,7 @@ from ckpt_surgery.cli.released import (
     CountedOptimizer,
     DeviceName,
     Dtype,
+    FourBits,
     Fsdp,
     Lora,
     Model,
@@ -28,6 +29,7 @@ from ckpt_surgery.cli.released import (
     TrustRemoteCode,
     WeightDtype,
     Zero,
+    check_adapters,
     quiet,
     sharding_of,
 )
@@ -62,6 +64,7 @@ def explain_command(
     batch: Batch = None,
     dtype: Dtype = WeightDtype.BF16,
     lora: Lora = None,
+    four_bits: FourBits = False,
     checkpointing: Annotated[
         ExplainedSteps,
         typer.Option(
@@ -104,6 +107,7 @@ def explain_command(
             raise OptionError(
                 f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
             )
+        check_adapters(lora, four_bits=four_bits)
         need_runtime("explain")
         from ckpt_surgery.planning.training import training_of
         from ckpt_surgery.runtime.policies import choices_of
@@ -116,6 +120,7 @@ def explain_command(
             batch or 1,
             dtype,
             lora,
+            four_bits,
             checkpointing,
             offload,
             tuple(save or ()),
@@ -146,6 +151,7 @@ class _ExplainRequest:
     batch: int
     dtype: WeightDtype
     lora: int | None
+    four_bits: bool
     steps: ExplainedSteps
     offload: bool
     save: tuple[str, ...]
@@ -199,7 +205,7 @@ def _on_shapes(
 
     found = released(target, tokens=request.tokens, batch=request.batch, dtype=DTYPES[request.dtype])
     if request.lora:
-        add_lora(found.model, request.lora, found.shapes)
+        add_lora(found.model, request.lora, found.shapes, four_bits=request.four_bits)
     explanations = {}
     if request.steps is not ExplainedSteps.ON:
         at("a step", 1)
@@ -226,6 +232,7 @@ def _lines(
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
     state = f"optimizer ({request.training.optimizer})"
     lora = f", adapters of rank {request.lora}" if request.lora else ""
+    lora += " on layers of 4 bits" if request.four_bits else ""
     offload = ", block inputs in host memory" if request.offload else ""
     ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [

@@ -16,6 +16,7 @@ from ckpt_surgery.cli.released import (
     CountedOptimizer,
     DeviceName,
     Dtype,
+    FourBits,
     Fsdp,
     Lora,
     Model,
@@ -24,6 +25,7 @@ from ckpt_surgery.cli.released import (
     TrustRemoteCode,
     WeightDtype,
     Zero,
+    check_adapters,
     quiet,
     sharding_of,
 )
@@ -50,6 +52,7 @@ def plan_command(
     batch: Batch = None,
     dtype: Dtype = WeightDtype.BF16,
     lora: Lora = None,
+    four_bits: FourBits = False,
     optimizer: CountedOptimizer = Optimizer.ADAMW,
     ranks: Ranks = None,
     fsdp: Fsdp = False,
@@ -82,6 +85,7 @@ def plan_command(
         for option, place in (("--html", html), ("--yaml", yaml)):
             if place is not None:
                 check_writable(place, option)
+        check_adapters(lora, four_bits=four_bits)
         need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
@@ -100,7 +104,7 @@ def plan_command(
                 progress("building the model", 0, 2)
             found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
             if lora:
-                add_lora(found.model, lora, found.shapes)
+                add_lora(found.model, lora, found.shapes, four_bits=four_bits)
             if progress is not None:
                 progress("metering steps", 1, 2)
             try:

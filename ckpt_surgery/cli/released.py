@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from ckpt_surgery.cli.options import choice_names, choice_of, count
-from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.errors import OptionError, PlanningError
 from ckpt_surgery.planning.optimizers import Optimizer
 
 
@@ -48,6 +48,10 @@ Lora: TypeAlias = Annotated[
         parser=count, metavar="RANK", help="Freeze the model, with adapters of this rank on its linear layers."
     ),
 ]
+FourBits: TypeAlias = Annotated[
+    bool,
+    typer.Option("--load-in-4bit", help="With --lora: the weights of linear layers in 4 bits, as for QLoRA."),
+]
 CountedOptimizer: TypeAlias = Annotated[
     Optimizer,
     typer.Option(parser=choice_of(Optimizer), metavar="NAME", help=f"Whose state to count: {', '.join(Optimizer)}."),
@@ -74,6 +78,12 @@ def sharding_of(*, fsdp: bool, zero: int | None) -> str | None:
     if fsdp and zero:
         raise PlanningError("--fsdp and --zero are two ways to divide a model: give one of them")
     return f"zero{zero}" if zero else "fsdp" if fsdp else None
+
+
+def check_adapters(lora: int | None, *, four_bits: bool) -> None:
+    """Raise OptionError where weights of 4 bits would be trained."""
+    if four_bits and not lora:
+        raise OptionError("--load-in-4bit freezes the linear layers: give --lora RANK too, or leave it out")
 
 
 @contextmanager

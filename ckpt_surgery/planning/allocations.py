@@ -27,6 +27,8 @@ OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).pa
 """The folders whose code is not a model's."""
 _BETWEEN = (str(Path(torch.__file__).parent / "_compile.py"), str(Path(torch.__file__).parent / "_dynamo"))
 """What stands between the call of an operator and its dispatch."""
+_KEEPS_LOCALS = sys.version_info < (3, 13)
+"""Whether `f_locals` of a frame holds the values that it had until it is read again (PEP 667)."""
 _DEVICE = torch.ops.prim.device.default
 
 
@@ -130,6 +132,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         self._unassigned: list[_Draft] = []  # saved by the operator that comes next
         self._backward_began = 0
         self._work: list[OperatorWork] = []
+        self._read: set[int] = set()  # the ids of codes
         self._running: tuple[ModulePlace, bool] | None = None  # where the present operator runs, once somebody asked
 
     def __torch_dispatch__(
@@ -137,6 +140,8 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(map(is_wrapper, types)):
             return NotImplemented
+        if _KEEPS_LOCALS:
+            self._forget_old_locals()
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # asked for often
         if func.namespace == "prim":  # a question, such as for the device, to a tensor without data
@@ -253,10 +258,19 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
             if file and not line:
                 line = f"{file}:{frame.f_lineno}"
             if is_method and not module:
+                self._read.add(id(code))
                 owner = frame.f_locals.get("self")
                 module = self._names.get(owner, "") if isinstance(owner, nn.Module) else ""
             frame = frame.f_back
         return ModulePlace(module, line), bool(module)
+
+    def _forget_old_locals(self) -> None:
+        """Let the frames that `_here` has read forget the tensors that their variables no longer hold."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and (code := frame.f_code) is not run_metered.__code__:
+            if id(code) in self._read:
+                frame.f_locals  # noqa: B018
+            frame = frame.f_back
 
     def _note_node(self, place: ModulePlace) -> None:
         """Remember where the newest node of the graph was made; an operator's own is made before it runs."""

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.planning.quantized import Linear4Bit
 
 
 class LoraLinear(nn.Module):
     """A frozen linear layer and the two matrices beside it, as PEFT runs them with its defaults.
 
     The matrices are in single precision, whatever the layer's dtype (PEFT's `autocast_adapter_dtype`), without bias
-    and without dropout; the input is cast to theirs, the sum of both results back.
+    and without dropout; the input is cast to theirs, the sum of both results back. Beside a layer of 4 bits their
+    result is cast back before the sum.
     """
 
     def __init__(self, base: nn.Module, inputs: int, outputs: int, rank: int) -> None:
@@ -37,12 +39,20 @@ class LoraLinear(nn.Module):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's result and that of the matrices; the scale decides no size."""
         result = self.base_layer(x, *args, **kwargs)
-        added = result + self.lora_B(self.lora_A(x.to(self.lora_A.weight.dtype))) * 2.0
-        return added.to(result.dtype)  # type: ignore[no-any-return]
+        if isinstance(self.base_layer, Linear4Bit):
+            result = result.clone()
+            return result + self._by_matrices(x).to(result.dtype)  # type: ignore[no-any-return]
+        return (result + self._by_matrices(x)).to(result.dtype)  # type: ignore[no-any-return]
+
+    def _by_matrices(self, x: Tensor) -> Tensor:
+        result: Tensor = self.lora_B(self.lora_A(x.to(self.lora_A.weight.dtype))) * 2.0
+        return result
 
 
-def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any]) -> int:
+def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *, four_bits: bool = False) -> int:
     """Freeze a model, and give its linear layers adapters of a rank. Returns how many got one.
+
+    With `four_bits` the layers hold their weights in 4 bits, as for QLoRA; what is no such layer keeps its dtype.
 
     They are made inside `where`: the `ShapesOnly` of a model that holds no data, or a `torch.device`.
 
@@ -70,6 +80,7 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any]) ->
         for parent, name, layer in places:
             inputs, outputs = layer.weight.shape if isinstance(layer, Conv1D) else layer.weight.shape[::-1]
             if layer not in adapters:  # one that several modules share
-                adapters[layer] = LoraLinear(layer, inputs, outputs, rank)
+                base = Linear4Bit(inputs, outputs, layer.bias) if four_bits else layer
+                adapters[layer] = LoraLinear(base, inputs, outputs, rank)
             setattr(parent, name, adapters[layer])
     return len(adapters)

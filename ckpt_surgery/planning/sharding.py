@@ -15,10 +15,9 @@ from torch import nn
 
 from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations
 from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.states import state_bytes, state_of
+from ckpt_surgery.planning.states import parameter_bytes, state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.discovery import nearest
-from ckpt_surgery.runtime.tensors import bytes_of
 
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""
@@ -52,7 +51,7 @@ def held_states(parameters: Iterable[nn.Parameter], training: TrainingSetup) -> 
     every = list({id(parameter): parameter for parameter in parameters}.values())
     trained = [parameter for parameter in every if parameter.requires_grad]
     ranks, optimizer = training.ranks, training.optimizer
-    whole = sum(map(bytes_of, every))
+    whole = sum(map(parameter_bytes, every))
     match training.sharding:
         case None:
             return HeldStates(whole, state_bytes(every, optimizer))
@@ -166,7 +165,7 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
         yield _made(bucket, "", _REDUCE, StepPhase.BACKWARD, (step.backward_at + 1, step.operators))
     if training.sharding is Sharding.ZERO_3:
         count = sum(parameter.numel() for parameter in parameters)
-        whole = sum(map(bytes_of, parameters))
+        whole = sum(map(parameter_bytes, parameters))
         live = whole * min(count, LIVE_ELEMENTS) // max(count, 1)
         yield _made(live, "", _GATHER, StepPhase.FORWARD, (1, step.operators))
 

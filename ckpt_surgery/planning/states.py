@@ -1,16 +1,34 @@
-"""What an optimizer keeps for the parameters that it trains."""
+"""The bytes of parameters, and of what an optimizer keeps for those that it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.runtime.tensors import bytes_of, is_wrapper
 
 _BLOCK = 256
 _SMALLEST_8BIT = 4096
+_DEPTH = 2
+"""How far the scales of scales are from a parameter."""
+
+
+def parameter_bytes(parameter: nn.Parameter) -> int:
+    """The bytes of a parameter, and of what a class of quantized ones keeps beside it, such as its scales."""
+    beside = [] if is_wrapper(type(parameter)) or type(parameter) is nn.Parameter else _tensors_in(vars(parameter))
+    return sum(map(bytes_of, [parameter, *{id(tensor): tensor for tensor in beside}.values()]))
+
+
+def _tensors_in(attributes: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Tensor]:
+    for value in attributes.values():
+        if isinstance(value, Tensor):
+            yield value
+        elif depth and hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):
+            yield from _tensors_in(vars(value), depth - 1)
 
 
 def state_bytes(parameters: Iterable[nn.Parameter], optimizer: Optimizer) -> int:

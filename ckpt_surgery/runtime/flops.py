@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-
-_aten = torch.ops.aten
-
 
 _CACHED = 4096
 """So many calls of other shapes are remembered at most."""
@@ -24,7 +21,7 @@ def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     the same shapes: torch's own way takes as long as a small operator.
     """
     packet = getattr(operator, "_overloadpacket", operator)
-    formula = _BESIDES.get(packet) or flop_registry.get(packet)
+    formula = _besides(packet) or flop_registry.get(packet)
     if formula is None:
         return 0
     try:
@@ -62,9 +59,15 @@ def _product(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
     return 2 * out_val.numel() * left.shape[-1]
 
 
-_BESIDES: Mapping[Any, Callable[..., Any]] = {  # torch counts attention of other devices alone
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    _aten.linear: _product,  # these two reach a mode as a whole where nested tensors call them
-    _aten.matmul: _product,
+@cache
+def _besides(packet: Any) -> Callable[..., Any] | None:
+    return _BESIDES.get(str(packet))
+
+
+_BESIDES: Mapping[str, Callable[..., Any]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,  # torch counts that of other devices
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten.linear": _product,  # nested tensors take these two not apart
+    "aten.matmul": _product,
+    "bitsandbytes.gemm_4bit": _product,
 }

@@ -50,6 +50,7 @@ VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
                 "aten::_int_mm",
                 "aten::_grouped_mm",
                 "aten::_scaled_grouped_mm",
+                "bitsandbytes::gemm_4bit",
             }
         ),
         ROUTER: frozenset({"aten::topk", "aten::argmax", "aten::max", "aten::sort", "aten::multinomial"}),

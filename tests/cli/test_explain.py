@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,21 @@ def test_without_torch_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(optional, "is_installed", lambda package: package != "torch")
     assert "explain needs torch, which is not installed" in refusal(capsys, "gpt2")
+
+
+def test_layers_of_4_bits_are_smaller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parameters = []
+    for options in ((), ("--load-in-4bit",)):
+        assert main([*EXPLAIN, config(tmp_path), "--lora", "4", *options]) == 0
+        output = capsys.readouterr().out
+        assert ("adapters of rank 4 on layers of 4 bits" in output) == bool(options)
+        (said,) = re.findall(r" parameters +([\d.]+) KiB", output)
+        parameters.append(float(said))
+    assert parameters[1] < parameters[0]
+
+
+def test_layers_of_4_bits_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "--load-in-4bit freezes the linear layers: give --lora RANK too, or leave it out"
+    assert refusal(capsys, config(tmp_path), "--load-in-4bit") == said
+    assert main(["plan", config(tmp_path), "--memory", "1GB", "--load-in-4bit"]) == 2
+    assert said in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
+from ckpt_surgery.planning import allocations
 from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.phases import StepPhase
 
@@ -125,3 +127,31 @@ def test_the_loss_is_not_kept() -> None:
         return value
 
     assert all(one.shape for one in kept(metered(Stack(), loss)))
+
+
+class Rebinding(nn.Module):
+    """A variable gets another tensor while modules inside make many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        with torch.no_grad():
+            large = hidden.repeat(8, 1)
+            large = large[:1].clone()
+            result: Tensor = self.second(self.first(hidden)) * large
+        return result + self.second.weight.sum()
+
+
+def test_a_value_that_a_variable_no_longer_holds_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_of_the_large() -> int:
+        step = metered(nn.Sequential(Rebinding(), Layer()))
+        (large,) = [one for one in step.allocations if one.operator == "aten.repeat"]
+        (clone,) = [one for one in step.allocations if one.operator == "aten.clone"]
+        return large.last - clone.born
+
+    assert last_of_the_large() == 0
+    if sys.version_info < (3, 13):
+        monkeypatch.setattr(allocations, "_KEEPS_LOCALS", False)
+        assert last_of_the_large() > 0

@@ -1,0 +1,56 @@
+"""Linear layers with weights of 4 bits, of the sizes that bitsandbytes gives them: to say what they keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_BLOCK = 64
+"""Weights that share a scale."""
+_SCALES = 256
+"""Scales that share a scale of theirs; also the values that one of 8 bits can have."""
+
+
+class Linear4Bit(nn.Module):
+    """A frozen linear layer as QLoRA holds it: NF4 with double quantization (arXiv:2305.14314, section 3).
+
+    A weight takes 4 bits, its scale 8 bits for 64 weights, and the scale of scales 32 bits for 256 of those. The
+    forward and the backward each make the weight anew in the dtype of the input, and keep neither it nor the input.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.shape = (outputs, inputs)
+        count = inputs * outputs
+        scales = -(-count // _BLOCK)
+        packed = torch.empty(-(-count // 2), 1, dtype=torch.uint8)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.bias = bias
+        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8))
+        self.register_buffer("scales_of_scales", torch.empty(-(-scales // _SCALES), dtype=torch.float32))
+        self.register_buffer("offset", torch.empty((), dtype=torch.float32))
+        self.register_buffer("values", torch.empty(2**4 + _SCALES, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's result; its values say nothing."""
+        return _Product.apply(x, self.weight, self.shape, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, packed: Tensor, shape: tuple[int, int], bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.shape = shape
+        return functional.linear(x, _unpacked(packed, shape, x.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
+        (gradient,), (packed,) = gradients, ctx.saved_tensors
+        return gradient @ _unpacked(packed, ctx.shape, gradient.dtype), None, None, None
+
+
+def _unpacked(packed: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    return packed.new_zeros(shape, dtype=dtype)
