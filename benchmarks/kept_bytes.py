@@ -10,6 +10,7 @@ docs/coverage/kept_bytes.md. Exits with 1 where one differs and no value was dra
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -60,12 +61,12 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     try:
         arguments = call_arguments({name: own_copy(value) for name, value in inputs.items()})
-        step = run_metered(model, arguments, loss_of)
+        copied = copy.deepcopy(model)  # what a cache holds for `model` would not be kept again
+        step = run_metered(copied, arguments, loss_of)
         peak = peak_of(step, 0).bytes
-        model.zero_grad()
     except Exception as error:  # the released model's own fault
         return {"agreement": Agreement.NOT_WITH_DATA, "why": f"{type(error).__name__}: {error}"[:200]}
-    kept = kept_by_a_step(model, inputs)
+    kept = kept_by_a_step(copy.deepcopy(model), inputs)
     try:
         told = explain(model, inputs)
     except PlanningError as error:

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
@@ -40,6 +40,25 @@ _RAND = torch.ops.aten.rand.default
 _ALMOST_ONE = 1 - 2**-10
 """For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
+_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+_LEAVES_MEMORY = frozenset(
+    ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
+)
+_RESIZES = frozenset(
+    getattr(torch.ops.aten, f"{kind}{backward}").default
+    for kind in (
+        "upsample_nearest2d",
+        "upsample_nearest3d",
+        "_upsample_nearest_exact2d",
+        "_upsample_nearest_exact3d",
+        "upsample_bilinear2d",
+        "upsample_bicubic2d",
+        "upsample_trilinear3d",
+    )
+    for backward in ("", "_backward")
+)
+_VIEWS = frozenset((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default))
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
 _NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
@@ -49,7 +68,7 @@ _NOT_READ = (
     torch.ops.aten.max_pool3d_with_indices.default,
     torch.ops.aten.adaptive_max_pool2d.default,
     torch.ops.aten.adaptive_max_pool3d.default,
-    torch.ops.aten.mkldnn_rnn_layer.default,
+    _RNN_LAYER,
 )
 """Operators whose integers and masks nearly all code leaves to their backward; the first two run on CUDA alone."""
 _OF_ONE_DTYPE = frozenset(
@@ -94,11 +113,11 @@ class ShapesOnly(TorchDispatchMode):
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
-            return self._without_large_floats(func(*args, **options))
+            return self._without_large_floats(_with_values(func, args, options))
         result = self._without_data(func, args, options)
         made = _tensors_of(result)
         if not given and made and all(map(_may_hold_values, made)):
-            values = func(*args, **options)
+            values = _with_values(func, args, options)
             return values.fill_(_ALMOST_ONE) if func is _RAND and values.numel() == 1 else values
         return result
 
@@ -122,8 +141,14 @@ class ShapesOnly(TorchDispatchMode):
                 _check_dtypes(func, args)
             if func is _GROUPED_MM:
                 return _grouped_mm(*args, **options)
+            if func is _RNN_LAYER:
+                return _rnn_layer(args, options)
             result = func(*args, **options)
-            return (_laid_out(result[0]), *result[1:]) if func in _BATCH_NORMS else result
+            if func in _BATCH_NORMS:
+                return _normalized(result[0]), *result[1:]
+            if func in _VIEWS and 1 in args[0].shape:
+                return _viewed(result, args[0])
+            return _resized(result, args[0]) if func in _RESIZES else result
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
@@ -217,12 +242,55 @@ def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tens
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
-def _laid_out(result: Tensor | None) -> Tensor | None:
+def _normalized(result: Tensor | None) -> Tensor | None:
     """What batch normalisation returns, laid out as its kernels do. On shapes torch takes the order of the input."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}
-    if result is None or (result.ndim in last and result.is_contiguous(memory_format=last[result.ndim])):
+    last = _CHANNELS_LAST.get(0 if result is None else result.ndim)
+    if result is None or (last and result.is_contiguous(memory_format=last) and not result.is_contiguous()):
         return result
-    return result.contiguous()
+    return torch.empty(result.shape, dtype=result.dtype)
+
+
+def _resized(result: Tensor, source: Tensor) -> Tensor:
+    """What resizing returns, in the memory format of its kernels. On shapes torch takes the order of the strides."""
+    last = _has_channels_last(source)
+    return result.contiguous(memory_format=_CHANNELS_LAST[source.ndim] if last else torch.contiguous_format)
+
+
+def _viewed(result: Tensor, source: Tensor) -> Tensor:
+    """A view, with the strides that torch gives dimensions of one element; on shapes they are others."""
+    with _disable_current_modes():
+        strides = torch.empty_strided(source.shape, source.stride(), device="meta").view(result.shape).stride()
+    same = strides == result.stride()
+    return result if same else source.as_strided(result.shape, strides, source.storage_offset())
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    """Whether kernels take it for one with channels last (`is_channels_last_strides` in c10/core/MemoryFormat.h).
+
+    Dimensions of one element count too, so that it is not what `is_contiguous` says.
+    """
+    least = 0
+    for dimension in (1, *range(tensor.ndim - 1, 1, -1), 0):
+        stride = tensor.stride(dimension)
+        if stride < max(least, 1) or (dimension == 0 and least == tensor.stride(1)):
+            return False
+        least = stride * max(tensor.shape[dimension], 1)
+    return True
+
+
+def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A recurrent layer of oneDNN, whose workspace has a size that it alone tells: it runs once, on zeros."""
+    result = _RNN_LAYER(*args, **options)
+    with _disable_current_modes():
+        given = [torch.zeros(arg.shape, dtype=arg.dtype) if isinstance(arg, Tensor) else arg for arg in args]
+        workspace = _RNN_LAYER(*given, **options)[-1]
+    return *result[:-1], torch.empty(workspace.shape, dtype=workspace.dtype)
+
+
+def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The result of an operator on values; memory that it leaves as it was is zero, so that code may read it."""
+    result = func(*args, **options)
+    return result.zero_() if str(func._overloadpacket) in _LEAVES_MEMORY else result
 
 
 def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits, by bitsandbytes and torchao: what explain counts, what wrap_blocks does, what verify says."""
+"""Weights of 4 and 8 bits, by bitsandbytes and torchao: what explain counts, wrap_blocks does and verify says."""
 
 from __future__ import annotations
 
