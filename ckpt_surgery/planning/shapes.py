@@ -45,21 +45,25 @@ _LEAVES_MEMORY = frozenset(
     ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
 )
 _RESIZES = frozenset(
-    getattr(torch.ops.aten, f"{kind}{backward}").default
-    for kind in (
+    getattr(torch.ops.aten, name).default
+    for name in (
         "upsample_nearest2d",
+        "upsample_nearest2d_backward",
         "upsample_nearest3d",
         "_upsample_nearest_exact2d",
+        "_upsample_nearest_exact2d_backward",
         "_upsample_nearest_exact3d",
         "upsample_bilinear2d",
+        "upsample_bilinear2d_backward",
         "upsample_bicubic2d",
         "upsample_trilinear3d",
     )
-    for backward in ("", "_backward")
 )
+"""Operators that ask their input for a memory format. The backward of the others is contiguous, on shapes too."""
 _VIEWS = frozenset((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default))
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_BATCH_NORMS = (torch.ops.aten.native_batch_norm.default, torch.ops.aten.native_batch_norm_backward.default)
+_BATCH_NORM = torch.ops.aten.native_batch_norm.default
+_BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 _NOT_READ = (
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
@@ -144,11 +148,13 @@ class ShapesOnly(TorchDispatchMode):
             if func is _RNN_LAYER:
                 return _rnn_layer(args, options)
             result = func(*args, **options)
-            if func in _BATCH_NORMS:
+            if func is _BATCH_NORM:
                 return _normalized(result[0]), *result[1:]
+            if func is _BATCH_NORM_BACKWARD and result[0] is not None:
+                return _as_suggested(result[0], args[1]), *result[1:]
             if func in _VIEWS and 1 in args[0].shape:
                 return _viewed(result, args[0])
-            return _resized(result, args[0]) if func in _RESIZES else result
+            return _as_suggested(result, args[0]) if func in _RESIZES else result
 
     def _on_shapes(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], given: list[Tensor]) -> Any:
         try:
@@ -242,18 +248,17 @@ def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tens
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
-def _normalized(result: Tensor | None) -> Tensor | None:
-    """What batch normalisation returns, laid out as its kernels do. On shapes torch takes the order of the input."""
-    last = _CHANNELS_LAST.get(0 if result is None else result.ndim)
-    if result is None or (last and result.is_contiguous(memory_format=last) and not result.is_contiguous()):
-        return result
-    return torch.empty(result.shape, dtype=result.dtype)
+def _normalized(result: Tensor) -> Tensor:
+    """What batch normalisation returns, laid out as its kernel does. On shapes torch takes the order of the input."""
+    last = _CHANNELS_LAST.get(result.ndim)
+    ordered = last and result.is_contiguous(memory_format=last) and not result.is_contiguous()
+    return torch.empty(result.shape, dtype=result.dtype, memory_format=last if ordered else torch.contiguous_format)
 
 
-def _resized(result: Tensor, source: Tensor) -> Tensor:
-    """What resizing returns, in the memory format of its kernels. On shapes torch takes the order of the strides."""
-    last = _has_channels_last(source)
-    return result.contiguous(memory_format=_CHANNELS_LAST[source.ndim] if last else torch.contiguous_format)
+def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
+    """A result in the memory format that kernels suggest for `source`. On shapes torch takes the order of strides."""
+    laid_out = _CHANNELS_LAST[source.ndim] if _has_channels_last(source) else torch.contiguous_format
+    return torch.empty(result.shape, dtype=result.dtype, memory_format=laid_out)
 
 
 def _viewed(result: Tensor, source: Tensor) -> Tensor:
@@ -269,6 +274,8 @@ def _has_channels_last(tensor: Tensor) -> bool:
 
     Dimensions of one element count too, so that it is not what `is_contiguous` says.
     """
+    if tensor.ndim not in _CHANNELS_LAST:
+        return False
     least = 0
     for dimension in (1, *range(tensor.ndim - 1, 1, -1), 0):
         stride = tensor.stride(dimension)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 
 from ckpt_surgery import PlanningError, explain
+from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, inputs_on_shapes, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -143,7 +144,7 @@ def test_products_of_groups_take_every_dtype() -> None:
 @pytest.mark.parametrize(
     ("shape", "order"),
     [((2, 6, 4), (0, 2, 1)), ((4, 6), (1, 0)), ((2, 5, 5, 4), (0, 3, 1, 2)), ((2, 4, 5, 5), (0, 1, 2, 3)),
-     ((2, 5, 5, 4), (0, 3, 2, 1)), ((2, 3, 3, 3, 4), (0, 4, 1, 2, 3))],
+     ((2, 5, 5, 4), (0, 3, 2, 1)), ((2, 3, 3, 3, 4), (0, 4, 1, 2, 3)), ((2, 1, 1, 4), (0, 3, 1, 2))],
 )  # fmt: skip
 def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     norm = nn.BatchNorm1d(shape[order[1]])
@@ -160,6 +161,103 @@ def test_batch_norms_lay_out_their_results_as_with_data(shape: tuple[int, ...], 
     with shapes:
         told = strides(copied, values)
     assert told == strides(norm, torch.randn(shape))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 4, 5, 5), (0, 1, 2, 3)), ((2, 5, 5, 4), (0, 3, 1, 2)), ((2, 5, 5, 4), (0, 3, 2, 1)),
+     ((1, 5, 5, 4), (0, 3, 1, 2)), ((2, 5, 5, 1), (0, 3, 1, 2)), ((4, 25, 2), None), ((4, 2, 1, 25), (1, 0, 2, 3))],
+)  # fmt: skip
+def test_resizing_lays_out_its_result_as_with_data(
+    shape: tuple[int, ...], order: tuple[int, ...] | None, mode: str
+) -> None:
+    def strides(values: Tensor) -> tuple[tuple[int, ...], ...]:
+        images = values.requires_grad_()
+        images = images.permute(2, 0, 1).reshape(2, 4, 5, 5) if order is None else images.permute(order)
+        result = nn.functional.interpolate(images, scale_factor=2, mode=mode)
+        (gradient,) = torch.autograd.grad(result, images, result.detach())
+        return result.stride(), gradient.stride()
+
+    shapes = ShapesOnly()
+    values = shapes.without_data(torch.ones(shape))
+    with shapes:
+        told = strides(values)
+    assert told == strides(torch.randn(shape))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "trilinear"])
+def test_resizing_volumes_lays_out_its_result_as_with_data(mode: str) -> None:
+    def strides(values: Tensor) -> tuple[tuple[int, ...], ...]:
+        volumes = values.requires_grad_().permute(0, 4, 1, 2, 3)
+        result = nn.functional.interpolate(volumes, scale_factor=2, mode=mode)
+        (gradient,) = torch.autograd.grad(result, volumes, result.detach())
+        return result.stride(), gradient.stride()
+
+    shapes = ShapesOnly()
+    values = shapes.without_data(torch.ones(2, 3, 3, 3, 4))
+    with shapes:
+        told = strides(values)
+    assert told == strides(torch.randn(2, 3, 3, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("held", "new"),
+    [((16, 64), (1, 16, 64)), ((1, 16, 64), (16, 1, 64)), ((1, 16, 64), (1, 64, 16)), ((4, 1, 6), (4, 6, 1)),
+     ((1, 1), (1,)), ((1, 1, 6), (2, 3))],
+)  # fmt: skip
+def test_views_have_the_strides_that_they_have_with_data(held: tuple[int, ...], new: tuple[int, ...]) -> None:
+    def stride(values: Tensor) -> tuple[int, ...]:
+        return values.transpose(0, 1).contiguous().view(new).stride()
+
+    shapes = ShapesOnly()
+    values = shapes.without_data(torch.ones(held))
+    with shapes:
+        told = stride(values)
+    assert told == stride(torch.ones(held))
+
+
+@pytest.mark.parametrize(
+    "of_one", [((1, 16, 64), (1024, 64, 1)), ((1, 16, 64), (64, 64, 1)), ((1, 64, 16), (7, 16, 1))]
+)
+def test_a_view_of_a_dimension_of_one_element_ignores_its_stride(
+    of_one: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
+    shapes = ShapesOnly()
+    with shapes:
+        told = shapes.without_data(torch.empty_strided(*of_one)).view(1, 64, 16)
+    assert told.stride() == torch.empty_strided(*of_one).view(1, 64, 16).stride()
+
+
+class Recurrent(nn.Module):
+    """An LSTM, whose workspace oneDNN alone knows the size of."""
+
+    def __init__(self, layers: int, both: bool) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(8, 16, layers, batch_first=True, bidirectional=both)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.layers(rows)[0].square().mean()
+        return result
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_workspace_of_recurrent_layers_is_counted(layers: int, both: bool) -> None:
+    model, rows = Recurrent(layers, both), torch.randn(3, 5, 8)
+    blocks: dict[str, nn.Module] = {}
+    real = run_step(
+        model, {"rows": rows}, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None
+    ).kept_bytes
+    assert explain(model, {"rows": rows}).kept_bytes == real > 0
+
+
+def test_memory_that_an_operator_leaves_as_it_was_may_be_read() -> None:
+    with ShapesOnly():
+        lengths = torch.empty(4, dtype=torch.long)
+        like = torch.empty_like(torch.arange(3))
+    assert lengths.tolist() == [0, 0, 0, 0]
+    assert like.tolist() == [0, 0, 0]
 
 
 def test_arrays_are_made_of_drawn_values() -> None:
