@@ -203,7 +203,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         flops, moved = self.forward_flops + self.backward_flops - before, moved_bytes(func, args, options, result)
         if flops or moved:
             place, phase = self._running_now()
-            self._work.append(OperatorWork(place.module, phase, flops, moved))
+            self._work.append(OperatorWork(place.module, phase, flops, moved, self._operators + 1))
 
     def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
         place, phase = self._running_now()

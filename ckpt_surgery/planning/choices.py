@@ -64,6 +64,11 @@ class PlanChoice:
         return self.offload, self.save_offload, self.fused_loss, self.tiled, self.shard_size
 
     @property
+    def key(self) -> Hashable:
+        """What tells it from other choices for the same model."""
+        return tuple(sorted(self.checkpointed.items())), self.beside_blocks
+
+    @property
     def is_needed(self) -> bool:
         """Whether anything is done at all."""
         return bool(self.checkpointed) or self.fused_loss or bool(self.tiled)

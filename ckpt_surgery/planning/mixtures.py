@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.moments import StepMoments
+from ckpt_surgery.planning.metered_steps import MeteredStep
 from ckpt_surgery.planning.saving import BlockSaving, combined, keeps_products
 from ckpt_surgery.planning.solver import Alternative, Solution, front
 
@@ -28,25 +26,6 @@ class PlanRow:
     peak_bytes: int
     extra_seconds: float
     measured: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MeteredStep:
-    """A step with a choice: what is known of it, what each block keeps, and its least seconds.
-
-    What a block is given, and keeps only if it is checkpointed, counts as its own. `block_seconds` are those of each
-    block's forward, `recomputed` those of its recompute. `made` is all that is kept, by the block that made it,
-    module, operator, line and shape.
-    """
-
-    explained: Explanation
-    kept: Mapping[str, int]
-    seconds: float
-    block_seconds: Mapping[str, float]
-    recomputed: Mapping[str, float]
-    operators: frozenset[str]
-    moments: StepMoments
-    made: frozenset[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.distributed.fused_head import FusedLoss
 from ckpt_surgery.distributed.mlps import mlps_of
-from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
-from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
+from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
-from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, MeteredStep, Mixtures, PlanRow
-from ckpt_surgery.planning.moments import moments_of
-from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.roofline import seconds_of
+from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps
+from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, PlanRow
 from ckpt_surgery.planning.saving import BlockSaving, names_for
-from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
-from ckpt_surgery.runtime.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.wrap import wrap_blocks
 from ckpt_surgery.text import size
 
@@ -44,19 +34,15 @@ class BudgetPlanner:
         self.model, self.memory = model, memory
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
-        self._step, self._training = step, training
-        self._known: dict[Hashable, MeteredStep] = {}
         with wrap_blocks(model, self_check="never") as surgery:
             wanted = [stack for stack in surgery.stacks if stack.wanted]
         self.stacks = {stack.name: tuple(block.name for block in stack.blocks) for stack in wanted}
         self._blocks = [block.module for stack in wanted for block in stack.blocks]
         self._names = frozenset(name for names in self.stacks.values() for name in names)
-        self._block_of = cache(partial(nearest, names=self._names))
-        self._made: frozenset[tuple[Any, ...]] | None = None
         self._nothing = PlanChoice(self.stacks)
         self._all = replace(self._nothing, checkpointed=dict.fromkeys(sorted(self._names), ()))
-        self.plain = self._metered(self._nothing)
-        self._made = self.plain.made
+        self._steps = MeteredSteps(model, step, self._nothing, training, self.device)
+        self.plain = self._steps.plain
 
     @property
     def step_seconds(self) -> float:
@@ -75,11 +61,13 @@ class BudgetPlanner:
         all blocks checkpointed, tiled MLPs without as well, and so is each name of `save`; what single blocks keep,
         what names keep, and what offload moves, adds up.
         """
-        wrapped = self._metered(self._all)
+        wrapped = self._steps.metered(self._all)
+        offloaded = replace(self._all, offload=True)
+        moved = self._steps.metered(offloaded) if offload else None
+        self._steps.use_repeats(self._nothing, self._all, *([offloaded] if offload else []))
         savings = self._savings(wrapped) if save else {}
         hosts: list[tuple[HostSteps | None, Mapping[str, Sequence[BlockSaving]]]] = [(None, savings)]
-        if offload:
-            moved = self._metered(replace(self._all, offload=True))
+        if moved is not None:
             hosts.append((HostSteps(moved, save_offload=False), savings))
             if any(savings.values()):
                 hosts.append((HostSteps(moved, save_offload=True), self._moved_savings(savings, moved)))
@@ -107,7 +95,7 @@ class BudgetPlanner:
             return ways[at].peak_bytes + off.get(ways[at].choice.beside_blocks, 0)
 
         def fits(at: int) -> bool:
-            told[at] = metered = self._metered(ways[at].choice)
+            told[at] = metered = self._steps.metered(ways[at].choice)
             off[ways[at].choice.beside_blocks] = metered.explained.peak_bytes - ways[at].peak_bytes
             return metered.explained.peak_bytes <= self.memory
 
@@ -155,7 +143,7 @@ class BudgetPlanner:
     ) -> dict[str, list[BlockSaving]]:
         """The same where what is kept goes to host memory; `moved` is the step in which the inputs alone do."""
         steps = {
-            name: self._metered(replace(self._saving(name), offload=True, save_offload=True))
+            name: self._steps.estimated(replace(self._saving(name), offload=True, save_offload=True))
             for name in dict.fromkeys(name for single in savings.values() for each in single for name in each.names)
         }
 
@@ -202,54 +190,8 @@ class BudgetPlanner:
         if any(name in self.unavailable for name in names):
             return None
         try:
-            return self._metered(choice)
+            return self._steps.estimated(choice)
         except (SurgeryError, PlanningError) as error:
             own = isinstance(error.__cause__, SurgeryError)
             self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
-
-    def _metered(self, choice: PlanChoice) -> MeteredStep:
-        """The step with this choice, which is run once."""
-        key = tuple(sorted(choice.checkpointed.items())), choice.beside_blocks
-        if key not in self._known:
-            self._known[key] = self._run(choice)
-        return self._known[key]
-
-    def _run(self, choice: PlanChoice) -> MeteredStep:
-        with choice.apply(self.model, self_check="never") as applied, warnings.catch_warnings():
-            warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for below
-            on_host_without_data(self.model)
-            step, drawn = self._step()
-            for part in applied.parts:
-                if isinstance(part, FusedLoss):
-                    part.check()
-            explained = explanation_of(self.model, step, drawn, self._training)
-        kept, made = self._kept(step)
-        seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
-        for each in step.work:
-            seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self.device)
-        own = sharded(step, self.model, [block.name for block in find_blocks(self.model)], self._training)
-        return MeteredStep(
-            explained,
-            kept,
-            seconds_of(step.work, self.device),
-            seconds[StepPhase.FORWARD],
-            seconds[StepPhase.RECOMPUTE],
-            frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
-            moments_of(own, explained.always_bytes, kept, self._block_of),
-            made,
-        )
-
-    def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
-        """See `MeteredStep`: what each block keeps, and `made`."""
-        kept: Counter[str] = Counter()
-        made: set[tuple[Any, ...]] = set()
-        for allocation in step.allocations:
-            if allocation.kind is Kind.KEPT:
-                place = allocation.place
-                block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
-                key = (block, place.module, allocation.operator, place.line, allocation.shape)
-                made.add(key)
-                given = self._made is not None and keeper and key not in self._made
-                kept[keeper if given else block] += allocation.bytes
-        return kept, frozenset(made)

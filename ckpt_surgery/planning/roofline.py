@@ -31,6 +31,8 @@ class OperatorWork:
     phase: StepPhase
     flops: int
     bytes: int
+    at: int = 0
+    """Its number among all operators of the step, from 1."""
 
 
 def seconds_of(work: Iterable[OperatorWork], device: Device) -> float:

@@ -19,7 +19,8 @@ from transformers import LlamaForCausalLM
 from ckpt_surgery import explain, plan, wrap_blocks
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, MeteredStep, Mixtures
+from ckpt_surgery.planning.metered_steps import MeteredStep
+from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures
 from ckpt_surgery.planning.moments import StepMoments
 from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
 from ckpt_surgery.runtime import checkpointing

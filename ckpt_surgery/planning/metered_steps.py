@@ -1,0 +1,156 @@
+"""Steps of one model with what a plan may choose, metered, and what they say of each block."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from torch import nn
+
+from ckpt_surgery.distributed.fused_head import FusedLoss
+from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.planning.choices import AppliedPlan, PlanChoice
+from ckpt_surgery.planning.devices import Device
+from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.moments import StepMoments, moments_of
+from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.repeats import RepeatedBlocks
+from ckpt_surgery.planning.roofline import seconds_of
+from ckpt_surgery.planning.sharding import sharded
+from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.runtime.discovery import find_blocks, nearest
+
+_OFFLOAD_REACH = 4
+"""Offload has inputs of so many blocks under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredStep:
+    """A step with a choice: what is known of it, what each block keeps, and its least seconds.
+
+    What a block is given, and keeps only if it is checkpointed, counts as its own. `block_seconds` are those of each
+    block's forward, `recomputed` those of its recompute. `made` is all that is kept, by the block that made it,
+    module, operator, line and shape.
+    """
+
+    explained: Explanation
+    kept: Mapping[str, int]
+    seconds: float
+    block_seconds: Mapping[str, float]
+    recomputed: Mapping[str, float]
+    operators: frozenset[str]
+    moments: StepMoments
+    made: frozenset[tuple[Any, ...]]
+
+
+class MeteredSteps:
+    """Meters each step once; `step` runs the model as it stands. `plain` is the step in which nothing is changed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        step: Callable[[], tuple[StepAllocations, int]],
+        nothing: PlanChoice,
+        training: TrainingSetup,
+        device: Device,
+    ) -> None:
+        self._model, self._step, self._training, self._device = model, step, training, device
+        self._nothing = nothing
+        names = frozenset(name for some in nothing.stacks.values() for name in some)
+        self._block_of = cache(partial(nearest, names=names))
+        self._known: dict[Hashable, MeteredStep] = {}
+        self._estimates: dict[Hashable, MeteredStep] = {}
+        self._records: dict[Hashable, StepAllocations] = {}
+        self._repeats: dict[bool, RepeatedBlocks] = {}  # with offload, and without
+        self._made: frozenset[tuple[Any, ...]] | None = None
+        self.plain = self.metered(nothing)
+        self._made = self.plain.made
+
+    def metered(self, choice: PlanChoice) -> MeteredStep:
+        """The step with this choice. Raises SurgeryError and PlanningError."""
+        if choice.key not in self._known:
+            with self._applied(choice) as run:
+                self._records[choice.key], drawn = run()
+                self._known[choice.key] = self._read(self._records[choice.key], drawn)
+        return self._known[choice.key]
+
+    def estimated(self, choice: PlanChoice) -> MeteredStep:
+        """The same, seen by a step with few of many alike blocks where `use_repeats` proved that to be enough."""
+        known = self._known.get(choice.key) or self._estimates.get(choice.key)
+        repeats = self._repeats.get(choice.offload)
+        if known is None and repeats is not None:
+            with self._applied(choice) as run:
+                step = repeats.step(lambda: run()[0])
+                if step is not None:
+                    known = self._estimates[choice.key] = self._read(step, 0)
+        return known or self.metered(choice)
+
+    def use_repeats(self, *proofs: PlanChoice) -> None:
+        """Let estimates run few of many alike blocks, where few say exactly what all did with these choices."""
+        for offload in (False, True):
+            own = [choice for choice in proofs if choice.offload == offload]
+            reach = _OFFLOAD_REACH if offload else 1
+            plain = self._records[self._nothing.key]
+            repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
+            if own and repeats.most_left_out and all(self._proved(repeats, choice) for choice in own):
+                self._repeats[offload] = repeats
+        self._records.clear()  # they are large
+
+    def _proved(self, repeats: RepeatedBlocks, choice: PlanChoice) -> bool:
+        with self._applied(choice) as run:
+            return repeats.proved(self._records[choice.key], lambda: run()[0])
+
+    @contextmanager
+    def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
+        """Inside, the choice is made on the model; what comes out of it meters a step."""
+        with choice.apply(self._model, self_check="never") as applied, warnings.catch_warnings():
+            warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for in `_checked`
+            on_host_without_data(self._model)
+            yield partial(self._checked, applied)
+
+    def _checked(self, applied: AppliedPlan) -> tuple[StepAllocations, int]:
+        step = self._step()
+        for part in applied.parts:
+            if isinstance(part, FusedLoss):
+                part.check()
+        return step
+
+    def _read(self, step: StepAllocations, drawn: int) -> MeteredStep:
+        """What a step says, with its choice made on the model."""
+        explained = explanation_of(self._model, step, drawn, self._training)
+        kept, made = self._kept(step)
+        seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
+        for each in step.work:
+            seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self._device)
+        own = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
+        return MeteredStep(
+            explained,
+            kept,
+            seconds_of(step.work, self._device),
+            seconds[StepPhase.FORWARD],
+            seconds[StepPhase.RECOMPUTE],
+            frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
+            moments_of(own, explained.always_bytes, kept, self._block_of),
+            made,
+        )
+
+    def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
+        """See `MeteredStep`: what each block keeps, and `made`."""
+        kept: Counter[str] = Counter()
+        made: set[tuple[Any, ...]] = set()
+        for allocation in step.allocations:
+            if allocation.kind is Kind.KEPT:
+                place = allocation.place
+                block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
+                key = (block, place.module, allocation.operator, place.line, allocation.shape)
+                made.add(key)
+                given = self._made is not None and keeper and key not in self._made
+                kept[keeper if given else block] += allocation.bytes
+        return kept, frozenset(made)

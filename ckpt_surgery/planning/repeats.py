@@ -1,0 +1,125 @@
+"""Where a model has many alike blocks, steps with a few of them say what steps with all of them allocate.
+
+That is proved for each model before it is used: a step with all blocks has to be, allocation for allocation, what one
+with few of them says of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
+
+from torch import nn
+
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
+
+_LONGEST_UNIT = 12
+"""Of so many blocks a unit may be at most: patterns of layers repeat after four to eight."""
+
+
+class RepeatedBlocks:
+    """The runs of alike blocks of a model, as a step with all of them shows; `stacks` are the names of its blocks."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        stacks: Mapping[str, Sequence[str]],
+        block_of: Callable[[str], str],
+        step: StepAllocations,
+        reach: int,
+    ) -> None:
+        self._model, self._block_of = model, block_of
+        made = _made_by(step, block_of)
+        self._repeats = [
+            repeat
+            for names in stacks.values()
+            for repeat in _repeats([(_shape(model.get_submodule(name)), made[name]) for name in names], names, reach)
+        ]
+        self._left_out = [name for repeat in self._repeats for unit in repeat.left_out for name in unit]
+        self.most_left_out = 2 * len(self._left_out) > sum(map(len, stacks.values()))
+        """Whether steps are so much shorter that they are worth the proof."""
+
+    def step(self, run: Callable[[], StepAllocations]) -> StepAllocations | None:
+        """What a step of the model allocates, seen by running one with few blocks; None where that fails."""
+        try:
+            with _without_blocks(self._model, self._left_out):
+                short = run()
+            return reduce(lambda step, repeat: with_blocks(step, repeat, self._block_of), self._repeats, short)
+        except (CkptSurgeryError, ValueError):  # the model needs all of its blocks
+            return None
+
+    def proved(self, whole: StepAllocations, run: Callable[[], StepAllocations]) -> bool:
+        """Whether a step with few blocks says exactly what one with all of them allocates."""
+        told = self.step(run)
+        return told is not None and same_step(told, whole)
+
+
+def _made_by(step: StepAllocations, block_of: Callable[[str], str]) -> Mapping[str, Hashable]:
+    """What each block allocates, in a form that is equal for alike blocks."""
+    made: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+    for each in step.allocations:
+        if each.kind is not Kind.GATHERED and (block := block_of(each.place.module)):
+            inside = each.place.module.removeprefix(block)
+            made[block][inside, each.place.line, each.operator, each.phase, each.kind, each.shape, each.bytes] += 1
+    return defaultdict(frozenset, {block: frozenset(counts.items()) for block, counts in made.items()})
+
+
+def _shape(block: nn.Module) -> Hashable:
+    """What alike blocks have in common: their modules, the shapes of parameters, and the options that code reads."""
+    parameters = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in block.named_parameters())
+    return parameters, tuple((type(module), _options(module)) for module in block.modules())
+
+
+def _options(module: nn.Module) -> Hashable:
+    """The plain attributes of a module. Of integers only the names: each block has its own number."""
+    return tuple(
+        (name, None if type(value) is int else value)
+        for name, value in vars(module).items()
+        if value is None or isinstance(value, (str, bool, int, float))
+    )
+
+
+def _repeats(alike: Sequence[Hashable], names: Sequence[str], reach: int) -> list[Repeat]:
+    """The longest run of alike units of blocks, where any of them can be left out.
+
+    There stay the unit, `reach` of them on each side, and the last one, whose backward is the first.
+    """
+    stay = 2 * (reach + 1)
+    runs = [_run(alike, size) for size in range(1, min(_LONGEST_UNIT, len(names)) + 1)]
+    size, start, units = max(runs, key=lambda run: (run[0] * (run[2] - stay), -run[0]), default=(1, 0, 0))
+    if units <= stay:
+        return []
+    every = [tuple(names[start + size * at : start + size * (at + 1)]) for at in range(units)]
+    return [Repeat(every[reach], tuple(every[reach + 1 : -reach - 1]), every[-reach - 1], reach)]
+
+
+def _run(alike: Sequence[Hashable], size: int) -> tuple[int, int, int]:
+    """The longest run that repeats after `size` blocks: that size, where it starts, and how many units it has."""
+    best, start = (size, 0, 0), 0
+    for at in range(len(alike) + 1):
+        if at == len(alike) or (at - size >= start and alike[at] != alike[at - size]):
+            if (units := (at - start) // size) > best[2]:
+                best = (size, start, units)
+            start = at - size + 1
+    return best
+
+
+@contextmanager
+def _without_blocks(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Take some blocks out of the lists that hold them."""
+    before: dict[nn.Module, dict[str, nn.Module | None]] = {}
+    try:
+        for name in names:
+            parent, _, own = name.rpartition(".")
+            holder = model.get_submodule(parent)
+            before.setdefault(holder, dict(holder._modules))
+            del holder._modules[own]
+        yield
+    finally:
+        for holder, modules in before.items():
+            holder._modules.clear()
+            holder._modules.update(modules)
