@@ -5,6 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,7 @@ from ckpt_surgery.text import size, text_table
 if TYPE_CHECKING:
     from ckpt_surgery.planning.mixtures import PlanRow
     from ckpt_surgery.planning.plan import Plan
+    from ckpt_surgery.static.results import Progress
 
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
@@ -105,10 +107,11 @@ def plan_command(
             found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
             if lora:
                 add_lora(found.model, lora, found.shapes, four_bits=four_bits)
-            if progress is not None:
-                progress("metering steps", 1, 2)
+            begin = partial(_metering, progress) if progress is not None else None
             try:
-                made = plan_released(found, budget, training=training, offload=offload, changes=changes, save=save)
+                made = plan_released(
+                    found, budget, training=training, offload=offload, changes=changes, save=save, begin=begin
+                )
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
@@ -120,6 +123,10 @@ def plan_command(
         return ExitCode.CLEAN
 
     finish(body, lambda: "nothing was written")
+
+
+def _metering(progress: Progress, number: int) -> None:
+    progress(f"metering step {number}", 1, 2)
 
 
 def _lines(made: Plan) -> list[str]:

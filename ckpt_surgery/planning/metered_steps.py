@@ -68,7 +68,7 @@ class MeteredSteps:
         self._known: dict[Hashable, MeteredStep] = {}
         self._estimates: dict[Hashable, MeteredStep] = {}
         self._records: dict[Hashable, StepAllocations] = {}
-        self._repeats: dict[bool, RepeatedBlocks] = {}  # with offload, and without
+        self._repeats: dict[bool, RepeatedBlocks | None] = {}  # with offload, and without; None if that is no proof
         self._made: frozenset[tuple[Any, ...]] | None = None
         self.plain = self.metered(nothing)
         self._made = self.plain.made
@@ -96,16 +96,24 @@ class MeteredSteps:
         """Let estimates run few of many alike blocks, where few say exactly what all did with these choices."""
         for offload in (False, True):
             own = [choice for choice in proofs if choice.offload == offload]
-            reach = _OFFLOAD_REACH if offload else 1
-            plain = self._records[self._nothing.key]
-            repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
-            if own and repeats.most_left_out and all(self._proved(repeats, choice) for choice in own):
-                self._repeats[offload] = repeats
+            if own and offload not in self._repeats:
+                reach = _OFFLOAD_REACH if offload else 1
+                plain = self._record(self._nothing)
+                repeats = RepeatedBlocks(self._model, self._nothing.stacks, self._block_of, plain, reach)
+                proved = repeats.most_left_out and all(self._proved(repeats, choice) for choice in own)
+                self._repeats[offload] = repeats if proved else None
         self._records.clear()  # they are large
 
     def _proved(self, repeats: RepeatedBlocks, choice: PlanChoice) -> bool:
+        whole = self._record(choice)
         with self._applied(choice) as run:
-            return repeats.proved(self._records[choice.key], lambda: run()[0])
+            return repeats.proved(whole, lambda: run()[0])
+
+    def _record(self, choice: PlanChoice) -> StepAllocations:
+        if choice.key not in self._records:
+            with self._applied(choice) as run:
+                self._records[choice.key], _ = run()
+        return self._records[choice.key]
 
     @contextmanager
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:

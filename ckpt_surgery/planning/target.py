@@ -6,9 +6,10 @@ release has them, attention as CUDA runs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -192,10 +193,17 @@ def plan_released(
     offload: bool,
     changes: bool,
     save: bool = True,
+    begin: Callable[[int], None] | None = None,
 ) -> Plan:
-    """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError."""
+    """The plan for a step of a model within `memory` bytes. Raises PlanningError and SurgeryError.
+
+    `begin` is called with the number of each step before it is metered.
+    """
+    numbers = count(1)
 
     def step() -> tuple[StepAllocations, int]:
+        if begin is not None:
+            begin(next(numbers))
         with random_state_kept(), CudaOperators():
             return metered(released.model, released.inputs, released.shapes)
 

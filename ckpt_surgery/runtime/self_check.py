@@ -178,7 +178,7 @@ class SelfCheck:
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
         # Parameters are watched by their count of writes. What nobody may have set differs from run to run.
-        if is_parameter(tensor) or (_may_be_unset(tensor) and on_accelerator(self._block)):
+        if is_parameter(tensor) or _may_be_unset(tensor, self._block):
             trace.prints.append(placeholder(tensor))
             return
         place = _place(tensor)
@@ -293,15 +293,17 @@ def on_accelerator(block: nn.Module) -> bool:
     return parameter is not None and parameter.device.type != "cpu"
 
 
-def _may_be_unset(tensor: Tensor) -> bool:
-    """Whether a tensor has the form of those that kernels of an accelerator save without having set them.
+def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
+    """Whether a tensor has the form of those that kernels save without having set them.
 
-    Attention saves the state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash
-    attention), or of int64, on the CPU even (memory-efficient attention, the package flash_attn). cuDNN saves room for
-    notes of its own, bytes in one dimension. What is computed with them is compared.
+    cuDNN and oneDNN save room for notes of their own, bytes in one dimension. On an accelerator attention saves the
+    state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash attention), or of
+    int64, on the CPU even (memory-efficient attention, the package flash_attn).
+
+    What is computed with them is compared.
     """
     if tensor.dtype in _RANDOM_STATES:
-        return tensor.dim() <= 1 and tensor.numel() in (1, 2)
+        return tensor.dim() <= 1 and tensor.numel() in (1, 2) and on_accelerator(block)
     return tensor.dtype is torch.uint8 and tensor.dim() == 1
 
 
