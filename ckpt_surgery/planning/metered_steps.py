@@ -32,15 +32,15 @@ _OFFLOAD_REACH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MeteredStep:
-    """A step with a choice: what is known of it, what each block keeps, and its least seconds.
+class StepCosts:
+    """What a step with a choice costs: what is kept, in all and by each block, and its least seconds.
 
     What a block is given, and keeps only if it is checkpointed, counts as its own. `block_seconds` are those of each
     block's forward, `recomputed` those of its recompute. `made` is all that is kept, by the block that made it,
     module, operator, line and shape.
     """
 
-    explained: Explanation
+    kept_bytes: int
     kept: Mapping[str, int]
     seconds: float
     block_seconds: Mapping[str, float]
@@ -48,6 +48,14 @@ class MeteredStep:
     operators: frozenset[str]
     moments: StepMoments
     made: frozenset[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredStep:
+    """A step with a choice that was run as it is: all that is known of it, and what it costs."""
+
+    explained: Explanation
+    costs: StepCosts
 
 
 class MeteredSteps:
@@ -66,31 +74,32 @@ class MeteredSteps:
         names = frozenset(name for some in nothing.stacks.values() for name in some)
         self._block_of = cache(partial(nearest, names=names))
         self._known: dict[Hashable, MeteredStep] = {}
-        self._estimates: dict[Hashable, MeteredStep] = {}
+        self._estimates: dict[Hashable, StepCosts] = {}
         self._records: dict[Hashable, StepAllocations] = {}
         self._repeats: dict[bool, RepeatedBlocks | None] = {}  # with offload, and without; None if that is no proof
         self._made: frozenset[tuple[Any, ...]] | None = None
         self.plain = self.metered(nothing)
-        self._made = self.plain.made
+        self._made = self.plain.costs.made
 
     def metered(self, choice: PlanChoice) -> MeteredStep:
         """The step with this choice. Raises SurgeryError and PlanningError."""
         if choice.key not in self._known:
             with self._applied(choice) as run:
                 self._records[choice.key], drawn = run()
-                self._known[choice.key] = self._read(self._records[choice.key], drawn)
+                step = self._records[choice.key]
+                explained = explanation_of(self._model, step, drawn, self._training)
+                self._known[choice.key] = MeteredStep(explained, self._costs(step, explained.always_bytes))
         return self._known[choice.key]
 
-    def estimated(self, choice: PlanChoice) -> MeteredStep:
-        """The same, seen by a step with few of many alike blocks where `use_repeats` proved that to be enough."""
-        known = self._known.get(choice.key) or self._estimates.get(choice.key)
+    def estimated(self, choice: PlanChoice) -> StepCosts:
+        """What it costs, seen by a step with few of many alike blocks where `use_repeats` proved that to be enough."""
         repeats = self._repeats.get(choice.offload)
-        if known is None and repeats is not None:
+        if repeats is not None and choice.key not in self._known and choice.key not in self._estimates:
             with self._applied(choice) as run:
                 step = repeats.step(lambda: run()[0])
                 if step is not None:
-                    known = self._estimates[choice.key] = self._read(step, 0)
-        return known or self.metered(choice)
+                    self._estimates[choice.key] = self._costs(step, self.plain.explained.always_bytes)
+        return self._estimates.get(choice.key) or self.metered(choice).costs
 
     def use_repeats(self, *proofs: PlanChoice) -> None:
         """Let estimates run few of many alike blocks, where few say exactly what all did with these choices."""
@@ -130,27 +139,26 @@ class MeteredSteps:
                 part.check()
         return step
 
-    def _read(self, step: StepAllocations, drawn: int) -> MeteredStep:
-        """What a step says, with its choice made on the model."""
-        explained = explanation_of(self._model, step, drawn, self._training)
+    def _costs(self, step: StepAllocations, always_bytes: int) -> StepCosts:
+        """What a step costs, with its choice made on the model."""
         kept, made = self._kept(step)
         seconds: dict[StepPhase, defaultdict[str, float]] = {phase: defaultdict(float) for phase in StepPhase}
         for each in step.work:
             seconds[each.phase][self._block_of(each.module)] += seconds_of([each], self._device)
         own = sharded(step, self._model, [block.name for block in find_blocks(self._model)], self._training)
-        return MeteredStep(
-            explained,
+        return StepCosts(
+            own.kept_bytes,
             kept,
             seconds_of(step.work, self._device),
             seconds[StepPhase.FORWARD],
             seconds[StepPhase.RECOMPUTE],
             frozenset(each.operator for each in step.allocations if self._block_of(each.place.module)),
-            moments_of(own, explained.always_bytes, kept, self._block_of),
+            moments_of(own, always_bytes, kept, self._block_of),
             made,
         )
 
     def _kept(self, step: StepAllocations) -> tuple[Counter[str], frozenset[tuple[Any, ...]]]:
-        """See `MeteredStep`: what each block keeps, and `made`."""
+        """See `StepCosts`: what each block keeps, and `made`."""
         kept: Counter[str] = Counter()
         made: set[tuple[Any, ...]] = set()
         for allocation in step.allocations:

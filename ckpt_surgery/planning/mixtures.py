@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.metered_steps import MeteredStep
+from ckpt_surgery.planning.metered_steps import StepCosts
 from ckpt_surgery.planning.saving import BlockSaving, combined, keeps_products
 from ckpt_surgery.planning.solver import Alternative, Solution, front
 
@@ -33,8 +33,8 @@ class ChangedSteps:
     """A change beside checkpointing: a step with it without and with every block checkpointed, and its own seconds."""
 
     choice: PlanChoice
-    bare: MeteredStep
-    full: MeteredStep
+    bare: StepCosts
+    full: StepCosts
     seconds: float
 
 
@@ -45,7 +45,7 @@ class HostSteps:
     With `save_offload` that is not only the inputs of blocks, but also what they keep because of `save`.
     """
 
-    step: MeteredStep
+    step: StepCosts
     save_offload: bool
 
 
@@ -57,8 +57,8 @@ class Mixtures:
     block. `host` is None where everything stays on the device.
     """
 
-    plain: MeteredStep
-    wrapped: MeteredStep
+    plain: StepCosts
+    wrapped: StepCosts
     changed: ChangedSteps
     savings: Mapping[str, Sequence[BlockSaving]]
     host: HostSteps | None
@@ -103,7 +103,7 @@ class Mixtures:
     def _outside(self) -> int:
         """What is kept outside of blocks."""
         full = self.changed.full
-        return full.explained.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
+        return full.kept_bytes - sum(full.kept.get(block, 0) for block in full.moments.blocks)
 
     def _savings(self, block: str) -> list[BlockSaving]:
         single = self.savings.get(block, ())

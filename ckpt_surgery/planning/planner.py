@@ -13,7 +13,7 @@ from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps
+from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps, StepCosts
 from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, PlanRow
 from ckpt_surgery.planning.saving import BlockSaving, names_for
 from ckpt_surgery.planning.solver import unbeaten
@@ -47,7 +47,7 @@ class BudgetPlanner:
     @property
     def step_seconds(self) -> float:
         """The least time of a step in which nothing is changed."""
-        return self.plain.seconds
+        return self.plain.costs.seconds
 
     def nothing(self) -> tuple[PlanRow, Explanation]:
         """The row of a step in which nothing is changed."""
@@ -61,9 +61,9 @@ class BudgetPlanner:
         all blocks checkpointed, tiled MLPs without as well, and so is each name of `save`; what single blocks keep,
         what names keep, and what offload moves, adds up.
         """
-        wrapped = self._steps.metered(self._all)
+        wrapped = self._steps.metered(self._all).costs
         offloaded = replace(self._all, offload=True)
-        moved = self._steps.metered(offloaded) if offload else None
+        moved = self._steps.metered(offloaded).costs if offload else None
         self._steps.use_repeats(self._nothing, self._all, *([offloaded] if offload else []))
         savings = self._savings(wrapped) if save else {}
         hosts: list[tuple[HostSteps | None, Mapping[str, Sequence[BlockSaving]]]] = [(None, savings)]
@@ -72,7 +72,7 @@ class BudgetPlanner:
             if any(savings.values()):
                 hosts.append((HostSteps(moved, save_offload=True), self._moved_savings(savings, moved)))
         mixtures = [
-            Mixtures(self.plain, wrapped, changed, single, host, self.device)
+            Mixtures(self.plain.costs, wrapped, changed, single, host, self.device)
             for choice in (self._changes(own_loss) if changes else [self._nothing])
             for changed in self._changed(choice, wrapped)
             for host, single in hosts
@@ -120,13 +120,13 @@ class BudgetPlanner:
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
         told = metered.explained
-        extra = row.extra_seconds if row.choice.offload else max(metered.seconds - self.plain.seconds, 0.0)
+        extra = row.extra_seconds if row.choice.offload else max(metered.costs.seconds - self.plain.costs.seconds, 0.0)
         return replace(row, kept_bytes=told.kept_bytes, peak_bytes=told.peak_bytes, extra_seconds=extra, measured=True)
 
-    def _savings(self, wrapped: MeteredStep) -> dict[str, list[BlockSaving]]:
+    def _savings(self, wrapped: StepCosts) -> dict[str, list[BlockSaving]]:
         """What each name of `save` changes in each block, with all of them checkpointed, where it keeps anything."""
         savings: dict[str, list[BlockSaving]] = {block: [] for block in self._names}
-        for name in names_for(self.plain.operators):
+        for name in names_for(self.plain.costs.operators):
             saved = self._tried(self._saving(name))
             if saved is None:
                 continue
@@ -139,7 +139,7 @@ class BudgetPlanner:
         return savings
 
     def _moved_savings(
-        self, savings: Mapping[str, Sequence[BlockSaving]], moved: MeteredStep
+        self, savings: Mapping[str, Sequence[BlockSaving]], moved: StepCosts
     ) -> dict[str, list[BlockSaving]]:
         """The same where what is kept goes to host memory; `moved` is the step in which the inputs alone do."""
         steps = {
@@ -162,12 +162,12 @@ class BudgetPlanner:
         """All blocks checkpointed, with what this name stands for kept."""
         return replace(self._all, checkpointed=dict.fromkeys(self._all.checkpointed, (name,)))
 
-    def _changed(self, change: PlanChoice, wrapped: MeteredStep) -> list[ChangedSteps]:
+    def _changed(self, change: PlanChoice, wrapped: StepCosts) -> list[ChangedSteps]:
         """A change, metered; nothing where it cannot be made."""
         if not change.is_needed:
-            return [ChangedSteps(change, self.plain, wrapped, 0.0)]
+            return [ChangedSteps(change, self.plain.costs, wrapped, 0.0)]
         full = self._tried(replace(change, checkpointed=self._all.checkpointed))
-        bare = self._tried(replace(change, fused_loss=False)) if change.tiled else self.plain
+        bare = self._tried(replace(change, fused_loss=False)) if change.tiled else self.plain.costs
         if full is None or bare is None:
             return []
         return [ChangedSteps(change, bare, full, full.seconds - wrapped.seconds)]
@@ -180,7 +180,7 @@ class BudgetPlanner:
         ways = [self._nothing, *([tiled] if mlps else [])]
         return [*ways, *([replace(way, fused_loss=True) for way in ways] if own_loss else [])]
 
-    def _tried(self, choice: PlanChoice) -> MeteredStep | None:
+    def _tried(self, choice: PlanChoice) -> StepCosts | None:
         """The step with this choice; None, with its reason, where it cannot be made."""
         names = [
             *(["tile_mlp"] if choice.tiled else []),

@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from ckpt_surgery import explain, plan, wrap_blocks
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
-from ckpt_surgery.planning.metered_steps import MeteredStep
+from ckpt_surgery.planning.metered_steps import StepCosts
 from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures
 from ckpt_surgery.planning.moments import StepMoments
 from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
@@ -161,10 +161,9 @@ def test_what_is_kept_may_go_to_host_memory(tmp_path: Path, monkeypatch: pytest.
     checked(made, model, inputs)
 
 
-def step_of(moments: StepMoments, **values: Any) -> MeteredStep:
-    nothing: Any = None
+def step_of(moments: StepMoments, **values: Any) -> StepCosts:
     known = {"kept": {}, "block_seconds": {}, "recomputed": {}, **values}
-    return MeteredStep(nothing, seconds=0.0, operators=frozenset(), moments=moments, made=frozenset(), **known)
+    return StepCosts(kept_bytes=0, seconds=0.0, operators=frozenset(), moments=moments, made=frozenset(), **known)
 
 
 @pytest.mark.parametrize(
