@@ -139,16 +139,12 @@ class WitnessedCall:
         self._cut_outputs = {place for place, tensor in enumerate(places) if tensor not in tracked}
         for tensor, view in zip(returned.tensors, views, strict=True):
             place = places.index(id(tensor))
-            view.register_hook(partial(self._note_output, place))  # type: ignore[no-untyped-call]
+            view.register_hook(partial(_note_output, self._output_gradients, place))  # type: ignore[no-untyped-call]
         handles = self._contributions.watch(self.made, partial(add_gradient, self.gradients))
         return unflatten(spec, views) if views else None, handles
 
-    def _note_output(self, place: int, gradient: Tensor | None) -> None:
-        if gradient is not None:
-            self._output_gradients.setdefault(place, gradient.detach())
-
     def release(self) -> None:
-        """Let go of the graph, whose hooks hold the call, and of what the call was given."""
+        """Let go of the graph and of what the call was given."""
         self.made.clear()
         self.handed_on.nodes.clear()
         self._contributions = None
@@ -215,6 +211,11 @@ def add_gradient(gradients: dict[str, Tensor], name: str, gradient: Tensor | Non
     before = gradients.get(name)
     gradient = gradient.detach()
     gradients[name] = gradient.clone() if before is None else before + gradient
+
+
+def _note_output(gradients: dict[int, Tensor], place: int, gradient: Tensor | None) -> None:
+    if gradient is not None:
+        gradients.setdefault(place, gradient.detach())
 
 
 _KINDS = ("cpu", "cuda")

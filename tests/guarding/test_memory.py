@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from torch import Tensor
 
 from ckpt_surgery import guard
 from ckpt_surgery.guarding import memory
@@ -17,8 +18,9 @@ from ckpt_surgery.guarding.memory import KeptBytes, allocated, peaks
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.runtime.containers import tensors
 from tests.guarding.test_guard import train
-from tests.measure.toys import Layer, model_of
+from tests.measure.toys import Layer, model_of, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -77,3 +79,23 @@ def test_what_a_proof_has_kept_goes_with_its_step(mode: Mode) -> None:
     finally:
         gc.enable()
     assert max(left) <= 1, "the one whose graph the last loss holds"
+
+
+def test_results_that_a_hook_of_the_model_keeps_hold_no_call() -> None:
+    """The recompute calls the hook again, and nobody takes what that one keeps."""
+    gc.collect()
+    earlier = len(witnessed_calls())
+
+    def run() -> None:
+        model = model_of(Layer, Layer, Layer)
+        switch_checkpointing(model, "reentrant")
+        kept: list[Tensor] = []
+        model.layers[1].register_forward_hook(lambda _, args, output: kept.extend(tensors(output)))
+        with guard(model, on_fault="collect"):
+            for _ in range(3):
+                loss = next(tensors(model(**values()))).sum() + kept.pop().square().sum()
+                loss.backward()  # type: ignore[no-untyped-call]
+
+    run()
+    gc.collect()
+    assert len(witnessed_calls()) <= earlier
