@@ -16,6 +16,7 @@ from torch import nn
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
 from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
+from ckpt_surgery.runtime.surgery import surgeries_in
 
 _LONGEST_UNIT = 12
 """Of so many blocks a unit may be at most: patterns of layers repeat after four to eight."""
@@ -110,16 +111,20 @@ def _run(alike: Sequence[Hashable], size: int) -> tuple[int, int, int]:
 
 @contextmanager
 def _without_blocks(model: nn.Module, names: Iterable[str]) -> Iterator[None]:
-    """Take some blocks out of the lists that hold them."""
+    """Take some blocks out of the lists that hold them. They have no gradients afterwards, even if they ran."""
     before: dict[nn.Module, dict[str, nn.Module | None]] = {}
+    policies = [policy for surgery in surgeries_in(model) for policy in surgery.policies]
     try:
         for name in names:
             parent, _, own = name.rpartition(".")
             holder = model.get_submodule(parent)
             before.setdefault(holder, dict(holder._modules))
             del holder._modules[own]
+            for policy in policies:
+                policy.left_out(name)
         yield
     finally:
         for holder, modules in before.items():
             holder._modules.clear()
             holder._modules.update(modules)
+        model.zero_grad()

@@ -176,7 +176,7 @@ class Block(nn.Module):
 class Blocks(nn.Module):
     """Blocks in a row; `by_number` needs each of them, `uses_first` hands all of them what the first one made."""
 
-    def __init__(self, blocks: Iterable[Block], *, by_number: bool = False, counted: bool = False) -> None:
+    def __init__(self, blocks: Iterable[nn.Module], *, by_number: bool = False, counted: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(blocks)
         self.by_number, self.counted, self.number = by_number, counted, len(self.layers)
@@ -207,6 +207,47 @@ def test_what_depends_on_the_number_of_blocks_is_no_proof() -> None:
     repeats = made.repeats(1)
     assert repeats.step(made.run) is not None
     assert not repeats.proved(made.plain, made.run)
+
+
+class Listed(Blocks):
+    """Runs its blocks from a list of its own, so that none can be left out."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        super().__init__(blocks)
+        self.order = list(self.layers)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.order:
+            hidden = layer(hidden)
+        return hidden
+
+
+def test_blocks_that_run_although_they_were_left_out_have_no_gradients() -> None:
+    made = case(Listed([Block() for _ in range(14)]), rows())
+    assert not made.repeats(1).proved(made.plain, made.run)
+    assert all(parameter.grad is None for parameter in made.model.parameters())
+    assert same_step(made.run(), made.plain)
+
+
+class Gated(nn.Module):
+    """Has a softmax, and no attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = hidden + self.first(hidden) * self.gate(hidden).softmax(-1)
+        return result
+
+
+def test_what_cannot_be_saved_is_said_as_with_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Blocks([Gated() for _ in range(14)])
+    budget = plan(model, rows(), "1GB").chosen.peak_bytes - 1
+    few = plan(model, rows(), budget, offload=False, changes=False).unavailable
+    monkeypatch.setattr(RepeatedBlocks, "proved", lambda *_: False)
+    assert few == plan(model, rows(), budget, offload=False, changes=False).unavailable
+    assert "aten.addmm (28)" in few["attention"]
 
 
 def test_a_block_that_is_not_alike_is_not_left_out() -> None:
