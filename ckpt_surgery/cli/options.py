@@ -44,8 +44,14 @@ def named_paths(texts: Sequence[str]) -> list[Path]:
     return [Path(checked_path(text)) for text in texts]
 
 
+_MOST = 10**9
+"""The largest number of anything that an option counts."""
+
+
 def count(text: str) -> int:
     """The parser of an option that takes a number, 1 or more."""
+    if text.isdecimal() and (len(text) > len(str(_MOST)) or int(text) > _MOST):
+        raise typer.BadParameter(f"{text[:20]!r} is too large: it can be {_MOST:,} at most")
     if not text.isdecimal() or not is_count(int(text)):
         raise typer.BadParameter(f"{text!r} is not {COUNT}")
     return int(text)

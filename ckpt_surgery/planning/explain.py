@@ -17,13 +17,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ckpt_surgery.errors import NotOnShapes
+from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
+from ckpt_surgery.planning.model_copy import copy_of, function_of
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
 from ckpt_surgery.planning.sharding import held_states, sharded
@@ -74,7 +75,7 @@ def explain(
     training = training_of(optimizer, ranks, sharding, device)
     shapes = ShapesOnly()
     with random_state_kept():
-        copied = without_values(shapes_of(model, shapes))
+        copied = without_values(shapes_of(model, shapes, shapes.copies))
         try:
             step, drawn = metered(copied, inputs, shapes, loss)
         except NotOnShapes as error:
@@ -92,14 +93,34 @@ def _with_data(
     no_data = any(isinstance(each, FakeTensor) or each.is_meta for each in parameters)
     if no_data or held_bytes(parameters) > _MOST_COPIED_BYTES:
         raise why
+    copies: dict[int, Any] = {}
+    gradients = [parameter.grad for parameter in parameters]
+    model.zero_grad()
     try:
-        copied = _without_self_check(copy.deepcopy(model))
+        copied = _without_self_check(copy_of(model, copies))
         arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
-        step = run_metered(copied, arguments, lambda output: scalar((loss or loss_of)(output)))
+        step = run_metered(copied, arguments, _scalar(function_of(loss or loss_of, copies)))
     except Exception as error:  # whatever a step of the model raises
         raise why from error
+    finally:
+        met_original = any(parameter.grad is not None for parameter in parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+    if met_original:
+        raise PlanningError(_uses_original(type(model).__name__))
     copied.zero_grad()
     return copied, step
+
+
+def _scalar(loss: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
+    return lambda output: scalar(loss(output))
+
+
+def _uses_original(name: str, where: str = "") -> str:
+    return (
+        f"a step of a copy of {name} uses parameters of the model itself{where}: a function reaches them through a "
+        "global variable or a container of its own; give it what it uses as a default (`lambda x, block=block: ...`)"
+    )
 
 
 def metered(
@@ -113,8 +134,10 @@ def metered(
     arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
     try:
         with shapes, ValuesForNumpy(), not_logged():
-            step = run_metered(model, call_arguments(arguments), lambda output: scalar((loss or loss_of)(output)))
+            step = run_metered(model, call_arguments(arguments), _scalar(function_of(loss or loss_of, shapes.copies)))
     except Exception as error:
+        if shapes.met_original:
+            raise PlanningError(_uses_original(type(model).__name__, _place_in_model(error))) from error
         raise not_on_shapes(f"a step of {type(model).__name__}", error) from error
     finally:
         for parameter in model.parameters():
@@ -151,18 +174,23 @@ def explanation_of(
 
 def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:
     """What cannot run on shapes, the line that stopped it, and what to do where it reads values."""
-    places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
-    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, contextlib.__file__, "<"))]
-    where = ""
-    if model_code:
-        file, line = model_code[-1]
-        where = f" ({Path(file).name}, line {line}: `{linecache.getline(file, line).strip()}`)"
+    where = _place_in_model(error)
     if isinstance(error, DECIDED_BY_VALUES):
         return NotOnShapes(
             f"{what} cannot run on shapes, because it reads values that depend on weights{where}",
             "`ckpt_surgery verify` measures a tiny model with data instead",
         )
     return NotOnShapes(f"{what} cannot run on shapes{where}: {error_line(error)}")
+
+
+def _place_in_model(error: BaseException) -> str:
+    """The line of a model that an error came from, as a clause; empty where there is none."""
+    places = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
+    model_code = [(file, line) for file, line in places if not file.startswith((*OWN_CODE, contextlib.__file__, "<"))]
+    if not model_code:
+        return ""
+    file, line = model_code[-1]
+    return f" ({Path(file).name}, line {line}: `{linecache.getline(file, line).strip()}`)"
 
 
 @contextmanager

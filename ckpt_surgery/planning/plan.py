@@ -164,7 +164,7 @@ def plan(
             raise PlanningError(f"{option} is {value!r}: give True or False")
     shapes = ShapesOnly()
     with random_state_kept():
-        copied = shapes_of(model, shapes)
+        copied = shapes_of(model, shapes, shapes.copies)
     for surgery in surgeries_in(copied):
         surgery.undo()
 

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
+from ckpt_surgery.planning.model_copy import copy_of
 from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.tensors import is_wrapper
 from ckpt_surgery.text import error_line
@@ -37,8 +38,6 @@ _MOST_FLOAT_BYTES = 2**24
 """No tensor above these sizes is given values."""
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 _RAND = torch.ops.aten.rand.default
-_ALMOST_ONE = 1 - 2**-10
-"""For a single number drawn at random: it decides whether a layer is dropped, and none is to be."""
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _LEAVES_MEMORY = frozenset(
@@ -91,12 +90,15 @@ class ShapesOnly(TorchDispatchMode):
     """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
 
     A module converts its parameters in place, as it does those with data, also where a graph holds them. `drawn`
-    counts the operators whose result was made of values drawn at random, because code may read it.
+    counts the operators whose result was made of values drawn at random, because code may read it. `copies` holds the
+    parts of the copy that is to run, by the ids of those of the original, which has to outlive this.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = 0
+        self.copies: dict[int, Any] = {}
+        self.met_original = False
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __enter__(self) -> Any:
@@ -114,6 +116,9 @@ class ShapesOnly(TorchDispatchMode):
             return NotImplemented
         options = dict(kwargs or {})
         given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        if any(isinstance(each, nn.Parameter) and self.copies.get(id(each), each) is not each for each in given):
+            self.met_original = True
+            raise PlanningError("this uses a parameter of the model itself, where its copy runs")
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):
@@ -122,7 +127,9 @@ class ShapesOnly(TorchDispatchMode):
         made = _tensors_of(result)
         if not given and made and all(map(_may_hold_values, made)):
             values = _with_values(func, args, options)
-            return values.fill_(_ALMOST_ONE) if func is _RAND and values.numel() == 1 else values
+            if func is _RAND and values.numel() == 1:  # it decides whether a layer is dropped, and none is to be
+                values.fill_(1 - torch.finfo(values.dtype).eps)
+            return values
         return result
 
     def without_data(self, tensor: Tensor) -> Tensor:
@@ -300,8 +307,10 @@ def _with_values(func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> A
     return result.zero_() if str(func._overloadpacket) in _LEAVES_MEMORY else result
 
 
-def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
+def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None = None) -> nn.Module:
     """A copy of `model` whose parameters and float tensors hold no data. The model is only read.
+
+    `copies` takes the copies of its parts, by the ids of the originals.
 
     Raises PlanningError where it is no module, has no step to run, or cannot be copied.
     """
@@ -312,12 +321,12 @@ def shapes_of(model: nn.Module, mode: ShapesOnly) -> nn.Module:
         raise PlanningError(f"{name} has no backward in torch.inference_mode: call this outside of it")
     if any(map(is_lazy, model.parameters())):
         raise PlanningError(f"{name} has parameters without a shape: run one forward first")
-    memo: dict[int, Any] = {}
+    memo = {} if copies is None else copies
     try:
         for tensor in _held(model):
             if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
                 memo[id(tensor)] = mode.without_data(tensor)
-        return copy.deepcopy(model, memo)
+        return copy_of(model, memo)
     except Exception as error:  # whatever an attribute raises
         raise NotOnShapes(f"{name} cannot be copied{_uncopied(model)}: {error_line(error)}") from error
 

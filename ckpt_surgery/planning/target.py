@@ -276,8 +276,10 @@ def _from_factory(
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise PlanningError(f"{target.argument} returns an object of type {kind}: it must return a model")
-    if inputs is None and not hasattr(model, "config"):
-        raise PlanningError(f"{target.argument} returns a model without a `config`: return (model, inputs)")
+    if inputs is None and not hasattr(getattr(model, "config", None), "__dict__"):
+        raise PlanningError(
+            f"{target.argument} returns a model without a `config` of attributes: return (model, inputs)"
+        )
     return model, None if inputs is None else checked_inputs(inputs)
 
 

@@ -116,6 +116,8 @@ def test_a_wrong_option_is_one_line(
     ("arguments", "message"),
     [
         ("check --jobs 0", "'--jobs': '0' is not a whole number from 1 up"),
+        ("check --jobs 1000000001", "'--jobs': '1000000001' is too large: it can be 1,000,000,000 at most"),
+        (f"check --jobs {'9' * 5000}", "'99999999999999999999' is too large: it can be 1,000,000,000 at most"),
         ("check --jobs many", "'--jobs': 'many' is not a whole number from 1 up"),
         ("verify --timeout soon", "'--timeout': 'soon' is not a number of seconds"),
         ("check --output-format xml", "'--output-format': 'xml' is not one of text, json, github, sarif"),

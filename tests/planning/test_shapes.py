@@ -83,6 +83,12 @@ def test_a_number_that_decides_whether_a_layer_is_dropped_keeps_it() -> None:
         assert torch.rand([]) > 0.99
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_such_a_number_is_below_one(dtype: torch.dtype) -> None:
+    with ShapesOnly():
+        assert 0.99 < float(torch.rand(1, dtype=dtype)) < 1
+
+
 class ConvertsInForward(nn.Module):
     """Its router computes in float32, to which each forward converts it, as routers of released models do."""
 

@@ -1,0 +1,115 @@
+"""Copies of models whose functions hold the copy, too: `copy.deepcopy` leaves functions as they are.
+
+`block.forward = lambda x: old(x)` is such a function: in a plain deep copy it still runs the block of the original.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial, update_wrapper
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+from torch import nn
+
+_FUNCTIONS = (FunctionType, MethodType, partial)
+
+
+def copy_of(model: nn.Module, copies: dict[int, Any]) -> nn.Module:
+    """A deep copy of a model; `copies` is what `copy.deepcopy` takes as memo: copies by the ids of originals."""
+    copied: nn.Module = copy.deepcopy(model, copies)
+    in_copies = _InCopies(copies)
+    for made in [value for original, value in copies.items() if original != id(copies)]:
+        in_copies.put_right(made)
+    return copied
+
+
+def function_of(function: Callable[..., Any], copies: dict[int, Any]) -> Callable[..., Any]:
+    """A function like this one that holds copies in place of the originals; itself where it holds none."""
+    result: Callable[..., Any] = _InCopies(copies).function(function)
+    return result
+
+
+class _InCopies:
+    """Makes functions that hold copies."""
+
+    def __init__(self, copies: dict[int, Any]) -> None:
+        self._copies = copies
+        self._made: dict[int, Any] = {}  # by the ids of functions
+        self._seen: list[Any] = []  # keeps those alive
+
+    def put_right(self, made: Any) -> None:
+        """Put, in place of the functions that a copied object holds, those that hold copies."""
+        for holder in (made, getattr(made, "__dict__", None)):
+            if isinstance(holder, (dict, list)):
+                for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+                    if (own := self.function(value)) is not value:
+                        holder[key] = own
+        for name in [name for kind in type(made).__mro__ for name in vars(kind).get("__slots__", ())]:
+            value = getattr(made, name, None)
+            if (own := self.function(value)) is not value:
+                object.__setattr__(made, name, own)  # it may be frozen
+
+    def function(self, value: Any) -> Any:
+        """What stands for a function, method or partial; all else, and one that holds no original, as it is."""
+        if id(value) not in self._made:
+            if not isinstance(value, _FUNCTIONS) or not self._reaches_original(value):
+                return value
+            self._seen.append(value)
+            if isinstance(value, FunctionType):
+                self._make(value)
+            elif isinstance(value, MethodType):
+                self._made[id(value)] = MethodType(self.function(value.__func__), self._held(value.__self__))
+            else:
+                options = {name: self._held(each) for name, each in value.keywords.items()}
+                self._made[id(value)] = partial(self.function(value.func), *map(self._held, value.args), **options)
+        return self._made[id(value)]
+
+    def _held(self, value: Any) -> Any:
+        """What stands for something that a function holds."""
+        return self._copies[id(value)] if id(value) in self._copies else self.function(value)
+
+    def _reaches_original(self, value: Any) -> bool:
+        seen: set[int] = set()
+        waiting = [value]
+        while waiting:
+            each = waiting.pop()
+            if id(each) in self._copies:
+                return True
+            if id(each) not in seen:
+                seen.add(id(each))
+                waiting += _held_by(each)
+        return False
+
+    def _make(self, function: FunctionType) -> None:
+        """Make a function like this one, which may hold itself."""
+        cells = tuple(CellType() for _ in function.__closure__ or ())
+        made = FunctionType(function.__code__, function.__globals__, function.__name__, closure=cells or None)
+        self._made[id(function)] = made
+        for cell, before in zip(cells, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it is empty
+                cell.cell_contents = self._held(before.cell_contents)
+        update_wrapper(made, function)
+        made.__dict__.pop("__wrapped__", None)
+        made.__dict__.update({name: self._held(value) for name, value in vars(function).items()})
+        if function.__defaults__:
+            made.__defaults__ = tuple(map(self._held, function.__defaults__))
+        if function.__kwdefaults__:
+            made.__kwdefaults__ = {name: self._held(value) for name, value in function.__kwdefaults__.items()}
+
+
+def _held_by(value: Any) -> list[Any]:
+    """What a function, method or partial holds."""
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if not isinstance(value, FunctionType):
+        return []
+    held = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    for cell in value.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            held.append(cell.cell_contents)
+    return held
