@@ -40,6 +40,7 @@ _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 _RAND = torch.ops.aten.rand.default
 _GROUPED_MM = torch.ops.aten._grouped_mm.default
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+_RNN_LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 _LEAVES_MEMORY = frozenset(
     ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
 )
@@ -155,6 +156,8 @@ class ShapesOnly(TorchDispatchMode):
             if func is _RNN_LAYER:
                 return _rnn_layer(args, options)
             result = func(*args, **options)
+            if func is _RNN_LAYER_BACKWARD:  # on shapes the gradients of both biases are one tensor
+                return *result[:4], torch.empty_like(result[4]), *result[5:]
             if func is _BATCH_NORM:
                 return _normalized(result[0]), *result[1:]
             if func is _BATCH_NORM_BACKWARD and result[0] is not None:

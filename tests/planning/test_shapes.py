@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 
 from ckpt_surgery import PlanningError, explain
-from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.planning.allocations import run_metered
+from ckpt_surgery.planning.figures import peak_of
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, drawn, inputs_on_shapes, shapes_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -249,13 +251,12 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_workspace_of_recurrent_layers_is_counted(layers: int, both: bool) -> None:
+def test_recurrent_layers_keep_and_need_what_they_do_with_data(layers: int, both: bool) -> None:
     model, rows = Recurrent(layers, both), torch.randn(3, 5, 8)
-    blocks: dict[str, nn.Module] = {}
-    real = run_step(
-        model, {"rows": rows}, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None
-    ).kept_bytes
-    assert explain(model, {"rows": rows}).kept_bytes == real > 0
+    real = run_metered(copy.deepcopy(model), ((rows,), {}), loss_of)
+    told = explain(model, {"rows": rows})
+    assert told.kept_bytes == real.kept_bytes > 0
+    assert told.peak_bytes == peak_of(real, told.parameter_bytes).bytes
 
 
 def test_memory_that_an_operator_leaves_as_it_was_may_be_read() -> None:
