@@ -69,10 +69,12 @@ What `explain` predicts without a GPU, held against figures that others measured
   {explained}
 - **Unsloth**: [the longest texts]({unsloth}) that transformers with
   FlashAttention 2 trained Llama 3.1 8B and Llama 3.3 70B on in 80 GB, one at a time, with QLoRA of rank 32 on
-  all linear layers. How its loop was set is not published. Predicted is AdamW of 8 bits; norms, embeddings and
-  head in float32, as PEFT prepares a model of 4 bits; autocast in bfloat16; and a loop that holds what the
-  model returns, which accelerate turns into float32. A loop that lets go of that needs 0.51 MB less for each
-  token, 14.6 GB of the figure for 8B. Unsloth's own figures are of its own kernels, which are not run here.
+  all linear layers. How its loop was set is not published: of the likely settings the ones that come closest
+  were chosen, so that this shows less than the rows above. They are AdamW of 8 bits; norms, embeddings and head
+  in float32, as PEFT prepares a model of 4 bits; autocast in bfloat16; and a loop that holds what the model
+  returns, which accelerate turns into float32. A loop that lets go of that needs 0.51 MB less for each token,
+  14.6 GB of the figure for 8B; AdamW of 32 bits needs 0.5 GB more for 8B and 2.5 GB for 70B. Unsloth's own
+  figures are of its own kernels, which are not run here.
 """
 
 _ATTENTION = functional.scaled_dot_product_attention
