@@ -50,11 +50,13 @@ _MOST = 10**9
 
 def count(text: str) -> int:
     """The parser of an option that takes a number, 1 or more."""
-    if text.isdecimal() and (len(text) > len(str(_MOST)) or int(text) > _MOST):
-        raise typer.BadParameter(f"{text[:20]!r} is too large: it can be {_MOST:,} at most")
-    if not text.isdecimal() or not is_count(int(text)):
+    digits = text.lstrip("0")
+    number = int(digits[: len(str(_MOST)) + 1]) if digits.isdecimal() else 0  # with one digit more it is too large
+    if not is_count(number):
         raise typer.BadParameter(f"{text!r} is not {COUNT}")
-    return int(text)
+    if number > _MOST:
+        raise typer.BadParameter(f"{text[:20]!r} is too large: it can be {_MOST:,} at most")
+    return number
 
 
 def _seconds(text: str) -> float:

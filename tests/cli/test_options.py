@@ -133,6 +133,11 @@ def test_a_value_of_the_wrong_kind_is_refused_in_our_words(
     assert check.calls == []
 
 
+def test_zeros_before_a_number_do_not_make_it_large(check: StandIn) -> None:
+    run("check --jobs 000000000000002")
+    assert check.calls[0][1]["jobs"] == 2
+
+
 @pytest.mark.parametrize("command", ["check", "apply m.py"])
 def test_a_broken_configuration_is_one_line(
     check: StandIn, apply: StandIn, capsys: pytest.CaptureFixture[str], command: str
