@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -137,9 +137,16 @@ def _with_output_held(model: ReleasedModel) -> Explanation:
         held.append(output)
         return cast(Tensor, output.loss)
 
+    return _with_loss(model, model.inputs, loss, Optimizer.ADAMW)
+
+
+def _with_loss(
+    model: ReleasedModel, inputs: Mapping[str, Any], loss: Callable[[Any], Tensor], optimizer: Optimizer
+) -> Explanation:
+    """A step with a loss of its own."""
     with CudaOperators():
-        step, drawn = metered(model.model, model.inputs, model.shapes, loss)
-    return explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW))
+        step, drawn = metered(model.model, inputs, model.shapes, loss)
+    return explanation_of(model.model, step, drawn, TrainingSetup(optimizer))
 
 
 def offload() -> list[Row]:
@@ -234,9 +241,8 @@ def _of_qlora(shape: tuple[int, int, int, int], tokens: int) -> int:
 
     inputs = {name: value for name, value in model.inputs.items() if name != "labels"}
     in_bfloat16 = patch.object(functional, "scaled_dot_product_attention", _attention_in_bfloat16)
-    with in_bfloat16, CudaOperators(), torch.autocast("cpu", torch.bfloat16):
-        step, drawn = metered(model.model, inputs, model.shapes, loss)
-    return explanation_of(model.model, step, drawn, TrainingSetup(Optimizer.ADAMW_8BIT)).peak_bytes
+    with in_bfloat16, torch.autocast("cpu", torch.bfloat16):
+        return _with_loss(model, inputs, loss, Optimizer.ADAMW_8BIT).peak_bytes
 
 
 def _attention_in_bfloat16(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:

@@ -20,13 +20,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
 from ckpt_surgery.measure.loss import loss_of, scalar
+from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
 from ckpt_surgery.planning.model_copy import copy_of, function_of
 from ckpt_surgery.planning.roofline import seconds_of
-from ckpt_surgery.planning.shapes import DECIDED_BY_VALUES, ShapesOnly, ValuesForNumpy, inputs_on_shapes, shapes_of
+from ckpt_surgery.planning.shapes import (
+    DECIDED_BY_VALUES,
+    ShapesOnly,
+    UsesOriginal,
+    ValuesForNumpy,
+    inputs_on_shapes,
+    shapes_of,
+)
 from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.block_forward import BlockForward
@@ -94,26 +102,23 @@ def _with_data(
     if no_data or held_bytes(parameters) > _MOST_COPIED_BYTES:
         raise why
     copies: dict[int, Any] = {}
-    gradients = [parameter.grad for parameter in parameters]
-    model.zero_grad()
-    try:
-        copied = _without_self_check(copy_of(model, copies))
-        arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
-        step = run_metered(copied, arguments, _scalar(function_of(loss or loss_of, copies)))
-    except Exception as error:  # whatever a step of the model raises
-        raise why from error
-    finally:
-        met_original = any(parameter.grad is not None for parameter in parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-    if met_original:
-        raise PlanningError(_uses_original(type(model).__name__))
+    with without_gradients(model):
+        try:
+            copied = _without_self_check(copy_of(model, copies))
+            arguments = call_arguments(copy.deepcopy(checked_inputs(inputs)))
+            step = run_metered(copied, arguments, _scalar_loss(loss, copies))
+        except Exception as error:  # whatever a step of the model raises
+            raise why from error
+        if any(parameter.grad is not None for parameter in parameters):
+            raise PlanningError(_uses_original(type(model).__name__))
     copied.zero_grad()
     return copied, step
 
 
-def _scalar(loss: Callable[[Any], Any]) -> Callable[[Any], Tensor]:
-    return lambda output: scalar(loss(output))
+def _scalar_loss(loss: Callable[[Any], Any] | None, copies: dict[int, Any]) -> Callable[[Any], Tensor]:
+    """The loss of a step of a copy."""
+    own = function_of(loss or loss_of, copies)
+    return lambda output: scalar(own(output))
 
 
 def _uses_original(name: str, where: str = "") -> str:
@@ -134,10 +139,10 @@ def metered(
     arguments = inputs_on_shapes(checked_inputs(inputs), shapes)
     try:
         with shapes, ValuesForNumpy(), not_logged():
-            step = run_metered(model, call_arguments(arguments), _scalar(function_of(loss or loss_of, shapes.copies)))
+            step = run_metered(model, call_arguments(arguments), _scalar_loss(loss, shapes.copies))
+    except UsesOriginal as error:
+        raise PlanningError(_uses_original(type(model).__name__, _place_in_model(error))) from error
     except Exception as error:
-        if shapes.met_original:
-            raise PlanningError(_uses_original(type(model).__name__, _place_in_model(error))) from error
         raise not_on_shapes(f"a step of {type(model).__name__}", error) from error
     finally:
         for parameter in model.parameters():

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial, update_wrapper
+from functools import WRAPPER_ASSIGNMENTS, partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
+
+from ckpt_surgery.runtime.classes import slots_of
+from ckpt_surgery.runtime.containers import items
 
 _FUNCTIONS = (FunctionType, MethodType, partial)
 
@@ -44,13 +47,15 @@ class _InCopies:
         """Put, in place of the functions that a copied object holds, those that hold copies."""
         for holder in (made, getattr(made, "__dict__", None)):
             if isinstance(holder, (dict, list)):
-                for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-                    if (own := self.function(value)) is not value:
-                        holder[key] = own
-        for name in [name for kind in type(made).__mro__ for name in vars(kind).get("__slots__", ())]:
-            value = getattr(made, name, None)
-            if (own := self.function(value)) is not value:
-                object.__setattr__(made, name, own)  # it may be frozen
+                for key, own in self._others(items(holder)):
+                    holder[key] = own
+        kind: type = type(made)
+        for name, own in self._others((name, getattr(made, name, None)) for name in slots_of(kind)):
+            object.__setattr__(made, name, own)  # it may be frozen
+
+    def _others(self, held: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Of keys and what they hold, those that are to hold another function, and that one."""
+        return [(key, own) for key, value in held if (own := self.function(value)) is not value]
 
     def function(self, value: Any) -> Any:
         """What stands for a function, method or partial; all else, and one that holds no original, as it is."""
@@ -91,9 +96,9 @@ class _InCopies:
         for cell, before in zip(cells, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # it is empty
                 cell.cell_contents = self._held(before.cell_contents)
-        update_wrapper(made, function)
-        made.__dict__.pop("__wrapped__", None)
-        made.__dict__.update({name: self._held(value) for name, value in vars(function).items()})
+        for name in WRAPPER_ASSIGNMENTS:
+            setattr(made, name, getattr(function, name))
+        vars(made).update((name, self._held(value)) for name, value in vars(function).items())
         if function.__defaults__:
             made.__defaults__ = tuple(map(self._held, function.__defaults__))
         if function.__kwdefaults__:

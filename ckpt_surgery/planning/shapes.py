@@ -87,6 +87,10 @@ _OF_ONE_DTYPE = frozenset(
 DECIDED_BY_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
+class UsesOriginal(Exception):
+    """A step of a copy uses a parameter of the model itself."""
+
+
 class ShapesOnly(TorchDispatchMode):
     """Inside, operators on tensors without data run on shapes alone, and large new tensors hold none.
 
@@ -99,7 +103,6 @@ class ShapesOnly(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = 0
         self.copies: dict[int, Any] = {}
-        self.met_original = False
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __enter__(self) -> Any:
@@ -118,8 +121,7 @@ class ShapesOnly(TorchDispatchMode):
         options = dict(kwargs or {})
         given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         if any(isinstance(each, nn.Parameter) and self.copies.get(id(each), each) is not each for each in given):
-            self.met_original = True
-            raise PlanningError("this uses a parameter of the model itself, where its copy runs")
+            raise UsesOriginal
         if any(map(_is_shape, given)):
             return self._on_shapes(func, args, options, given)
         if given and all(map(_is_small, given)):

@@ -30,6 +30,20 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
+@cache
+def slots_of(kind: type) -> tuple[str, ...]:
+    """The names under which the instances of a class have slots, inherited and private ones too."""
+    return tuple(name for base in kind.__mro__ for name in _own_slots(base))
+
+
+def _own_slots(kind: type) -> Iterator[str]:
+    slots = vars(kind).get("__slots__", ())
+    for name in (slots,) if isinstance(slots, str) else slots:
+        if name not in ("__dict__", "__weakref__"):
+            private = name.startswith("__") and not name.endswith("__")
+            yield f"_{kind.__name__.lstrip('_')}{name}" if private else name
+
+
 def class_of(module: nn.Module) -> type[nn.Module]:
     """The class of a module as its author wrote it: FSDP2 puts one of torch's own in front of it."""
     return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))

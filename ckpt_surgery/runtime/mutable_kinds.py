@@ -10,7 +10,7 @@ import random
 import sys
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.classes import descends
+from ckpt_surgery.runtime.classes import descends, slots_of
 from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.outer_variables import NamedVariables
 
@@ -59,7 +59,7 @@ def kinds_of(kind: type) -> tuple[MutableKind, ...]:
 def _attributes(kind: type) -> tuple[MutableKind, ...]:
     if not _is_followed(kind):
         return ()
-    slots = [name for base in kind.__mro__ for name in _slots_of(base)]
+    slots = slots_of(kind)
     found = [MutableKind(lambda value: list(_dict_of(value).items()), _put_attributes)] if _has_dict(kind) else []
     if slots:
         found.append(
@@ -102,16 +102,6 @@ def _has_dict(kind: type) -> bool:
 
 def _dict_of(value: Any) -> dict[str, Any]:
     return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
-
-
-def _slots_of(kind: type) -> Sequence[str]:
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return [
-        f"_{kind.__name__.lstrip('_')}{n}" if n.startswith("__") and not n.endswith("__") else n
-        for n in names
-        if n not in ("__dict__", "__weakref__")
-    ]
 
 
 def _put_attributes(value: Any, pairs: Pairs) -> None:

@@ -126,6 +126,23 @@ def test_a_surgery_around_such_a_forward_is_planned_for_the_copy() -> None:
     assert untouched(patched)
 
 
+class PrivateSlot:
+    __slots__ = "__function"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__function = function
+
+    def __call__(self) -> Any:
+        return self.__function()
+
+
+def test_an_object_with_slots_holds_functions_of_the_copy() -> None:
+    model = Model()
+    model.note = PrivateSlot(around(model.parameters))  # type: ignore[assignment]
+    copied: Any = copy_of(model, {})
+    assert next(copied.note()) is next(copied.parameters())
+
+
 def test_a_hook_and_a_loss_use_the_copy() -> None:
     model = Model()
     first: Any = model.blocks[0]

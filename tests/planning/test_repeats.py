@@ -174,7 +174,7 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Blocks in a row; `by_number` needs each of them, `uses_first` hands all of them what the first one made."""
+    """Blocks in a row; `by_number` needs each of them, `counted` makes more of the result the more there are."""
 
     def __init__(self, blocks: Iterable[nn.Module], *, by_number: bool = False, counted: bool = False) -> None:
         super().__init__()

@@ -113,9 +113,9 @@ def test_images_have_the_size_in_the_configuration() -> None:
 def test_a_factory_is_called_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "made", lambda: nn.Linear(2**16, 2**16), raising=False)
     for config in (None, {"hidden_size": 4}):
+        monkeypatch.setattr(nn.Linear, "config", config, raising=False)
         with pytest.raises(PlanningError, match="returns a model without a `config` of attributes: return"):
             model_of(f"{__name__}:made")
-        monkeypatch.setattr(nn.Linear, "config", config, raising=False)
     both = lambda: (nn.Linear(2**16, 2**16), [torch.zeros(4, 2**16)])  # noqa: E731 - a factory without a name
     monkeypatch.setattr(sys.modules[__name__], "made", both)
     told = explain_released(model_of(f"{__name__}:made"))
