@@ -85,7 +85,7 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
     """The bytes kept by a step with data, as `verify` measures them."""
     from ckpt_surgery.measure.step import run_step
-    from ckpt_surgery.runtime.discovery import find_blocks
+    from ckpt_surgery.runtime.blocks.discovery import find_blocks
 
     def as_it_stands(*_: object) -> None:
         """Leave checkpointing on or off."""

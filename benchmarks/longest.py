@@ -285,7 +285,7 @@ def longest(
 
 def most_tokens(sizes: Size) -> tuple[int | None, str]:
     """The most tokens whose block inputs the host can hold, and that in words; the size's own bound, if it has one."""
-    from ckpt_surgery.runtime.host_memory import host_memory
+    from ckpt_surgery.runtime.offload.host_memory import host_memory
 
     if sizes.most:
         return sizes.most, "this is a dry run"

@@ -272,7 +272,7 @@ def _metered_peak(model: nn.Module, inputs: dict[str, Any]) -> int:
 
 def _choice(case: Case, model: nn.Module) -> Any:
     from ckpt_surgery.planning.choices import PlanChoice
-    from ckpt_surgery.runtime.discovery import find_blocks
+    from ckpt_surgery.runtime.blocks.discovery import find_blocks
 
     stacks: dict[str, tuple[str, ...]] = {}
     for block in find_blocks(model):
@@ -348,7 +348,7 @@ def plan_figures(kept: Mapping[str, Any], device: Device) -> list[Figure]:
 
 def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: int) -> tuple[float, ...]:
     """The seconds of some steps, behind those of the self-check; none where there is no room for them."""
-    from ckpt_surgery.runtime.check_schedule import FIRST_STEPS
+    from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 
     taken = []
     try:

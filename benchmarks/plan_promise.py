@@ -66,7 +66,7 @@ def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[s
     from ckpt_surgery.planning.planner import BudgetPlanner
     from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
     from ckpt_surgery.planning.training import training_of
-    from ckpt_surgery.runtime.rng import random_state_kept
+    from ckpt_surgery.runtime.tools.rng import random_state_kept
 
     shapes = ShapesOnly()
     with random_state_kept():

@@ -23,11 +23,11 @@ from ckpt_surgery import SurgeryError, tiny_model, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.kept_summary import KeptSummary
-from ckpt_surgery.runtime.library_switch import FUNCTION
-from ckpt_surgery.runtime.offload import Offloader
-from ckpt_surgery.runtime.policies import VOCABULARY
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
+from ckpt_surgery.runtime.selective.policies import VOCABULARY
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.tiny import model_classes
 
 SEEDS = (0, 1)

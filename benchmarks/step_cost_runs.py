@@ -26,8 +26,8 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import switch_checkpointing
-from ckpt_surgery.runtime.check_schedule import FIRST_STEPS
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 from ckpt_surgery.tiny import tiny_model
 
 _WRAPPED = "._checkpoint_wrapped_module"

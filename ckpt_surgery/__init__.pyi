@@ -31,8 +31,8 @@ from ckpt_surgery.planning.explain import explain as explain
 from ckpt_surgery.planning.explanation import Explanation as Explanation
 from ckpt_surgery.planning.plan import Plan as Plan
 from ckpt_surgery.planning.plan import plan as plan
-from ckpt_surgery.runtime.surgery import Surgery as Surgery
-from ckpt_surgery.runtime.wrap import wrap_blocks as wrap_blocks
+from ckpt_surgery.runtime.surgery.surgery import Surgery as Surgery
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks as wrap_blocks
 from ckpt_surgery.static.apply import apply as apply
 from ckpt_surgery.static.check import check as check
 from ckpt_surgery.static.results import ApplyResult as ApplyResult

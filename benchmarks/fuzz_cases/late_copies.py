@@ -1,6 +1,6 @@
 """A store of an offloader whose copies happen late, on the CPU: what is used too early shows in the values.
 
-It follows the protocol of `ckpt_surgery.runtime.offload`.
+It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
 """
 
 from __future__ import annotations

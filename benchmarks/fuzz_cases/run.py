@@ -19,7 +19,7 @@ from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
 from benchmarks.fuzz_cases.stores import moving_all
 from benchmarks.fuzz_cases.training import Training
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
 """Changes a model before its training; returns what takes that back."""

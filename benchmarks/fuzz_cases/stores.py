@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.late_copies import Deferred
-from ckpt_surgery.runtime import checkpointing
-from ckpt_surgery.runtime.disk_transport import DiskTransport
-from ckpt_surgery.runtime.host_transport import HostTransport
-from ckpt_surgery.runtime.offload import Offloader, Transport
-from ckpt_surgery.runtime.options import SurgeryOptions
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader, Transport
+from ckpt_surgery.runtime.surgery import checkpointing
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 
 
 def moving_all(case: Case) -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.measure.results import MODES, Level, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import Switch, switch_of
-from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.surgery.surgery import Surgery
 
 LEVELS: tuple[Level, ...] = ("run", "recompute", "set", "values", "state")
 

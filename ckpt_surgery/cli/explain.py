@@ -110,7 +110,7 @@ def explain_command(
         check_adapters(lora, four_bits=four_bits)
         need_runtime("explain")
         from ckpt_surgery.planning.training import training_of
-        from ckpt_surgery.runtime.policies import choices_of
+        from ckpt_surgery.runtime.selective.policies import choices_of
 
         choices_of(save or ())
         training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import some
 
 _LATER = 3

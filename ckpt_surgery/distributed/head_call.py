@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.tensors import versions
+from ckpt_surgery.runtime.tools.tensors import versions
 
 
 class Fused(StrEnum):

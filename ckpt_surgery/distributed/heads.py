@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.runtime.classes import is_sharded
+from ckpt_surgery.runtime.tools.classes import is_sharded
 
 LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""

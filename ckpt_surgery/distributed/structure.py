@@ -16,9 +16,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.runtime.checkpointing import Checkpointing
-from ckpt_surgery.runtime.discovery import CONTAINERS, enclosing, find_blocks
-from ckpt_surgery.runtime.library_switch import FLAG, FUNCTION, options_of, takes_switch
+from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
+from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, options_of, takes_switch
+from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 
 _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
 """Names of inputs of a model that may come from token ids."""

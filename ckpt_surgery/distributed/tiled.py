@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
 from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.classes import is_sharded
-from ckpt_surgery.runtime.undo import Undoable
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.tools.classes import is_sharded
+from ckpt_surgery.runtime.tools.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
 

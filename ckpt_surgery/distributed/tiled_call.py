@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.runtime.tools.tensors import version
 
 SEQUENCE = -2
 """The dimension that is cut into shards."""

@@ -8,9 +8,9 @@ from torch import nn
 
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.measure.block_entries import EntryCounter
-from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.discovery import is_layer
-from ckpt_surgery.runtime.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
+from ckpt_surgery.runtime.blocks.discovery import is_layer
+from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
 class Coverage:

@@ -29,9 +29,9 @@ from ckpt_surgery.guarding.second_run import SecondRun
 from ckpt_surgery.guarding.steps import StepHooks
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
-from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.surgery import SURGERY
-from ckpt_surgery.runtime.undo import Undoable
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.surgery.surgery import SURGERY
+from ckpt_surgery.runtime.tools.undo import Undoable
 
 FIRST_STEPS = 3
 MOST_RETRIES = 20

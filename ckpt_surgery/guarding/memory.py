@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 
 @dataclass(frozen=True, slots=True)

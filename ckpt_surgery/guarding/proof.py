@@ -26,8 +26,8 @@ from ckpt_surgery.guarding.handed_on import CutTensors
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall, add_gradient
 from ckpt_surgery.guarding.zero3 import whole_weights
 from ckpt_surgery.measure.compare import relative_error
-from ckpt_surgery.runtime.model_hook import ModelHook
-from ckpt_surgery.runtime.tensors import version
+from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 
 

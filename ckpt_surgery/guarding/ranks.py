@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.runtime.fingerprints import bits_of
+from ckpt_surgery.runtime.self_check.fingerprints import bits_of
 
 _MOST_SAMPLED = 24
 _MOST_POLLS = 20

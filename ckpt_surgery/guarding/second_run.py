@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ckpt_surgery.guarding.steps import in_backward
-from ckpt_surgery.runtime.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 
 class SecondRun:

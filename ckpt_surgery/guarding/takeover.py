@@ -24,10 +24,10 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
-from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
-from ckpt_surgery.runtime.model_hook import ModelHook
-from ckpt_surgery.runtime.undo import Undoable
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.undo import Undoable
 
 
 class Wrap(StrEnum):

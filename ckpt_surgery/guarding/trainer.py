@@ -12,8 +12,8 @@ from ckpt_surgery.guarding.guard import Guard, OnFault, guard
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import own_options
 from ckpt_surgery.measure.switch import has_surgery
-from ckpt_surgery.runtime.surgery import Surgery
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.surgery import Surgery
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker

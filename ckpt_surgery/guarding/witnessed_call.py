@@ -19,12 +19,12 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.contributions import Contributions
 from ckpt_surgery.guarding.handed_on import CutTensors, HandedOnTensors, contained, put
-from ckpt_surgery.runtime.block_state import BlockState
-from ckpt_surgery.runtime.call_arguments import Arguments, BlockSignature
-from ckpt_surgery.runtime.containers import Flattener, placed_tensors, tensors, unflatten
-from ckpt_surgery.runtime.library_switch import FUNCTION, flags_of, options_of
-from ckpt_surgery.runtime.recorded_call import RecordedCall
-from ckpt_surgery.runtime.rng import devices_of, torch_states, torch_states_kept
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.runtime.checkpoint.block_state import BlockState
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
+from ckpt_surgery.runtime.tools.containers import Flattener, placed_tensors, tensors, unflatten
+from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_states_kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from ckpt_surgery.distributed.heads import Head
 from ckpt_surgery.distributed.mlps import Mlp, mlps_of
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.options import SurgeryOptions
-from ckpt_surgery.runtime.surgery import Surgery, surgeries_in
-from ckpt_surgery.runtime.undo import Undoable
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.undo import Undoable
 
 LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""

@@ -16,9 +16,9 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Fault, FaultCause, Mode
-from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.discovery import Block
-from ckpt_surgery.runtime.library_switch import SWITCH
+from ckpt_surgery.runtime.blocks.discovery import Block
+from ckpt_surgery.runtime.blocks.library_switch import SWITCH
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ckpt_surgery.measure.block_entries import Entries
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
-from ckpt_surgery.runtime.tensors import same_bits
+from ckpt_surgery.runtime.tools.tensors import same_bits
 
 LOSS = ""
 """The name of the loss among floors; no gradient has it."""

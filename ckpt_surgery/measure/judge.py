@@ -29,7 +29,7 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.runtime.call_arguments import is_cache
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 from ckpt_surgery.text import error_line
 
 

@@ -27,7 +27,7 @@ from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, run_training
 from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 
 _STEP = 0.01
 """What the first step of the optimizer moves the parameter with the largest gradient by."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import OptionError, OptionTypeError
 from ckpt_surgery.model_patches.vocabulary import is_past_state
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 
 
 def loss_of(output: Any) -> Tensor:

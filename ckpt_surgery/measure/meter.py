@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.measure.results import Timeline
-from ckpt_surgery.runtime.flops import flops_of
-from ckpt_surgery.runtime.tensors import inner_tensors, is_wrapper
+from ckpt_surgery.runtime.selective.flops import flops_of
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
 _MAX_POINTS = 200
 _aten = torch.ops.aten

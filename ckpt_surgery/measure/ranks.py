@@ -26,7 +26,7 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.measure.results import Detail, Fault, FaultCause, LevelVerdict, Mode, Skip
-from ckpt_surgery.runtime.tensors import digest
+from ckpt_surgery.runtime.tools.tensors import digest
 from ckpt_surgery.text import one_line, ranks_in_words
 
 TIMEOUT = 120.0

@@ -12,7 +12,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Mode, Timeline
-from ckpt_surgery.runtime.kept_summary import KeptSummary
+from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
 
 _LONG = 160  # characters; torch likes to go on after it has said what is wrong

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.containers import identities
-from ckpt_surgery.runtime.rng import devices_of, random_state_kept
-from ckpt_surgery.runtime.tensors import same_bits
+from ckpt_surgery.runtime.tools.containers import identities
+from ckpt_surgery.runtime.tools.rng import devices_of, random_state_kept
+from ckpt_surgery.runtime.tools.tensors import same_bits
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.runtime.kept_summary import KeptSummary
+from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import listed, some
 
 Mode = Literal["non_reentrant", "reentrant"]

@@ -14,7 +14,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.step import prepared, run_step
 from ckpt_surgery.measure.switch import Switch
-from ckpt_surgery.runtime.discovery import Block
+from ckpt_surgery.runtime.blocks.discovery import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,11 +25,11 @@ from ckpt_surgery.measure.record import LITTLE, RunRecord, StepError, StepPart, 
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
-from ckpt_surgery.runtime.call_arguments import is_cache
-from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
-from ckpt_surgery.runtime.summary import kept_by
-from ckpt_surgery.runtime.tensors import inner_tensors
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
+from ckpt_surgery.runtime.surgery.summary import kept_by
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
+from ckpt_surgery.runtime.tools.tensors import inner_tensors
 
 _GATE = 1e-3
 

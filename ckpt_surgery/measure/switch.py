@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.runtime.block_forward import BlockForward
-from ckpt_surgery.runtime.discovery import Block, enclosing, find_blocks, is_layer
-from ckpt_surgery.runtime.library_switch import FUNCTION
-from ckpt_surgery.runtime.save_policy import SavePolicy
+from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, find_blocks, is_layer
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""

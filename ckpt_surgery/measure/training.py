@@ -21,7 +21,7 @@ from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copy, run_forward
-from ckpt_surgery.runtime.rng import seed_all
+from ckpt_surgery.runtime.tools.rng import seed_all
 
 
 @dataclass(slots=True)

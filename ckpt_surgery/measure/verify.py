@@ -31,7 +31,7 @@ from ckpt_surgery.measure.results import MODES, Mode, ModeReport
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 
 def verify(

@@ -21,7 +21,7 @@ import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
-from ckpt_surgery.runtime.tensors import is_wrapper, unseen_for
+from ckpt_surgery.runtime.tools.tensors import is_wrapper, unseen_for
 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 """The folders whose code is not a model's."""

@@ -12,9 +12,9 @@ from torch import nn
 
 from ckpt_surgery.distributed import fuse_loss, tile_mlp
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
-from ckpt_surgery.runtime.surgery import Surgery
-from ckpt_surgery.runtime.undo import Undoable
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.surgery import Surgery
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.undo import Undoable
 from ckpt_surgery.text import listed, plural
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")

@@ -25,7 +25,7 @@ from ckpt_surgery.planning.repeats import RepeatedBlocks
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.sharding import sharded
 from ckpt_surgery.planning.training import TrainingSetup
-from ckpt_surgery.runtime.discovery import find_blocks, nearest
+from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 
 _OFFLOAD_REACH = 4
 """Offload has inputs of so many blocks under way at once."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.runtime.classes import slots_of
-from ckpt_surgery.runtime.containers import items
+from ckpt_surgery.runtime.tools.classes import slots_of
+from ckpt_surgery.runtime.tools.containers import items
 
 _FUNCTIONS = (FunctionType, MethodType, partial)
 

@@ -21,8 +21,8 @@ from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
-from ckpt_surgery.runtime.rng import random_state_kept
-from ckpt_surgery.runtime.surgery import surgeries_in
+from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+from ckpt_surgery.runtime.tools.rng import random_state_kept
 from ckpt_surgery.text import size_in_bytes
 
 _MOST_POINTS = 60

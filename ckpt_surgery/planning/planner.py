@@ -18,7 +18,7 @@ from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, Pl
 from ckpt_surgery.planning.saving import BlockSaving, names_for
 from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.text import size
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.planning.allocations import Kind, StepAllocations
 from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
-from ckpt_surgery.runtime.surgery import surgeries_in
+from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 
 _LONGEST_UNIT = 12
 """Of so many blocks a unit may be at most: patterns of layers repeat after four to eight."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ckpt_surgery.runtime.policies import ATTENTION, VOCABULARY, in_words
+from ckpt_surgery.runtime.selective.policies import ATTENTION, VOCABULARY, in_words
 
 _MATMUL = "matmul"
 _OFFERED: tuple[tuple[str, ...], ...] = ((ATTENTION,), (f"{_MATMUL}:2", _MATMUL), ("conv",), ("norm",))

@@ -28,10 +28,10 @@ from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.target import ReleasedModel, without_inputs
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
-from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.discovery import find_blocks
-from ckpt_surgery.runtime.rng import random_state_kept, seed_all
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.rng import random_state_kept, seed_all
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.tiny.configs import nested_configs
 from ckpt_surgery.tiny.field_rules import names_token

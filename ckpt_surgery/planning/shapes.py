@@ -27,8 +27,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning.model_copy import copy_of
-from ckpt_surgery.runtime.containers import tensors
-from ckpt_surgery.runtime.tensors import is_wrapper
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.tensors import is_wrapper
 from ckpt_surgery.text import error_line
 
 _MOST_ELEMENTS = 4096

@@ -17,7 +17,7 @@ from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, Ste
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.states import parameter_bytes, state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
-from ckpt_surgery.runtime.discovery import nearest
+from ckpt_surgery.runtime.blocks.discovery import nearest
 
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed's `reduce_bucket_size`: gradients wait in a buffer of so many elements until they are reduced."""

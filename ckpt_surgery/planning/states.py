@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.runtime.tensors import bytes_of, is_wrapper
+from ckpt_surgery.runtime.tools.tensors import bytes_of, is_wrapper
 
 _BLOCK = 256
 _SMALLEST_8BIT = 4096

@@ -33,8 +33,8 @@ from ckpt_surgery.planning.fitting import fit_parts
 from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
-from ckpt_surgery.runtime.rng import random_state_kept, seed_all
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.rng import random_state_kept, seed_all
 from ckpt_surgery.survey.build import class_and_config, from_factory
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.text import error_line

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.call_arguments import Arguments
-from ckpt_surgery.runtime.containers import hidden_tensors, is_differentiable, tensors
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.contents import Contents
-from ckpt_surgery.runtime.fingerprints import bits_of
 from ckpt_surgery.runtime.observed_calls import watching
-from ckpt_surgery.runtime.recorded_call import RecordedCall
-from ckpt_surgery.runtime.rng import torch_states, torch_states_kept
+from ckpt_surgery.runtime.self_check.fingerprints import bits_of
 from ckpt_surgery.runtime.tensor_origins import TensorOrigins
+from ckpt_surgery.runtime.tools.containers import hidden_tensors, is_differentiable, tensors
+from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 left_in_caches = WeakTensorKeyDictionary()
 """What blocks wrote into caches when they were run with them for comparison. It has no gradient to give."""

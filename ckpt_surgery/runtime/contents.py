@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import fork, generators_in, is_plain_iterator, position
 from ckpt_surgery.runtime.mutable_kinds import MutableKind, Pairs, kinds_of
-from ckpt_surgery.runtime.tensors import copy_of, is_plain, same_bits, unseen_for, version
+from ckpt_surgery.runtime.tools.containers import PLAIN
+from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, unseen_for, version
 
 SMALL = 4096
 """Elements of a tensor of which a copy costs next to nothing."""

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.classes import descends, slots_of
-from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.outer_variables import NamedVariables
+from ckpt_surgery.runtime.tools.classes import descends, slots_of
+from ckpt_surgery.runtime.tools.containers import PLAIN
 
 Pairs = list[tuple[Any, Any]]
 

@@ -15,8 +15,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.model_hook import ModelHook
-from ckpt_surgery.runtime.tensors import unseen
+from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.tensors import unseen
 
 _last_backward = WeakTensorKeyDictionary()
 """The backward in which a parameter with hooks got its last gradient from a recompute."""

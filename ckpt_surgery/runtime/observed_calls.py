@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.containers import tensors
 from ckpt_surgery.runtime.recompute_mode import NOTHING
+from ckpt_surgery.runtime.tools.containers import tensors
 
 Place = tuple[Any, ...]
 """Where a tensor can be reached: in the arguments, in an attribute of a module, or in a call that a hook saw."""

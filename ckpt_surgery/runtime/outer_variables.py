@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.classes import names_in
-from ckpt_surgery.runtime.containers import PLAIN
 from ckpt_surgery.runtime.iterators import is_plain_iterator
+from ckpt_surgery.runtime.tools.classes import names_in
+from ckpt_surgery.runtime.tools.containers import PLAIN
 
 _CONTAINERS = (dict, list, set, deque, array, bytearray, random.Random, torch.Generator)
 _LIBRARIES = ("builtins", "torch", "transformers")

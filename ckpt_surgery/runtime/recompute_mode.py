@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ckpt_surgery.runtime.call_arguments import Arguments
-from ckpt_surgery.runtime.recorded_call import RecordedCall
-from ckpt_surgery.runtime.self_check import SelfCheck
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
+from ckpt_surgery.runtime.self_check.check import SelfCheck
 
 NOTHING: AbstractContextManager[Any] = nullcontext({})
 

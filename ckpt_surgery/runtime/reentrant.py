@@ -15,18 +15,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.block_state import BlockState, Entry, Key, held_tensors
 from ckpt_surgery.runtime.cache_comparison import first_sum, left_in_caches, sum_with_caches
-from ckpt_surgery.runtime.call_arguments import Arguments
-from ckpt_surgery.runtime.containers import (
-    Flattener,
-    Path,
-    at,
-    is_differentiable,
-    placed_tensors,
-    slot_paths,
-    unflatten,
-)
+from ckpt_surgery.runtime.checkpoint.block_state import BlockState, Entry, Key, held_tensors
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.nested_backward import (
     keeps_graph,
     next_node,
@@ -36,10 +28,18 @@ from ckpt_surgery.runtime.nested_backward import (
 )
 from ckpt_surgery.runtime.observed_calls import Place, watching
 from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
-from ckpt_surgery.runtime.recorded_call import RecordedCall
 from ckpt_surgery.runtime.result_views import writable
-from ckpt_surgery.runtime.self_check import SelfCheck
+from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.tensor_origins import TensorOrigins
+from ckpt_surgery.runtime.tools.containers import (
+    Flattener,
+    Path,
+    at,
+    is_differentiable,
+    placed_tensors,
+    slot_paths,
+    unflatten,
+)
 
 _graph_of: Callable[[Tensor], Any] = attrgetter("grad_fn")
 

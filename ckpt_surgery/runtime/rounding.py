@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.containers import is_differentiable
+from ckpt_surgery.runtime.tools.containers import is_differentiable
 
 Note = Callable[[Tensor], None]
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.containers import is_differentiable, tensors
 from ckpt_surgery.runtime.rounding import Note, note_operand
+from ckpt_surgery.runtime.tools.containers import is_differentiable, tensors
 
 
 class TensorOrigins(TorchDispatchMode):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.runtime.rng import random_state_kept
+from ckpt_surgery.runtime.tools.rng import random_state_kept
 from ckpt_surgery.testing.assertions import assert_checkpointing
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from benchmarks import offload
 from benchmarks.device_steps import Steps
 from benchmarks.offload import LONG, NONE, OURS, SAVE_ON_CPU, THEIRS, WAYS, costs, main, off_device, on_cpu
-from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.offload.offloader import Offloader
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks import offload, offload_files
 from benchmarks.figures import Target
 from benchmarks.offload_files import in_files, main
-from ckpt_surgery.runtime import disk_transport
+from ckpt_surgery.runtime.offload import disk_transport
 
 pytestmark = pytest.mark.torch
 

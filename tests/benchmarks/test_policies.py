@@ -140,7 +140,7 @@ def test_rows_of_the_page_are_measured_again(name: str, save: str, outcome: Outc
 
 def run_again(patch: pytest.MonkeyPatch) -> None:
     """Recomputes run what is kept, and use it all the same."""
-    from ckpt_surgery.runtime import kept_results
+    from ckpt_surgery.runtime.selective import kept_results
 
     giving: Any = kept_results._Giving
     dispatch = giving.__torch_dispatch__
@@ -155,7 +155,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
 
 def other_values(patch: pytest.MonkeyPatch) -> None:
     """What is kept is given with other values."""
-    from ckpt_surgery.runtime import kept_results
+    from ckpt_surgery.runtime.selective import kept_results
 
     alias = kept_results._alias
     given = kept_results._Result.given
@@ -164,7 +164,7 @@ def other_values(patch: pytest.MonkeyPatch) -> None:
 
 def outputs_counted(patch: pytest.MonkeyPatch) -> None:
     """The summary counts what blocks return."""
-    from ckpt_surgery.runtime.kept_results import KeptResults
+    from ckpt_surgery.runtime.selective.kept_results import KeptResults
 
     end = KeptResults.end
     patch.setattr(KeptResults, "end", lambda self, outputs: end(self, ()))
@@ -172,7 +172,7 @@ def outputs_counted(patch: pytest.MonkeyPatch) -> None:
 
 def some_left_out(patch: pytest.MonkeyPatch) -> None:
     """Every third is kept where every second is asked for."""
-    from ckpt_surgery.runtime import policies as names
+    from ckpt_surgery.runtime.selective import policies as names
 
     choice = names._choice
     patch.setattr(names, "_choice", lambda text: replace(choice(text), every=3))
@@ -180,14 +180,14 @@ def some_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def none_leaves(patch: pytest.MonkeyPatch) -> None:
     """What is kept stays on the device."""
-    from ckpt_surgery.runtime import kept_results
+    from ckpt_surgery.runtime.selective import kept_results
 
     patch.setattr(kept_results, "keep_result", lambda *_: None)
 
 
 def none_listed(patch: pytest.MonkeyPatch) -> None:
     """The error lists nothing of the second block."""
-    from ckpt_surgery.runtime.save_policy import SavePolicy
+    from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 
     ran = SavePolicy.ran
     patch.setattr(SavePolicy, "ran", lambda self, operator: ran(self, operator) if len(self._waiting) else None)
@@ -195,7 +195,7 @@ def none_listed(patch: pytest.MonkeyPatch) -> None:
 
 def reentrant_taken(patch: pytest.MonkeyPatch) -> None:
     """use_reentrant=True is accepted where it is asked for later."""
-    from ckpt_surgery.runtime.surgery import Surgery
+    from ckpt_surgery.runtime.surgery.surgery import Surgery
 
     patch.setattr(Surgery, "enable", lambda *_: None)
 

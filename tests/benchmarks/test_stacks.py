@@ -17,8 +17,8 @@ from benchmarks.stacks import report
 from benchmarks.stacks.case import Case
 from benchmarks.stacks.measure import measure
 from benchmarks.stacks.report import PAGE, Memory, Row, Stacks, page, read_stacks, write_stacks
-from ckpt_surgery.runtime.recompute import Computation
-from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.checkpoint.recompute import Computation
+from ckpt_surgery.runtime.surgery.surgery import Surgery
 from tests.zoo.stack_toys import FlaggedStage, SwitchableChain, values
 
 pytestmark = pytest.mark.torch

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.runtime.tensors import same_bits
+from ckpt_surgery.runtime.tools.tensors import same_bits
 from tests.rank_cases import own_group, run_cases
 
 SIZE = 3

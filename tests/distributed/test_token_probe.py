@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery import SurgeryError
 from ckpt_surgery.distributed.tiled import tile_mlp
-from ckpt_surgery.runtime.rng import generator_state
+from ckpt_surgery.runtime.tools.rng import generator_state
 from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of
 
 pytestmark = pytest.mark.both

@@ -24,7 +24,7 @@ from ckpt_surgery.guarding.guard import MOST_RETRIES, Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
 from tests.measure.toys import Layer, Model, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens

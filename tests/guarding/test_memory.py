@@ -18,7 +18,7 @@ from ckpt_surgery.guarding.memory import KeptBytes, allocated, peaks
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 from tests.guarding.test_guard import train
 from tests.measure.toys import Layer, model_of, values
 

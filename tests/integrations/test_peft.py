@@ -10,7 +10,7 @@ import torch
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 peft = pytest.importorskip("peft", reason="run `make integrations`")

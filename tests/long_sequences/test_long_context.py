@@ -23,8 +23,8 @@ from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.mlps import MlpReason
 from ckpt_surgery.distributed.tiled import TiledForward
 from ckpt_surgery.measure.meter import Meter
-from ckpt_surgery.runtime import checkpointing
-from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.surgery import checkpointing
 from tests.runtime.transports import Recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]

@@ -22,8 +22,8 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import MODES, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
-from ckpt_surgery.runtime.library_switch import FUNCTION
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
     WIDTH,
     CachingLayer,

@@ -14,7 +14,7 @@ from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import MODES, Fault, Mode
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from tests.measure.fault_cases import fault, fault_at
 from tests.measure.toys import Layer, Model, NormLayer, PlainLayer, Stage, SureLayer, model_of
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.measure.observed_calls import CallFacts, CallObserver
-from ckpt_surgery.runtime.containers import tensors
+from ckpt_surgery.runtime.tools.containers import tensors
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import Report, apply, check, verify
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 pytestmark = [pytest.mark.both]
 

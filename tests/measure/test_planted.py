@@ -20,7 +20,7 @@ from torch import nn
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision
 from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, ModeReport
 from ckpt_surgery.measure.verify import Examination, verify
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.tiny import tiny_model
 from ckpt_surgery.tiny.padding import padded
 from tests.zoo import planted

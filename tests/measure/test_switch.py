@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.verify import verify
-from ckpt_surgery.runtime.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 pytestmark = pytest.mark.torch
 

@@ -21,7 +21,7 @@ from ckpt_surgery import Explanation, PlanningError, explain, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.planning.allocations import Kind
 from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from tests.zoo.tiny_models import gpt_bigcode, llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

@@ -23,7 +23,7 @@ from ckpt_surgery.planning.explain import metered, on_host_without_data
 from ckpt_surgery.planning.repeated_step import same_step
 from ckpt_surgery.planning.repeats import RepeatedBlocks
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
-from ckpt_surgery.runtime.discovery import nearest
+from ckpt_surgery.runtime.blocks.discovery import nearest
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

@@ -23,8 +23,8 @@ from ckpt_surgery.planning.metered_steps import StepCosts
 from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures
 from ckpt_surgery.planning.moments import StepMoments
 from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
-from ckpt_surgery.runtime import checkpointing
-from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.surgery import checkpointing
 from tests.planning.test_plan import checked
 from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import llama, llama_config, tokens

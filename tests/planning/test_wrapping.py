@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
-from ckpt_surgery.runtime.options import SurgeryOptions, first_blocks, matches, saved_names, stack_patterns
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions, first_blocks, matches, saved_names, stack_patterns
 
 pytestmark = pytest.mark.torch
 

@@ -19,7 +19,7 @@ from ckpt_surgery.report import html as html_report
 from ckpt_surgery.report.figure import CSS_COLOURS, PlotError
 from ckpt_surgery.report.html import html_page, write_html
 from ckpt_surgery.report.plots import plots_of
-from ckpt_surgery.runtime.kept_summary import KeptSummary
+from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from tests.report import examples
 
 MOST_BYTES = 15_000_000

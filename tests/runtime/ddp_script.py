@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime import checkpointing as surgery_checkpointing
+from ckpt_surgery.runtime.surgery import checkpointing as surgery_checkpointing
 from tests.rank_cases import run_cases
 from tests.zoo.ddp_models import SIZE, STEPS, Run, released, train
 

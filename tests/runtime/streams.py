@@ -1,6 +1,6 @@
 """Stand-ins for an accelerator: streams that write down what they are asked, or are late, and a host that pins.
 
-They follow `torch.cuda` as far as `ckpt_surgery.runtime.host_transport` uses it.
+They follow `torch.cuda` as far as `ckpt_surgery.runtime.offload.host_transport` uses it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckpt_surgery.runtime import host_transport
-from ckpt_surgery.runtime.buffer_pool import Buffer
-from ckpt_surgery.runtime.host_memory import HostMemory
+from ckpt_surgery.runtime.offload import host_transport
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer
+from ckpt_surgery.runtime.offload.host_memory import HostMemory
 
 _COPY = Tensor.copy_
 PLENTY = HostMemory(free=10**12, total=10**12)

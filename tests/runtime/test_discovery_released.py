@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 
 pytestmark = pytest.mark.torch
 

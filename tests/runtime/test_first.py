@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.surgery.surgery import Surgery
 from tests.zoo.tiny_models import llama
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
-from ckpt_surgery.runtime.recorded_call import RecordedCall
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
 from tests.zoo import hard_toys as hard

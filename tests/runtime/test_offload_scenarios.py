@@ -19,8 +19,8 @@ from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from benchmarks.fuzz_cases.late_copies import Deferred
-from ckpt_surgery.runtime.disk_transport import DiskTransport
-from ckpt_surgery.runtime.offload import Offloader, Transport
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader, Transport
 from tests.zoo.offload_toys import (
     BLOCKS,
     WIDTH,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from ckpt_surgery import Surgery, wrap_blocks
-from ckpt_surgery.runtime.discovery import is_layer
+from ckpt_surgery.runtime.blocks.discovery import is_layer
 from tests.rank_cases import Results, case_results
 from tests.runtime.sharded_script import SIZE
 from tests.zoo.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step

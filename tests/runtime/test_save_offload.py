@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime import checkpointing
-from ckpt_surgery.runtime.offload import MovedResult, Offloader, OffloadStats
+from ckpt_surgery.runtime.offload.offloader import MovedResult, Offloader, OffloadStats
+from ckpt_surgery.runtime.surgery import checkpointing
 from tests.runtime.test_kept_results import (
     ATTENTION_BYTES,
     FAMILIES,

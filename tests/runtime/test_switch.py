@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
-from ckpt_surgery.runtime.checkpointing import Checkpointing
-from ckpt_surgery.runtime.library_switch import FUNCTION
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
 from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens

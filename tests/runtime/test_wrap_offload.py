@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime import pinned_pool
-from ckpt_surgery.runtime.buffer_pool import BufferPool
-from ckpt_surgery.runtime.disk_transport import MappedFiles, large_temporary_folder
-from ckpt_surgery.runtime.host_transport import HostTransport
-from ckpt_surgery.runtime.pinned_pool import PinnedPool
+from ckpt_surgery.runtime.offload import pinned_pool
+from ckpt_surgery.runtime.offload.buffer_pool import BufferPool
+from ckpt_surgery.runtime.offload.disk_transport import MappedFiles, large_temporary_folder
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from tests.runtime.streams import Pinning, instead_of_the_processor
 from tests.zoo.surgery_toys import Step, differences, step
 from tests.zoo.tiny_models import layers_of, llama, tokens

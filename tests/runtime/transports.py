@@ -1,6 +1,6 @@
 """A store of an offloader that writes down its calls, on the CPU. One whose copies are late is in `late_copies`.
 
-It follows the protocol of `ckpt_surgery.runtime.offload`.
+It follows the protocol of `ckpt_surgery.runtime.offload.offloader`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.rank_cases import whole
 

@@ -18,7 +18,7 @@ from ckpt_surgery.measure.compare import Floor, Verdict, compare, noise_floors
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.tiny import model_classes, tiny_model
 
 RELEASE = int(transformers.__version__.partition(".")[0])

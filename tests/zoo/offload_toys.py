@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.runtime.offload import Offloader
+from ckpt_surgery.runtime.offload.offloader import Offloader
 
 BLOCKS, ROWS, WIDTH = 6, 8, 16
 INPUT_BYTES = ROWS * WIDTH * 4

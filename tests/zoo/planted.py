@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
-from ckpt_surgery.runtime.call_arguments import is_cache, positional_names
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, positional_names
 
 Function = Callable[..., Any]
 

@@ -15,10 +15,10 @@ from benchmarks.fuzz_cases.case import STORES, Case, Store
 from benchmarks.fuzz_cases.judge import Outcome, judge
 from benchmarks.fuzz_cases.late_copies import Deferred
 from benchmarks.fuzz_cases.run import operated, train
-from ckpt_surgery.runtime import disk_transport
-from ckpt_surgery.runtime.host_transport import HostTransport
-from ckpt_surgery.runtime.offload import Offloader
-from ckpt_surgery.runtime.surgery import Surgery
+from ckpt_surgery.runtime.offload import disk_transport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.surgery.surgery import Surgery
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself")]
 

@@ -146,7 +146,7 @@ def test_a_way_without_room_is_told_on_the_page(tmp_path: Path, monkeypatch: pyt
     ids=str,
 )
 def test_the_policy_of_torch_keeps_what_save_attention_keeps(operator: Any, kept: bool) -> None:
-    from ckpt_surgery.runtime.policies import VOCABULARY, operator_name
+    from ckpt_surgery.runtime.selective.policies import VOCABULARY, operator_name
 
     assert (policy_cost.keeps_attention(None, operator).name == "MUST_SAVE") is kept
     assert (operator_name(operator) in VOCABULARY["attention"]) is kept

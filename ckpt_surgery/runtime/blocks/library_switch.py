@@ -1,0 +1,154 @@
+"""What transformers itself keeps on a model about checkpointing: flags, a switch, a function, hooks on embeddings.
+
+While a surgery is in place the layers' own checkpointing is off, and the flags say what is checkpointed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from types import CodeType
+from typing import Any, cast
+
+from packaging.version import Version
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.runtime.blocks.discovery import is_layer
+from ckpt_surgery.runtime.tools.classes import class_of, facts_of, names_in
+
+FLAG = "gradient_checkpointing"
+SWITCH = "_set_gradient_checkpointing"
+TIMM_SWITCH = "set_grad_checkpointing"
+"""The method of models of timm and open_clip that switches checkpointing on and off."""
+FUNCTION = "_gradient_checkpointing_func"
+"""The attribute that holds the function which checkpoints a block. On a block of a surgery None switches it off."""
+EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
+"""The attributes that hold the handles of hooks on embeddings."""
+_FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
+_CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
+_MODULE_FILE = nn.Module.__call__.__code__.co_filename
+_EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
+
+
+def checkpoints_itself(module: nn.Module) -> bool:
+    """Whether a module would checkpoint by itself when its flag says so: a layer, or one with an inline branch."""
+    return is_layer(module) or has_inline_branch(module)
+
+
+def has_inline_branch(module: nn.Module) -> bool:
+    """Whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
+    reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
+    return any(_CHECKPOINTS.search(name) for name in reached)
+
+
+@cache
+def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
+    """The names in the forward of a class, and in the methods of the class that the forward leads to."""
+    names: set[str] = set()
+    methods = ["forward"]
+    while methods:
+        method = getattr(kind, methods.pop(), None)  # a scripted class has no forward
+        code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+        if not isinstance(code, CodeType) or code.co_filename == _MODULE_FILE:
+            continue
+        found = set(names_in(code)) - names
+        names |= found
+        methods += [name for name in found if inspect.isfunction(getattr(kind, name, None))]
+    return frozenset(names)
+
+
+def needs_cache(module: nn.Module) -> bool:
+    """Whether a model breaks or computes something else without a cache, so that it must not be switched off."""
+    name = type(module).__name__
+    return name in facts_of(module).needs_cache or name in models_that_read_caches(module)
+
+
+def models_that_read_caches(module: nn.Module) -> list[str]:
+    """The models of a module's family that compute something else without a cache, in the installed release."""
+    return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
+
+
+def reads_caches_of_parts(module: nn.Module) -> bool:
+    """Whether a model goes on with the caches that its parts have filled, so that none of them must be dropped."""
+    return class_of(module).__name__ in facts_of(module).reads_caches
+
+
+@cache
+def _transformers() -> Version:
+    return Version(importlib.metadata.version("transformers"))
+
+
+def is_recorder(forward: Any) -> bool:
+    """Whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
+    return "check_model_inputs.<locals>" in getattr(getattr(forward, "__code__", None), "co_qualname", "")
+
+
+def flags_of(module: nn.Module) -> list[str]:
+    """The names of the attributes, True or False, that say whether a module checkpoints."""
+    names = {FLAG}
+    if checkpoints_itself(module):
+        reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
+        names |= {name for name in vars(module) if name in reached and _FLAGS.search(name)}
+    return [name for name in sorted(names) if isinstance(getattr(module, name, None), bool)]
+
+
+def set_flags(module: nn.Module, value: bool) -> None:
+    """Set the flags of a module that has any; they stay off where they would make it checkpoint by itself."""
+    own = checkpoints_itself(module) or needs_cache(module)
+    for name in flags_of(module):
+        setattr(module, name, value and not own)
+
+
+def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> None:
+    """Let a module checkpoint by itself with this function, as its library does, or not with None."""
+    for name in flags_of(module):
+        setattr(module, name, function is not None)
+    if FUNCTION in _names_reached(type(module)):  # type: ignore[arg-type]  # a class is hashable
+        setattr(module, FUNCTION, function)
+
+
+def takes_switch(module: nn.Module) -> bool:
+    """Whether this is a model of transformers, which has a method to switch checkpointing on and off."""
+    return hasattr(type(module), SWITCH)
+
+
+def takes_embedding_hook(model: nn.Module) -> bool:
+    """Whether a model survives the hook that switching checkpointing on puts on its embeddings.
+
+    The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
+    """
+    if getattr(model, "main_input_name", "") != "input_ids":
+        return True  # no hook then
+    try:
+        embeddings = cast(Any, model).get_input_embeddings()
+    except NotImplementedError:
+        return True
+    return embeddings is None or isinstance(embeddings, nn.Embedding)
+
+
+def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | None:
+    """The options in a function that transformers made to checkpoint, and where it offloads to; None for others.
+
+    That is "cpu" where transformers was told to offload, and None where it does not say. A release that hands its
+    whole dictionary of options to the function has it among them, and then it may be what `wrap_blocks` takes.
+    """
+    options = dict(function.keywords) if isinstance(function, partial) else {}
+    inner = function.func if isinstance(function, partial) else function
+    home, name = getattr(inner, "__module__", ""), getattr(inner, "__name__", "")
+    own = home == "transformers.modeling_utils" and name == "checkpoint_func"
+    if inner is not checkpoint and not own:
+        return None
+    offload = options.pop("offload", own)
+    return options, "cpu" if offload is True else offload or None
+
+
+def embedding_hooks(model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
+    """The hooks by which transformers makes outputs of embeddings require gradient: module and key of each."""
+    for module in model.modules():
+        for key, hook in module._forward_hooks.items():
+            if _EMBEDDING_HOOK in getattr(hook, "__qualname__", ""):
+                yield module, key

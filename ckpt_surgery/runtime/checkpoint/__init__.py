@@ -1,0 +1,1 @@
+"""One call of a block, and its recompute in the backward."""

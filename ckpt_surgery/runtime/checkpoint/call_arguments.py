@@ -1,0 +1,182 @@
+"""The arguments of one call of a block: their names, and past state left out of them.
+
+Looks at values only. What runs a block, and how often, is in `recompute`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
+from operator import is_
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
+from ckpt_surgery.runtime.blocks.library_switch import models_that_read_caches
+from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
+from ckpt_surgery.runtime.tools.containers import PLAIN, hidden_tensors
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one call."""
+
+_NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def is_cache(value: Any) -> bool:
+    """Whether a value is a `Cache` of whatever release of transformers."""
+    return _is_cache_class(type(value))  # type: ignore[arg-type]  # a class is hashable
+
+
+@cache
+def _is_cache_class(kind: type) -> bool:
+    return descends(kind, "Cache")
+
+
+def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """The parameters of `forward` that can be given by position; none where its signature cannot be read."""
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in _POSITIONAL)
+
+
+def name_at(names: Sequence[str], place: int) -> str:
+    """The name of a positional argument; those that `*args` takes are numbered."""
+    return names[place] if place < len(names) else f"argument {place + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSignature:
+    """What the parameters of a block mean: `names` of the positional ones, and `past`, those that hold past state.
+
+    `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
+    it only reads the cache that it is given. With `needs_use_cache` the model around it uses what the block returns
+    for a cache. Where `cache_decides`, the block computes something else without one, or another part reads it.
+    """
+
+    place: str
+    names: tuple[str, ...]
+    past: frozenset[str]
+    layer: int
+    keeps_cache: bool
+    needs_use_cache: bool
+    cache_decides: bool
+    is_of_transformers: bool
+
+    @classmethod
+    def of(cls, place: str, block: nn.Module, forward: Callable[..., Any], *, fills_cache: bool) -> BlockSignature:
+        """That of `forward`, which runs `block`; with `fills_cache` another part reads the cache that it fills."""
+        own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
+        return cls(
+            place,
+            positional_names(forward),
+            PAST_STATE | own,
+            _layer_index(block),
+            bool(getattr(block, "_can_checkpoint_with_cache", False)),
+            bool(facts_of(block).needs_cache),
+            fills_cache or bool(models_that_read_caches(block)),
+            class_of(block).__module__.startswith("transformers."),
+        )
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Every argument with its name; those that `*args` takes are numbered."""
+        for place, value in enumerate(args):
+            yield name_at(self.names, place), value
+        yield from kwargs.items()
+
+    def without_use_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call with `use_cache=False`, where True would make the block return a cache of its own.
+
+        A block that is not of transformers may do anything with it once it is given a cache.
+        """
+        if self.needs_use_cache or self.cache_decides or not any(map(is_, (*args, *kwargs.values()), repeat(True))):
+            return args, kwargs
+        given = dict(self.named(args, kwargs))
+        past = {name for name in (*self.names, *given) if name in self.past}
+        if not past or any(self._is_other(name, given.get(name)) for name in past):
+            return args, kwargs
+        if not self.is_of_transformers and any(given.get(name) is not None for name in past):
+            return args, kwargs
+        return self._changed(
+            args, kwargs, lambda name, value: False if name == "use_cache" and value is True else value
+        )
+
+    def without_own_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call without the empty caches that a block of transformers would only fill: they would hold activations.
+
+        `model_patches` tells which of its blocks read what others have left in a cache; other blocks keep theirs.
+        """
+        if not self.is_of_transformers or self.cache_decides or not any(map(is_cache, (*args, *kwargs.values()))):
+            return args, kwargs
+
+        def without(name: str, value: Any) -> Any:
+            return None if self.is_past(name, value) and not _holds_something(value, self.layer) else value
+
+        return self._changed(args, kwargs, without)
+
+    def without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The call with None in the place of each cache.
+
+        Past state that a block can only read, such as a tuple of tensors, stays. Raises SurgeryError where a cache
+        already holds something for this layer: without it the block would compute something else.
+        """
+        if _NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):
+            return args, kwargs
+
+        def without(name: str, value: Any) -> Any:
+            if not self.is_past(name, value):
+                return value
+            if self.cache_decides or _holds_something(value, self.layer):
+                raise SurgeryError(
+                    f"{self.place} got past state in {name} that decides what it computes: with use_reentrant=True "
+                    "the gradient of what it writes there would be lost; use use_reentrant=False, or train without one"
+                )
+            return None
+
+        return self._changed(args, kwargs, without)
+
+    def _changed(self, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[str, Any], Any]) -> Arguments:
+        values = [change(name, value) for name, value in self.named(args, kwargs)]
+        if all(map(is_, values, (*args, *kwargs.values()))):
+            return args, kwargs
+        return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
+
+    def _is_other(self, name: str, value: Any) -> bool:
+        """Whether an argument called like past state is an object of another kind, such as a table made lazily."""
+        plain = type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping))
+        return not plain and not self.is_past(name, value)
+
+    def is_past(self, name: str, value: Any) -> bool:
+        """Whether an argument is a cache that a block would write."""
+        if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
+            return False
+        return is_cache(value) or (name in self.past and _acts_as_cache(type(value)))
+
+
+def _acts_as_cache(kind: type) -> bool:
+    """Whether a class is a cache by its name, as those are that transformers has beside `Cache`."""
+    return any("cache" in base.__name__.lower() for base in kind.__mro__)
+
+
+def _layer_index(block: nn.Module) -> int:
+    indices = (getattr(module, "layer_idx", None) for module in block.modules())
+    return next((index for index in indices if isinstance(index, int)), 0)
+
+
+def _concerns(name: str, block: nn.Module) -> bool:
+    owner = name.rpartition(".")[0]
+    return not owner or descends(type(block), owner)
+
+
+def _holds_something(cache: Any, layer: int) -> bool:
+    try:
+        return int(cache.get_seq_length(layer)) > 0
+    except Exception:  # recurrent caches have no length, or raise; then their values tell
+        return any(bool(t.any()) for t in hidden_tensors(cache) if t.is_floating_point())

@@ -1,0 +1,222 @@
+"""Block inputs in files instead of host memory. No process leaves a file behind, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
+from ckpt_surgery.runtime.offload.copy_thread import CopyJob, CopyThread
+from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport, SideStreams
+
+_PREFIX = "ckpt-surgery-"
+_PIECE = 2**20
+_CANNOT_RESERVE = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""What a file system says that cannot reserve room."""
+_IN_MEMORY = {"tmpfs", "ramfs"}
+"""File systems that are in memory themselves."""
+
+
+class DiskTransport(HostTransport):
+    """To memory-mapped files in `folder`, by default the system's folder for large temporary files.
+
+    The kernel writes them to the disk, and reads them again, as memory gets short. A thread copies, in the order in
+    which it is asked, both ways: memory that is used again is written only behind the copies that read it. `finish`
+    and `get` wait for it, and raise SurgeryError where a copy failed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(MappedFiles(large_temporary_folder() if folder is None else os.fspath(folder)))
+        self.thread = CopyThread()
+        self._given = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._given,)
+
+    def put(self, source: Tensor) -> HostCopy | None:
+        """Have the thread copy to a file. None where the disk has no room."""
+        if isinstance(source, FakeTensor):
+            return super().put(source)
+        buffer = self.pool.take(source.nbytes, source.device)
+        if buffer is None:
+            return None
+        file = buffer.laid_out_as(source)
+        streams = self._side_streams(source.device)
+        copy = copying(file, source, streams, None if streams is None else streams.to_host)
+        job = self.thread.run("write a block input to a file", copy)
+        return FileCopy(file, source.device, buffer, self.pool, job=job)
+
+    def finish(self, host_copy: HostCopy) -> None:
+        """Wait until the source is in the file."""
+        if isinstance(host_copy, FileCopy):
+            host_copy.job.wait()
+
+    def start(self, host_copy: HostCopy) -> DeviceCopy:
+        """Have the thread copy back. Raises SurgeryError in a forked process."""
+        if not isinstance(host_copy, FileCopy):
+            return super().start(host_copy)
+        host_copy.check_process()
+        tensor = torch.empty_like(host_copy.host, device=host_copy.device)
+        streams = self._side_streams(host_copy.device)
+        copy = copying(tensor, host_copy.host, streams, None if streams is None else streams.to_device)
+        return ReadCopy(tensor, job=self.thread.run("read a block input from its file", copy), file=host_copy)
+
+    def get(self, device_copy: DeviceCopy) -> Tensor:
+        """The tensor, once it is read."""
+        if isinstance(device_copy, ReadCopy):
+            device_copy.file.job.wait()
+            device_copy.job.wait()
+            return device_copy.tensor
+        return super().get(device_copy)
+
+    def release(self) -> None:
+        """Give back the files that are idle, and the others when they come back; and the thread."""
+        super().release()
+        self.thread.stop()
+
+
+@dataclass(slots=True, eq=False)
+class FileCopy(HostCopy):
+    """A copy in a file; `job` writes it."""
+
+    job: CopyJob = field(kw_only=True)
+
+    def __del__(self) -> None:
+        self.job.cancel()
+        HostCopy.__del__(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadCopy(DeviceCopy):
+    """A copy out of `file`, which stays until it is dropped; `job` reads it."""
+
+    job: CopyJob = field(kw_only=True)
+    file: FileCopy = field(kw_only=True)
+
+    def __del__(self) -> None:
+        self.job.cancel()
+
+
+def copying(target: Tensor, source: Tensor, streams: SideStreams | None, side: Any) -> Callable[[], None]:
+    """A function that copies on any thread: with streams on the stream `side`, behind what is queued now.
+
+    It holds both tensors, and when it returns the copy is done.
+    """
+    if streams is None:
+        return lambda: _copy(target, source)
+    before = streams.compute().record_event()
+
+    def copy() -> None:
+        with streams.module.stream(side):
+            side.wait_event(before)
+            target.copy_(source, non_blocking=True)
+        side.record_event().synchronize()
+
+    return copy
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    target.copy_(source)
+
+
+class MappedFiles(BufferPool):
+    """Buffers that are memory-mapped files in one folder.
+
+    A file has no name from the moment that it is open (on Windows the system removes it), so that nothing is left of a
+    process that is killed. That a folder takes no more, or is in memory itself, is said once, as a SurgeryWarning.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+        self._warned: set[str] = set()
+
+    def _make(self, size: int, device: torch.device) -> Buffer | None:
+        if _is_in_memory(self.folder):
+            self._say("memory", f"the folder for offload, {self.folder}, is in memory itself: give one on a disk")
+        while True:
+            try:
+                return Buffer(torch.frombuffer(mapped_file(self.folder, size), dtype=torch.uint8))
+            except (OSError, ValueError) as error:
+                if self._idle:
+                    self._idle.clear()
+                    continue
+                why = getattr(error, "strerror", None) or str(error)
+                self._say("full", f"{self.folder} takes no more block inputs ({why}): they stay on the device")
+                return None
+
+    def _say(self, fault: str, words: str) -> None:
+        if fault not in self._warned:
+            self._warned.add(fault)
+            warnings.warn(words, SurgeryWarning, stacklevel=2)
+
+
+def mapped_file(folder: str, size: int) -> mmap.mmap:
+    """A new file without a name, of `size` bytes on the disk, mapped. Raises OSError where the disk has no room."""
+    with tempfile.TemporaryFile(dir=folder, prefix=_PREFIX) as file:
+        _reserve(file, size)
+        if sys.version_info >= (3, 13) and os.name == "posix":
+            return mmap.mmap(file.fileno(), size, trackfd=False)  # else each keeps a file descriptor
+        return mmap.mmap(file.fileno(), size)
+
+
+def writable_folder(folder: str | os.PathLike[str]) -> str:
+    """The absolute path of a folder. Raises SurgeryError where it is none, or no file can be written to it."""
+    path = os.path.abspath(os.fspath(folder))
+    if not os.path.isdir(path):
+        raise SurgeryError(
+            f"offload is {os.fspath(folder)!r}, and there is no such folder: give "
+            '"cpu", "disk" or a folder that is there'
+        )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise SurgeryError(f"offload is {os.fspath(folder)!r}, and no file can be written there")
+    return path
+
+
+def large_temporary_folder() -> str:
+    """Where the system wants large temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
+    given = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return "/var/tmp" if not given and os.access("/var/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Give a file its room on the disk now: a mapped page without any would kill the process when it is written."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    except AttributeError:
+        pass  # not on macOS and Windows
+    except OSError as error:
+        if error.errno not in _CANNOT_RESERVE:
+            raise
+    for start in range(0, size, _PIECE):
+        file.write(bytes(min(_PIECE, size - start)))
+    file.flush()
+
+
+def _is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Whether a folder is in a file system without a disk. False where that is not known."""
+    try:
+        lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return False
+    real = Path(os.path.realpath(folder))
+    around = [
+        (len(fields[1]), place, fields[2])
+        for place, fields in enumerate(lines)
+        if len(fields) > 2 and real.is_relative_to(fields[1])
+    ]
+    return max(around, default=(0, 0, ""))[2] in _IN_MEMORY  # of several on one folder the last is seen

@@ -1,0 +1,158 @@
+"""Copies between the device and host memory, beside the compute where the device has streams."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
+from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
+
+
+class HostTransport:
+    """To host memory. Where the device has streams, copies run beside the compute, out of buffers of a pool.
+
+    Two streams of its own for each device: one for the way out, one for the way back. Memory is never marked with
+    `record_stream`: the allocator would then reuse it only once the device, which lags far behind the host, has
+    reached that point, and the peak could be as high as without offload. Instead, everything on the device belongs to
+    the compute stream, which waits for a copy before the memory is freed. A buffer that comes back to the pool is
+    written again only behind the copies that read it.
+    """
+
+    def __init__(self, pool: BufferPool | None = None) -> None:
+        self.pool = PinnedPool() if pool is None else pool
+        self._streams: dict[torch.device, SideStreams | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        limit = self.pool.given_limit if isinstance(self.pool, PinnedPool) else None
+        return _host_transport, (limit,)
+
+    def put(self, source: Tensor) -> HostCopy | None:
+        """Copy to the host, on a side stream if the device has streams. None where there is no room."""
+        streams = self._side_streams(source.device)
+        if isinstance(source, FakeTensor) or streams is None:
+            return HostCopy(torch.empty_like(source, device="cpu").copy_(source), source.device)
+        buffer = self.pool.take(source.nbytes, source.device)
+        if buffer is None:
+            return None
+        host_copy = HostCopy(buffer.laid_out_as(source), source.device, buffer, self.pool)
+        host_copy.compute = streams.compute()
+        streams.to_host.wait_stream(host_copy.compute)
+        for event in buffer.events:
+            streams.to_host.wait_event(event)
+        with streams.module.stream(streams.to_host):
+            host_copy.host.copy_(source, non_blocking=True)
+        host_copy.done = streams.to_host.record_event()
+        buffer.events = (host_copy.done,)
+        return host_copy
+
+    def finish(self, host_copy: HostCopy) -> None:
+        """Let the stream that the source belongs to wait for the copy; the host does not wait."""
+        if host_copy.compute is not None:
+            host_copy.compute.wait_event(host_copy.done)
+
+    def start(self, host_copy: HostCopy) -> DeviceCopy:
+        """Copy back, on another side stream where there is one. Raises SurgeryError in a forked process."""
+        host_copy.check_process()
+        streams = self._side_streams(host_copy.device)
+        tensor = torch.empty_like(host_copy.host, device=host_copy.device)
+        if streams is None or host_copy.done is None:
+            return DeviceCopy(tensor.copy_(host_copy.host))
+        compute = streams.compute()
+        streams.to_device.wait_stream(compute)  # the new tensor's memory may still be in use by what was queued before
+        streams.to_device.wait_event(host_copy.done)
+        with streams.module.stream(streams.to_device):
+            tensor.copy_(host_copy.host, non_blocking=True)
+        device_copy = DeviceCopy(tensor, compute, streams.to_device.record_event())
+        if host_copy.buffer is not None:
+            host_copy.buffer.events = (host_copy.done, device_copy.done)
+        return device_copy
+
+    def get(self, device_copy: DeviceCopy) -> Tensor:
+        """The tensor; the current stream waits for it, the host does not."""
+        streams = self._side_streams(device_copy.tensor.device)
+        if streams is not None and device_copy.done is not None:
+            current = streams.compute()
+            current.wait_event(device_copy.done)
+            if current != device_copy.compute:
+                device_copy.tensor.record_stream(current)
+        return device_copy.tensor
+
+    def release(self) -> None:
+        """Give back the buffers that are idle, and the others when they come back."""
+        self.pool.release()
+
+    def _side_streams(self, device: torch.device) -> SideStreams | None:
+        if device not in self._streams:
+            self._streams[device] = _side_streams(device)
+        return self._streams[device]
+
+
+def _host_transport(limit: int | None) -> HostTransport:
+    return HostTransport(PinnedPool(limit))
+
+
+@dataclass(frozen=True, slots=True)
+class SideStreams:
+    """The two side streams of one device."""
+
+    module: Any
+    device: torch.device
+    to_host: Any
+    to_device: Any
+
+    def compute(self) -> Any:
+        return self.module.current_stream(self.device)
+
+
+def _side_streams(device: torch.device) -> SideStreams | None:
+    module: Any = torch.get_device_module(device)
+    if device.type == "cpu" or not hasattr(module, "Stream"):
+        return None
+    return SideStreams(module, device, module.Stream(device), module.Stream(device))
+
+
+@dataclass(slots=True, eq=False)
+class HostCopy:
+    """A copy on the host, in a buffer of a pool or in memory of its own.
+
+    With streams, `compute` is the one that its source belongs to, and `done` the event of its end.
+    """
+
+    host: Tensor
+    device: torch.device
+    buffer: Buffer | None = None
+    pool: BufferPool | None = None
+    compute: Any = None
+    done: Any = None
+
+    def check_process(self) -> None:
+        """Raise SurgeryError where the buffer is another process's: that may have written something else into it."""
+        if self.buffer is not None and self.buffer.process != os.getpid():
+            raise SurgeryError(
+                "a forked process ran the backward of a forward in its parent with offload: run both in one process"
+            )
+
+    def __del__(self) -> None:
+        if self.buffer is not None and self.pool is not None:
+            self.pool.give_back(self.buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCopy:
+    """A copy on the device, the stream that it belongs to and the event of its end."""
+
+    tensor: Tensor
+    compute: Any = None
+    done: Any = None
+
+    def __del__(self) -> None:
+        # A copy that was never fetched may still be under way: the memory must not be reused before it ends.
+        if self.compute is not None:
+            self.compute.wait_event(self.done)

@@ -1,0 +1,347 @@
+"""Block inputs kept in host memory between forward and backward, through autograd's hooks for saved tensors.
+
+The caller says which tensors are a block's inputs, and which results of it are kept with them; checkpointing itself is
+torch's.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from ckpt_surgery.errors import ModifiedTensorError, OptionError
+from ckpt_surgery.runtime.offload.call_order import CallInputs, CallOrder
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloaded_tensor import (
+    OffloadedTensor,
+    StayingTensor,
+    can_move,
+    is_dense,
+    is_same_view,
+    modified_message,
+)
+
+
+class Transport(Protocol):
+    """Takes tensors to a store and brings them back.
+
+    Every method may return before its copy is done. Dropping a copy means that it is no longer needed. An offloader
+    that is copied or pickled takes its transport along.
+    """
+
+    def put(self, source: Tensor) -> Any:
+        """Start to copy a strided tensor to the store. The caller keeps `source` until `finish`.
+
+        Returns the copy, and None where the store has no room: the tensor stays on the device then.
+        """
+
+    def finish(self, host_copy: Any) -> None:
+        """After this, the memory of the copy's source may be given to others."""
+
+    def start(self, host_copy: Any) -> Any:
+        """Start to copy back and return the copy on the device; this can be done many times."""
+
+    def get(self, device_copy: Any) -> Tensor:
+        """The tensor that was copied back: shape, dtype, device and order of strides of the source, in new memory."""
+
+    def release(self) -> None:
+        """Give back what is held for later copies. The copies that there are stay."""
+
+
+@dataclass(slots=True)
+class OffloadStats:
+    """What an offloader has done since it was made.
+
+    Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
+    `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in
+    each forward, parameters, small ones, and those that there was `no_room` for. At most `peak_in_flight` copies were
+    on their way from the device at once. Of what the backward `fetched`, `prefetched` was on its way before it was
+    asked for, and at most `peak_returning` copies at once.
+    """
+
+    tensors: int = 0
+    bytes: int = 0
+    deduplicated: int = 0
+    kept: int = 0
+    peak_in_flight: int = 0
+    no_room: int = 0
+    fetched: int = 0
+    prefetched: int = 0
+    peak_returning: int = 0
+
+
+class Offloader:
+    """Moves the inputs of checkpointed blocks off the device, and back when the backward reaches them.
+
+    One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
+    those of the last block never move. They come back one block ahead: in the order of the last whole step, where this
+    one has as many calls of blocks, and else in that of the forward, reversed. It keeps nothing alive: what was saved
+    lives as long as the graph. Copies and pickles have its options and nothing of what it has saved.
+    """
+
+    def __init__(self, transport: Transport | None = None, *, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
+        """Use `transport`, by default one to host memory.
+
+        Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
+        for before another is sent, and no more than so many are on their way back ahead of their use. With results,
+        as many more leave at a time as the call that is sent has of them. Raises
+        OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
+        """
+        if in_flight < 1 or minimum_bytes < 0:
+            raise OptionError(
+                f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
+            )
+        self.stats = OffloadStats()
+        self.transport: Transport = HostTransport() if transport is None else transport
+        self._minimum_bytes = minimum_bytes
+        self._in_flight = in_flight
+        # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
+        self._lock = threading.Lock()
+        self._known: weakref.WeakValueDictionary[int, OffloadedTensor] = weakref.WeakValueDictionary()
+        self._copying: deque[weakref.ref[OffloadedTensor]] = deque()
+        self._returning: deque[weakref.ref[OffloadedTensor]] = deque()
+        self._newest: Callable[[], CallInputs | None] = _none
+        self._step = CallOrder()
+        self._order: tuple[int, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _offloader, (self.transport, self._minimum_bytes, self._in_flight)
+
+    def release(self) -> None:
+        """Give back the memory that the transport holds for later steps; what is saved stays until its graph ends."""
+        with self._lock:
+            self.transport.release()
+
+    @contextmanager
+    def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, those of `tensors` that autograd saves are moved; whatever else it saves stays.
+
+        `tensors` are the positional tensors with gradient of one `torch.utils.checkpoint.checkpoint` call, of any
+        shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor move: no
+        parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises
+        ModifiedTensorError where a tensor that was saved here was modified in place afterwards.
+        """
+        if not torch.is_grad_enabled():
+            yield
+            return
+        with self._lock, torch.no_grad():
+            newest = self._newest()
+            if newest is not None:
+                self._send(newest.tensors, self._in_flight + newest.results)
+            if self._step.order:  # its backward has begun
+                self._step = CallOrder()
+            inputs = CallInputs(self._step)
+        given = list(tensors)
+        around = getattr(_SAVING, "call", None)
+        _SAVING.call = self, inputs
+
+        # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
+        # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
+        # alias instead, it would stay on the device: more memory, never a wrong value.
+        def pack(tensor: Tensor) -> StayingTensor | _Reference:
+            moves = any(tensor is value for value in given)
+            return self._save(tensor, inputs) if moves else StayingTensor(tensor)
+
+        try:
+            with saved_tensors_hooks(pack, self._unpack):
+                yield
+        finally:
+            _SAVING.call = around
+            given.clear()  # autograd holds `pack` as long as what it has packed
+
+    def keep(self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs) -> MovedResult | None:
+        """See `keep_result`; `inputs` are those of the call whose result it is."""
+        with self._lock, torch.no_grad():
+            offloaded = OffloadedTensor(result, aliases)
+            if offloaded.bytes < self._minimum_bytes:
+                return None
+            self.stats.kept += 1
+            inputs.add(offloaded)
+            inputs.results += 1
+            self._newest = weakref.ref(inputs)
+            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
+
+    def share(
+        self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor
+    ) -> MovedResult | None:
+        """See `share_result`; `inputs` are those of the call whose result it is."""
+        with self._lock, torch.no_grad():
+            offloaded = OffloadedTensor(returned, (*aliases, result))
+            if offloaded.bytes < self._minimum_bytes:
+                return None
+            self.stats.kept += 1
+            inputs.begin()
+            self._known[id(returned)] = offloaded
+            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
+
+    def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | _Reference:
+        with self._lock, torch.no_grad():
+            offloaded = self._known.get(id(tensor))
+            if offloaded is not None and offloaded.is_of(tensor):
+                self.stats.deduplicated += 1
+            else:
+                self.stats.kept += 1
+                if not can_move(tensor):
+                    return StayingTensor(tensor)
+                offloaded = OffloadedTensor(tensor)
+                if offloaded.bytes < self._minimum_bytes:
+                    return StayingTensor(tensor)
+                self._known[id(tensor)] = offloaded
+            inputs.add(offloaded)
+            self._newest = weakref.ref(inputs)
+            return _Reference(offloaded, inputs, len(inputs.tensors))
+
+    def _send(self, tensors: Sequence[OffloadedTensor], most: int) -> None:
+        for offloaded in tensors:
+            if offloaded.host_copy is not None or offloaded.source is None or offloaded.stays:
+                continue  # an earlier block's as well
+            self._wait_for(most - 1)
+            offloaded.host_copy = self.transport.put(offloaded.source)
+            if offloaded.host_copy is None:
+                offloaded.stays = True
+                self.stats.no_room += 1
+                continue
+            self._copying.append(weakref.ref(offloaded))
+            self.stats.kept -= 1
+            self.stats.tensors += 1
+            self.stats.bytes += offloaded.bytes
+            self.stats.peak_in_flight = max(self.stats.peak_in_flight, len(self._copying))
+
+    def _wait_for(self, most: int, needed: Sequence[OffloadedTensor] = ()) -> None:
+        """Wait for the oldest in flight until at most so many are left, apart from those `needed` here soon."""
+        copying = [offloaded for reference in self._copying if (offloaded := reference()) is not None]
+        waited = [offloaded for offloaded in copying if offloaded not in needed][: max(len(copying) - most, 0)]
+        # Before one of them fails: the next step must not fail for it again.
+        self._copying = deque(weakref.ref(offloaded) for offloaded in copying if offloaded not in waited)
+        for offloaded in waited:
+            self.transport.finish(offloaded.host_copy)
+            # A source that was written to during its copy stays, so that the backward sees it and raises.
+            if not offloaded.modified():
+                offloaded.source, offloaded.aliases = None, ()
+
+    def _unpack(self, saved: StayingTensor | _Reference) -> Tensor:
+        return saved.tensor() if isinstance(saved, StayingTensor) else self.fetch(saved)
+
+    def fetch(self, saved: _Reference) -> Tensor:
+        """What was moved, on its device, and what the backward is expected to need next on its way there."""
+        with self._lock, torch.no_grad():
+            following = self._following(saved)
+            self._wait_for(0, [saved.offloaded, *following])
+            tensor = self._fetch(saved.offloaded)
+            if saved.offloaded in following and saved.offloaded.source is None:
+                saved.offloaded.ready = tensor
+            self._prefetch(following)
+            return saved.offloaded.view.restore(tensor)
+
+    def _following(self, saved: _Reference) -> list[OffloadedTensor]:
+        """What the backward is expected to need next: the other inputs of this call, and those of the next one."""
+        inputs = saved.inputs
+        inputs.step.begin_backward(inputs.number)
+        if inputs.step.is_whole():
+            self._order = tuple(inputs.step.order)
+        return [*inputs.tensors[saved.place :], *inputs.step.after(inputs.number, self._order)]
+
+    def _fetch(self, offloaded: OffloadedTensor) -> Tensor:
+        if offloaded.modified():
+            raise ModifiedTensorError(modified_message(offloaded.view.size))
+        if offloaded.source is not None:
+            return offloaded.source
+        if offloaded.ready is not None:
+            tensor, offloaded.ready = offloaded.ready, None
+            return tensor
+        self.stats.fetched += 1
+        self.stats.prefetched += offloaded.device_copy is not None
+        if offloaded.device_copy is None:
+            offloaded.device_copy = self.transport.start(offloaded.host_copy)
+        tensor = self.transport.get(offloaded.device_copy)
+        offloaded.device_copy = None
+        return tensor
+
+    def _prefetch(self, wanted: Sequence[OffloadedTensor]) -> None:
+        """Start to copy back what is wanted; what was fetched ahead and is not wanted now gives way."""
+        returning = [each for reference in self._returning if (each := reference()) is not None]
+        returning = [offloaded for offloaded in returning if offloaded.device_copy is not None]
+        for offloaded in wanted:
+            if offloaded.source is not None or offloaded.device_copy is not None or offloaded.ready is not None:
+                continue
+            unwanted = [other for other in returning if other not in wanted]
+            if len(returning) >= self._in_flight and unwanted:
+                unwanted[0].device_copy = None
+                returning.remove(unwanted[0])
+            if len(returning) >= self._in_flight:
+                break
+            offloaded.device_copy = self.transport.start(offloaded.host_copy)
+            returning.append(offloaded)
+            self.stats.peak_returning = max(self.stats.peak_returning, len(returning))
+        self._returning = deque(map(weakref.ref, returning))
+
+
+def keep_result(result: Tensor, aliases: Sequence[Tensor] = ()) -> MovedResult | None:
+    """Move a result of a block along with its inputs: of the call whose `Offloader.saving` runs this.
+
+    `result` is a tensor of any shape and dtype, outside of the graph; the caller gives up what it has of that memory.
+    `aliases` are tensors of the same memory with counts of writes of their own. None where the result stays: it is
+    small or not strided, or no call is running.
+    """
+    call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
+    if call is None or not is_dense(result):
+        return None
+    return call[0].keep(result, aliases, call[1])
+
+
+def share_result(result: Tensor, aliases: Sequence[Tensor], returned: Tensor) -> MovedResult | None:
+    """Let a result of a block leave as an input of the block that gets it, if any: once for both.
+
+    As `keep_result`, for a result whose memory the block returns, as the tensor `returned`. None where that is another
+    view of it.
+    """
+    call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
+    if call is None or not can_move(result) or not is_same_view(returned, result):
+        return None
+    return call[0].share(result, aliases, call[1], returned)
+
+
+_SAVING = threading.local()
+"""The innermost `saving` of a thread: its offloader, and the inputs of its call."""
+
+
+def _none() -> None:
+    return None
+
+
+def _offloader(transport: Transport, minimum_bytes: int, in_flight: int) -> Offloader:
+    return Offloader(transport, minimum_bytes=minimum_bytes, in_flight=in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What autograd keeps for a tensor that moves; `place` is that of the next one among the inputs."""
+
+    offloaded: OffloadedTensor
+    inputs: CallInputs
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedResult:
+    """A result of a block that an offloader keeps."""
+
+    _offloader: Offloader
+    _reference: _Reference
+
+    def tensor(self) -> Tensor:
+        """The result, on its device. Raises ModifiedTensorError where it was written before it had left."""
+        return self._offloader.fetch(self._reference)
+
+    def is_written(self) -> bool:
+        """Whether it was written before it had left."""
+        return self._reference.offloaded.modified()

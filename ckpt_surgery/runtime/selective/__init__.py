@@ -1,0 +1,1 @@
+"""What `save` keeps of a block, so that its recompute does not run that again."""

@@ -1,0 +1,372 @@
+"""What a policy keeps of one call of a block: results of operators, noted in the forward and given in the recompute.
+
+Torch's own selective checkpointing gives a result once, leaves operators that write in place where they are, and does
+not let generators go on behind what it did not run again. Here
+
+1. a result may be given again: to a second backward, and to the further runs of the self-check;
+2. what draws in place, as dropout does on a CPU, is kept by its values;
+3. after a kept operator that draws, the generators stand where the forward left them;
+4. an operator that gets other shapes or numbers than in the forward, or whose result was written since, is refused by
+   name, and the self-check compares what it is given: what is kept would hide that something else was made before it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.offloader import MovedResult, keep_result, share_result
+from ckpt_surgery.runtime.selective.flops import flops_of
+from ckpt_surgery.runtime.selective.policies import (
+    ROUTER,
+    Choice,
+    OperatorRole,
+    Selector,
+    draws,
+    in_words,
+    is_mutable,
+    operator_name,
+    written_arguments,
+)
+from ckpt_surgery.runtime.selective.save_policy import CallCounts, SavePolicy
+from ckpt_surgery.runtime.tools.rng import TorchStates, set_torch_states, torch_states
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, version
+
+_ALIASING = "aten::_unsafe_view"
+"""What makes a tensor of the same memory with a count of writes of its own."""
+_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
+"""How many arguments are only read, of operators that write others although their schema doesn't say so."""
+
+
+@dataclass(slots=True)
+class _Result:
+    """What one operator made in the forward: `value` is what it returned, with its tensors, where that is kept.
+
+    `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
+    it; `states` the generators after it, where it drew;
+    `generator` one that it was given. With `copied` the value is a copy; with `in_place` that of the argument that the
+    operator wrote. `aliases` are tensors of the same memory that have a count of writes of their own.
+    """
+
+    operator: Any
+    form: tuple[Any, ...]
+    choices: Sequence[Choice] = ()
+    flops: int = 0
+    kept: bool = False
+    value: Any = None  # with a MovedResult in place of each tensor that has left the device
+    versions: tuple[int, ...] = ()
+    aliases: list[Tensor] = field(default_factory=list)
+    copied: bool = False
+    in_place: bool = False
+    states: TorchStates | None = None
+    generator: tuple[torch.Generator, Tensor] | None = None
+
+    def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
+        self.kept = True
+        self.in_place = is_mutable(self.operator)
+        self.copied = copied or self.in_place
+        self.value = tree_map(_copy if self.copied else _alias, args[0] if self.in_place else result)
+        self.versions = tuple(map(version, self.tensors()))
+
+    def watch(self, alias: Tensor) -> None:
+        """Also refuse what is kept where somebody writes this tensor, which has its memory."""
+        self.aliases.append(_alias(alias))
+        self.versions = (*self.versions, version(alias))
+
+    def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
+        """Let leave the device what can; without `moves` only what leaves anyway, of what the block returns by memory.
+
+        Nothing of it may have been written so far.
+        """
+
+        def moved(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            output = returned.get(_memory(leaf)[0])
+            kept = None if output is None else share_result(leaf, self.aliases, output)
+            if kept is None and moves:
+                kept = keep_result(leaf, self.aliases)
+            return leaf if kept is None else kept
+
+        self.value = tree_map(moved, self.value)
+        if not self.tensors():
+            self.aliases = []
+        self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
+
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
+
+    def is_written(self) -> bool:
+        """Whether somebody has written what is kept."""
+        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedResult)):
+            return True
+        return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
+
+    def given(self, args: tuple[Any, ...]) -> Any:
+        """What the operator returned, for a run in which it need not run."""
+        if self.states is not None:
+            set_torch_states(self.states)
+        if self.generator is not None:
+            self.generator[0].set_state(self.generator[1])
+        if self.in_place:
+            return args[0].copy_(_returned(self.value))
+        return tree_map(_copy if self.copied else _alias, self.value)
+
+
+@dataclass(slots=True)
+class _Score:
+    """A result that a router may choose by, and the tensor while it is alive."""
+
+    result: _Result
+    tensor: weakref.ref[Tensor]
+    version: int
+
+
+class KeptResults:
+    """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages.
+
+    `show` is given what operators get whose results are kept, in each run of the block. With `moves` what is
+    kept goes where the inputs of the block go.
+    """
+
+    def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
+        self._policy = policy
+        self._moves = moves
+        self._block = block
+        self._place = place
+        self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
+        self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
+        self._results: dict[Any, list[_Result]] = {}
+        self._storages: dict[int, _Result] = {}
+        self._ended = False
+
+    def forward(self) -> TorchDispatchMode:
+        """In a `with` of it, the forward is run, and results are kept."""
+        self._policy.begin(self._block)
+        return _Keeping(self)
+
+    def recompute(self) -> TorchDispatchMode:
+        """In a `with` of it, the block is run again with what was kept. Raises SurgeryError as `SavePolicy` does."""
+        if self._ended:
+            self._policy.recomputed()
+        return _Giving(self)
+
+    def end(self, outputs: Iterable[Tensor]) -> None:
+        """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.
+
+        `outputs` are the tensors that the block returns.
+        """
+        self._ended = True
+        returned = {_memory(tensor)[0]: tensor for tensor in outputs}
+        counts, kept = CallCounts(self._block), []
+        for result in (each for results in self._results.values() for each in results):
+            self._check_written(result)
+            if not result.kept:
+                continue
+            memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
+            counts.note(result.choices, result.operator, memory=memory, flops=result.flops)
+            kept.append(result)
+        if kept:
+            self._policy.note(counts)
+            weakref.finalize(self, self._policy.dropped, counts).atexit = False
+        for result in kept:
+            result.move(returned, moves=self._moves)
+
+    def note(
+        self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> _Result:
+        """Note that an operator has run; what it made is not kept yet."""
+        noted = _Result(operator, _form(args))
+        if self._policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
+            devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+            noted.states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
+        if (generator := kwargs.get("generator")) is not None:
+            noted.generator = generator, generator.get_state()
+        self._results.setdefault(operator, []).append(noted)
+        return noted
+
+    def keep(
+        self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+    ) -> None:
+        """Keep what an operator made with so many operations, because of these choices."""
+        if noted.kept:
+            return
+        copied = any(choice.name == ROUTER for choice in choices)  # they are small, and many models write them
+        noted.keep(result, args, copied=copied)
+        noted.choices, noted.flops = choices, flops
+        self._show(noted, args)
+        self._storages |= dict.fromkeys((_memory(tensor)[0] for tensor in noted.tensors()), noted)
+
+    def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
+        self._policy.ran(operator)
+        if not self._storages:
+            return
+        if is_mutable(operator):
+            for written in written_arguments(operator, args, kwargs):
+                if isinstance(written, Tensor) and (noted := self._storages.get(_memory(written)[0])):
+                    raise self._written(noted, in_words(operator_name(operator)))
+        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(_memory(args[0])[0])):
+            noted.watch(result)
+
+    def expected(self, operator: Any, place: int, args: tuple[Any, ...]) -> _Result:
+        """What the forward noted of an operator that runs again. Raises SurgeryError where it is another call."""
+        results = self._results.get(operator, [])
+        if place >= len(results) or results[place].form != _form(args):
+            raise SurgeryError(
+                f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
+                "it depends on something that has changed since; leave the block out, or save without it"
+            )
+        self._check_written(results[place])
+        self._show(results[place], args)
+        return results[place]
+
+    def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
+        """What a router chooses by may differ, and what an operator only writes has no values yet."""
+        if result.kept and not result.copied:
+            read = args[: _READ.get(operator_name(result.operator))]
+            self.show(leaf for leaf in tree_leaves(read) if isinstance(leaf, Tensor))
+
+    def _check_written(self, result: _Result) -> None:
+        if result.is_written():
+            raise self._written(result, "something")
+
+    def _written(self, result: _Result, writer: str) -> SurgeryError:
+        name = in_words(operator_name(result.operator))
+        return SurgeryError(
+            f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
+            f"make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
+        )
+
+    def role(self, operator: Any) -> OperatorRole | None:
+        """What an operator is to the policy."""
+        return self._policy.role(operator)
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
+    """A mode that compiled parts of a block leave alone, as they do torch's selective checkpointing."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, kept: KeptResults) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = kept
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether the compiler may work under this mode."""
+        return True
+
+
+class _Keeping(_Mode):  # type: ignore[no-untyped-call]
+    """Runs the operators of a forward, and keeps what the policy chooses."""
+
+    def __init__(self, kept: KeptResults) -> None:
+        super().__init__(kept)
+        self._selector = Selector()
+        self._scores: list[_Score] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._kept.recomputing:
+            return result
+        self._kept.passed(func, args, kwargs, result)
+        role = self._kept.role(func)
+        if role is None:
+            return result
+        noted = self._kept.note(role, func, args, kwargs, result)
+        if chosen := self._selector.chosen(func, role, args, kwargs, result):
+            self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
+            if role.picks:
+                self._keep_scores(chosen, args[0])
+        elif role.score_of is not None:
+            self._scores.append(_Score(noted, weakref.ref(result), version(result)))
+        return result
+
+    def _keep_scores(self, choices: Sequence[Choice], chosen_by: Tensor) -> None:
+        """Keep the scores that a router has just chosen by, so that it weighs by them too."""
+        for score in self._scores:
+            tensor = score.tensor()
+            if tensor is not None and tensor.numel() == chosen_by.numel() and version(tensor) == score.version:
+                self._kept.keep(score.result, choices, tensor, ())
+        self._scores.clear()
+
+
+class _Giving(_Mode):  # type: ignore[no-untyped-call]
+    """Gives the operators of a recompute what was kept, and runs the others."""
+
+    def __init__(self, kept: KeptResults) -> None:
+        super().__init__(kept)
+        self._places: Counter[Any] = Counter()
+
+    def __enter__(self) -> Any:
+        self._kept.recomputing += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self._kept.recomputing -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if self._kept.role(func) is None:
+            return func(*args, **(kwargs or {}))
+        expected = self._kept.expected(func, self._places[func], args)
+        self._places[func] += 1
+        return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
+
+
+def _returned(value: Any) -> Any:
+    return value.tensor() if isinstance(value, MovedResult) else value
+
+
+def _alias(value: Any) -> Any:
+    """A tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    value = _returned(value)
+    if not isinstance(value, Tensor):
+        return value
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):  # it keeps the count
+        return value.detach()
+
+
+def _copy(value: Any) -> Any:
+    value = _returned(value)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([leaf.shape if isinstance(leaf, Tensor) else _comparable(leaf) for leaf in tree_leaves(args)])
+
+
+def _comparable(value: Any) -> Any:
+    """A number that equals itself, also where it is NaN; nothing of what is no number."""
+    return repr(value) if isinstance(value, (bool, int, float, complex)) else None
+
+
+def _show_nobody(tensors: Iterable[Tensor]) -> None:
+    """Where no check compares."""
+
+
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """What tells the memory of a tensor from others while it is alive, and its bytes; of a DTensor, on this rank.
+
+    What has no memory of one piece counts by its elements.
+    """
+    local = next(inner_tensors(tensor))
+    if local.layout != torch.strided:
+        return id(tensor), local.numel() * local.element_size()
+    storage = local.untyped_storage()
+    return storage._cdata, storage.nbytes()

@@ -1,0 +1,189 @@
+"""What the option `save` of a surgery chooses, and what it has kept in a step. `kept_results` keeps it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.selective.policies import (
+    RANDOM,
+    Choice,
+    OperatorRole,
+    choices_of,
+    in_words,
+    operator_name,
+    role_of,
+)
+from ckpt_surgery.text import listed
+
+_QUESTIONS = "prim"
+"""The namespace of what asks a tensor without data for its device and the like."""
+
+
+@dataclass(slots=True)
+class KeptCount:
+    """How many results of one operator were kept, their bytes, and the work of making them again."""
+
+    results: int = 0
+    bytes: int = 0
+    flops: int = 0
+
+
+class CallCounts:
+    """What one call of a block keeps, by text of `save` and name of an operator; `bytes` and `flops` of all together.
+
+    Memory that two results share counts once.
+    """
+
+    def __init__(self, block: str) -> None:
+        self.block = block
+        self.kept: dict[tuple[str, str], KeptCount] = {}
+        self.bytes = 0
+        self.flops = 0
+        self._counted: dict[str, set[Any]] = {}
+
+    def note(self, choices: Sequence[Choice], operator: Any, *, memory: Mapping[Any, int], flops: int) -> None:
+        """Note a result, made with so many operations, that these choices keep.
+
+        `memory` are the bytes of what it adds, by what tells that from other memory while the call is noted.
+        """
+        for choice in choices:
+            entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
+            entry.results += 1
+            entry.bytes += self._new_bytes(choice.text, memory)
+            entry.flops += flops
+        self.flops += flops
+        self.bytes += self._new_bytes("", memory)
+
+    def end(self) -> None:
+        """Note that all of the call is noted."""
+        self._counted.clear()
+
+    def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
+        """The bytes of what has not been counted for a text yet, or for the block."""
+        counted = self._counted.setdefault(text, set())
+        new = memory.keys() - counted
+        counted |= new
+        return sum(memory[key] for key in new)
+
+
+@dataclass
+class SavePolicy:
+    """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
+
+    `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
+    what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
+    given up before the backward does not count either.
+    """
+
+    save: tuple[str, ...]
+    preserve_rng_state: bool
+    blocks: str = "*"
+    _calls: list[CallCounts] = field(default_factory=list, repr=False)
+    _run: Counter[str] = field(default_factory=Counter)
+    _waiting: set[str] = field(default_factory=set)
+    _matched: set[str] = field(default_factory=set)
+    _recomputed: bool = False
+    _roles: dict[Any, OperatorRole | None] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._choices = choices_of(self.save)
+        keeps_all = any(choice.name == RANDOM and choice.every == 1 for choice in self._choices)
+        self.restores_generators = self.preserve_rng_state and not keeps_all
+
+    def __getstate__(self) -> dict[str, Any]:
+        calls = self._calls if self._recomputed else []  # a copy has no forward that waits for its backward
+        return {**vars(self), "_roles": {}, "_calls": calls}
+
+    @property
+    def kept(self) -> dict[tuple[str, str], KeptCount]:
+        """What is kept, by text of `save` and name of an operator."""
+        totals: dict[tuple[str, str], KeptCount] = {}
+        for call in self._calls:
+            for key, count in call.kept.items():
+                total = totals.setdefault(key, KeptCount())
+                total.results += count.results
+                total.bytes += count.bytes
+                total.flops += count.flops
+        return totals
+
+    @property
+    def bytes(self) -> Counter[str]:
+        """The bytes of what is kept, by name of a block."""
+        totals: Counter[str] = Counter()
+        for call in self._calls:
+            totals[call.block] += call.bytes
+        return totals
+
+    @property
+    def flops(self) -> Counter[str]:
+        """The floating-point operations that recomputes do less, by name of a block."""
+        totals: Counter[str] = Counter()
+        for call in self._calls:
+            totals[call.block] += call.flops
+        return totals
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """The texts of `save` that have matched nothing so far."""
+        return tuple(text for text in self.save if text not in self._matched)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a block has run under this policy."""
+        return bool(self._run)
+
+    def expect(self, blocks: Iterable[str]) -> None:
+        """Say which blocks run under this policy: once they all have, a name that matches nothing is an error."""
+        self._waiting = set(blocks)
+
+    def role(self, operator: Any) -> OperatorRole | None:
+        """What an operator is to this policy."""
+        try:
+            return self._roles[operator]
+        except KeyError:
+            return self._roles.setdefault(operator, role_of(operator, self._choices))
+
+    def left_out(self, block: str) -> None:
+        """Note that a block runs without checkpointing: whether a name matches is known without it."""
+        self._waiting.discard(block)
+
+    def begin(self, block: str) -> None:
+        """Note that a block runs for the first time, in this step or another."""
+        if self._recomputed:
+            self._recomputed = False
+            self._calls.clear()
+        self._waiting.discard(block)
+
+    def ran(self, operator: Any) -> None:
+        """Note an operator for the error that lists them, while that may still be raised."""
+        wanted = self._waiting or len(self._matched) < len(self.save)
+        if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
+            self._run[operator_name(operator)] += 1
+
+    def note(self, call: CallCounts) -> None:
+        """Note what a call of a block keeps."""
+        call.end()
+        self._matched |= {text for text, _ in call.kept}
+        self._calls.append(call)
+
+    def dropped(self, call: CallCounts) -> None:
+        """Note that what a call kept is gone: no backward has used it where none has begun."""
+        if not self._recomputed and call in self._calls:
+            self._calls.remove(call)
+
+    def recomputed(self) -> None:
+        """Note a recompute. Raises SurgeryError where every block has run, and a name has matched nothing."""
+        self._recomputed = True
+        if self._waiting or not self.unmatched:
+            return
+        names = listed([repr(text) for text in self.unmatched])
+        which = "the blocks" if self.blocks == "*" else f"the blocks of {self.blocks!r}"
+        operators = ", ".join(f"{in_words(name)} ({number})" for name, number in self._run.most_common())
+        raise SurgeryError(
+            f"save names {names}, and {which} run nothing of the kind: leave that out, or name operators that they "
+            f"run: {operators}"
+        )

@@ -1,0 +1,428 @@
+"""The self-check of one call: what its recompute makes is held against what its forward made.
+
+Compared are the tensors that decide the gradients: those that the operators save, in their order, where the forward
+runs with gradients; and otherwise the tensors that the block returns, leaves behind and rounds: a block that rounds
+with the gradient of the identity returns the same in spite of drift. Nothing is held but a few sums of each.
+
+Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
+some more times: what differs between recomputes is noise, and what is far above it is not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointError
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.rounding import RoundedOperands
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
+from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
+from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
+from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
+from ckpt_surgery.text import one_line
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
+SEES_SAVED_TENSORS = _top_hooks is not None
+"""Whether the tensors that operators save can be seen beside torch's checkpointing, which sees them too."""
+
+_NOISE = 8.0
+"""What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
+_RECENT = 4
+"""How many tensors are held while a block runs, so that none is summed twice in a row."""
+_MORE_RUNS = 3, 6
+"""How often a block is run again where bits differ, and once more before it is refused: noise can be little by chance.
+"""
+_MOST_NOISE = 0.05
+"""The share of a tensor's magnitude that is noise in no dtype."""
+_FEW_ROUNDINGS = 64.0
+"""What kernels with and without gradient may be apart, in units of the dtype's rounding."""
+_MOST_ROUNDINGS = 1000.0
+"""The same in units of the dtype's rounding."""
+
+_RANDOM_STATES = (torch.uint64, torch.int64)
+
+Run = Callable[[], Sequence[Tensor]]
+"""Runs a block, and returns the results to compare: none where what is saved is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor, held so that its memory is not another's, where it lies, and its print."""
+
+    tensor: Tensor
+    place: Any
+    print: Fingerprint | None
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What one run of a block made: the prints of its tensors, in their order, and the indices that it chose."""
+
+    prints: list[Fingerprint | None] = field(default_factory=list)
+    recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """The tensors seen last: operators often save the same one as those before them."""
+    choices: list[Tensor] = field(default_factory=list)
+    expected: Sequence[Fingerprint | None] = ()
+    """The prints of the run that this is held against."""
+    rounded: int = 0
+    """How many of the prints, the first ones, are of tensors that were rounded."""
+
+    def add(self, tensor: Tensor) -> Fingerprint | None:
+        """Note a tensor; its print."""
+        place = len(self.prints)
+        self.prints.append(fingerprint(tensor, self.expected[place] if place < len(self.expected) else None))
+        return self.prints[-1]
+
+    def round(self, tensor: Tensor) -> None:
+        """Note a tensor that is about to be rounded."""
+        self.add(tensor)
+        self.rounded += 1
+
+    def forget_rounded(self) -> None:
+        """Leave the prints of the results alone."""
+        del self.prints[: self.rounded]
+        self.rounded = 0
+
+
+@dataclass(slots=True)
+class _CloseTrace(_Trace):
+    """A trace that also has the magnitude of each tensor, and where it was saved; for errors, for it is slow."""
+
+    magnitudes: list[float] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+class SelfCheck:
+    """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
+
+    __slots__ = ("_block", "_first", "_note_now", "_place", "_routes", "_saved")
+
+    def __init__(self, place: str, block: nn.Module) -> None:
+        self._place = place
+        self._block = block
+        self._saved = False
+        self._routes = has_router(block)
+        self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
+        self._first = _Trace()
+
+    @contextmanager
+    def forward(self, *, saved: bool) -> Iterator[None]:
+        """Note what the forward inside chooses and, with `saved`, what its operators save; else give `results`."""
+        self._saved = saved
+        with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
+            yield
+        self._first.recent.clear()
+
+    def given(self, tensors: Iterable[Tensor]) -> None:
+        """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it.
+
+        Parameters too: where one was written past its count of writes, only that result told.
+        """
+        if (note := self._note_now) is not None:
+            for tensor in tensors:
+                note(tensor.detach() if is_plain(tensor) else tensor)
+
+    def rounded(self, tensor: Tensor) -> None:
+        """Note a tensor that the forward is about to round; of a forward whose results are compared."""
+        self._first.round(tensor)
+
+    def results(self, results: Iterable[Tensor]) -> None:
+        """Note what the forward returned."""
+        self._first.prints += map(fingerprint, results)
+
+    def recompute(self, run: Run, once_more: Run, names: Sequence[str] = ()) -> None:
+        """Run a recompute, and compare it with the forward.
+
+        `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
+        of the results. Raises SurgeryError where the recompute made something else than the forward.
+        """
+        trace = _Trace(expected=self._first.prints)
+        rounded: list[float] = []
+        generators = torch_states(_devices(self._first.prints))
+
+        def note_rounded(tensor: Tensor) -> None:
+            trace.round(tensor)
+            rounded.append(magnitude(tensor))
+
+        def compare(results: Sequence[Tensor], *, complete: bool) -> None:
+            if self._first.rounded != len(rounded):  # kernels with and without gradient may round in other places
+                self._first.forget_rounded()
+                trace.forget_rounded()
+                rounded.clear()
+            first, again = self._first.prints, trace.prints
+            if _equal(first, again) and (not complete or len(again) >= len(first)):
+                return
+            if self._saved or not _only_rounds(first, again, [*rounded, *map(magnitude, results)]):
+                self._judge(trace, lambda: self._look_closely(once_more, names, generators))
+
+        try:
+            noting = self._saved_tensors(lambda tensor: self._note(trace, tensor))
+            with self._choices(trace), self._rounded_tensors(note_rounded), noting:
+                results = run()
+                for result in results:
+                    trace.add(result)
+        except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
+            if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
+                compare((), complete=False)
+            raise
+        compare(results, complete=True)
+
+    def _note(self, trace: _Trace, tensor: Tensor) -> None:
+        """Note a tensor that an operator saves."""
+        # Parameters are watched by their count of writes. What nobody may have set differs from run to run.
+        if is_parameter(tensor) or _may_be_unset(tensor, self._block):
+            trace.prints.append(placeholder(tensor))
+            return
+        place = _place(tensor)
+        seen = next((seen.print for seen in trace.recent if seen.place == place), None)
+        if seen is not None:
+            trace.prints.append(seen)
+            return
+        made = trace.add(tensor)
+        if place is not None:
+            trace.recent.append(_Seen(tensor.detach(), place, made))
+
+    @contextmanager
+    def _choices(self, trace: _Trace) -> Iterator[None]:
+        if not self._routes:
+            yield
+            return
+        record = RoutingRecord()
+        try:
+            with record:
+                yield
+        finally:
+            trace.choices += record.choices
+
+    def _rounded_tensors(self, note: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
+        return RoundedOperands(note) if self._first.rounded else nullcontext()
+
+    @contextmanager
+    def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
+        """Show `note` each tensor that an operator saves inside, and with `passed_on` also torch's checkpointing."""
+        hooks = _top_hooks(True) if self._saved and _top_hooks is not None else None
+        if hooks is None:
+            yield
+            return
+        pack, unpack = hooks if passed_on else (Tensor.detach, _itself)
+
+        def noting(tensor: Tensor) -> Any:
+            note(tensor)
+            return pack(tensor)
+
+        def unpacking(packed: Any) -> Any:
+            try:
+                return unpack(packed)
+            except CheckpointError as error:
+                raise SurgeryError(
+                    f"{self._place} cannot be recomputed: torch's checkpointing ended its backward with "
+                    f'"{one_line(error)}"; leave the block out'
+                ) from error
+
+        # compiled parts of a block would be compiled together with the check
+        hidden: Callable[[Tensor], Any] = torch.compiler.disable(noting)  # type: ignore[no-untyped-call]
+        outer, self._note_now = self._note_now, note
+        try:
+            with saved_tensors_hooks(hidden, unpacking):
+                yield
+        finally:
+            self._note_now = outer
+
+    def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
+        """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
+        trace = _CloseTrace()
+        inside: list[str] = []
+
+        def place(tensor: Tensor) -> None:
+            trace.magnitudes.append(magnitude(tensor))
+            trace.names.append(inside[-1] if inside else "")
+
+        def note(tensor: Tensor) -> None:
+            self._note(trace, tensor)
+            place(tensor)
+
+        def note_rounded(tensor: Tensor) -> None:
+            trace.round(tensor)
+            place(tensor)
+
+        with ExitStack() as stack:
+            for name, module in self._block.named_modules():
+                if isinstance(module, torch.jit.ScriptModule):  # has no hooks of Python
+                    continue
+                stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
+                stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
+            stack.enter_context(torch_states_kept(generators))
+            stack.enter_context(self._rounded_tensors(note_rounded))
+            stack.enter_context(self._saved_tensors(note, passed_on=False))
+            with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
+                results = once_more()
+                trace.prints += map(fingerprint, results)
+                trace.magnitudes += map(magnitude, results)
+                trace.names += names
+        return trace
+
+    def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace]) -> None:
+        """Raise SurgeryError, unless what differs is noise."""
+        first = self._first.prints
+        routed = rerouted(self._first.choices, again.choices)
+        more: list[_CloseTrace] = []
+        for runs in _MORE_RUNS:
+            more += [look_closely() for _ in range(runs)]
+            repeatable = all(_equal(again.prints, trace.prints) for trace in more)
+            if routed is None and (not repeatable or not self._saved) and _is_noise(first, again.prints, more):
+                return
+            if routed is not None or repeatable:
+                break
+        raise SurgeryError(
+            f"the recompute of {self._place} made something else than its forward: "
+            f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"
+        )
+
+
+def on_accelerator(block: nn.Module) -> bool:
+    """Whether a block runs elsewhere than on a CPU."""
+    parameter = next(block.parameters(), None)
+    return parameter is not None and parameter.device.type != "cpu"
+
+
+def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
+    """Whether a tensor has the form of those that kernels save without having set them.
+
+    cuDNN and oneDNN save room for notes of their own, bytes in one dimension. On an accelerator attention saves the
+    state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash attention), or of
+    int64, on the CPU even (memory-efficient attention, the package flash_attn).
+
+    What is computed with them is compared.
+    """
+    if tensor.dtype in _RANDOM_STATES:
+        return tensor.dim() <= 1 and tensor.numel() in (1, 2) and on_accelerator(block)
+    return tensor.dtype is torch.uint8 and tensor.dim() == 1
+
+
+def _place(tensor: Tensor) -> Any:
+    """Equal for tensors of the same elements while both are alive; None where that cannot be told."""
+    if type(tensor) is not Tensor or tensor.layout != torch.strided:
+        return None
+    bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
+    return tensor.shape, tensor.stride(), bits
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _entering(inside: list[str], name: str) -> Callable[..., None]:
+    return lambda *_: inside.append(name)
+
+
+def _leaving(inside: list[str]) -> Callable[..., None]:
+    def leave(*_: Any) -> None:
+        del inside[-1:]
+
+    return leave
+
+
+def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
+    return {each.bits.device for each in prints if each is not None and each.bits.device.type != "cpu"}
+
+
+def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
+    """Whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
+    pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
+    if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
+        return False
+    with unseen():
+        return all(
+            torch.equal(
+                torch.stack([a.bits for a, _ in pairs if a.bits.device == device]),
+                torch.stack([b.bits for _, b in pairs if b.bits.device == device]),
+            )
+            for device in {a.bits.device for a, _ in pairs}
+        )
+
+
+def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
+    return not _equal([a], [b])
+
+
+def _only_rounds(
+    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], sizes: Sequence[float]
+) -> bool:
+    """Whether results differ by rounding alone: kernels that need no gradient may round otherwise."""
+    return len(first) == len(again) and all(
+        a is not None and _share(a, b, size) <= _rounding(a.dtype, _FEW_ROUNDINGS)
+        for a, b, size in zip(first, again, sizes, strict=True)
+        if _differ(a, b)
+    )
+
+
+def _is_noise(
+    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[_CloseTrace]
+) -> bool:
+    """Whether what differs between forward and recompute is of the size of what differs between recomputes."""
+    if any(len(trace.prints) < len(again) for trace in more):
+        return False
+    sizes = more[0].magnitudes
+    noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
+    return all(
+        a is not None and _share(a, b, size) <= min(_NOISE * noise, _rounding(a.dtype, _MOST_ROUNDINGS))
+        for a, b, size in zip(first, again, sizes, strict=False)
+        if _differ(a, b)
+    )
+
+
+def _rounding(dtype: torch.dtype, number: float) -> float:
+    """What so many roundings of a dtype are as a share of a magnitude, at most the largest noise; 0 for integers."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return min(_MOST_NOISE, number * torch.finfo(dtype).eps)
+
+
+def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
+    """How far two tensors are apart, as a share of their magnitude; infinite where that cannot be said."""
+    if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
+        return 0.0 if not _differ(a, b) else float("inf")
+    apart = abs(float(a.values) - float(b.values))
+    return apart / size if size > 0 and apart == apart else float("inf")
+
+
+def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> str:
+    """The first tensor that differs, in words."""
+    pairs = enumerate(zip(first, again, strict=False))
+    place, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
+    name = third.names[place] if place < len(third.names) else ""
+    where = f" in {name}" if name else ""
+    if a is None or b is None:
+        return f"{len(again)} tensors of the {len(first)} that the forward saved"
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return f"a tensor of {_form(b)}{where} in place of one of {_form(a)}"
+    size = third.magnitudes[place] if place < len(third.magnitudes) else 0.0
+    share = _share(a, b, size)
+    apart = f"is off by about {share:.1g} of its magnitude" if 0 < share < float("inf") else "has other values"
+    return f"a tensor of {_form(a)}{where} {apart}"
+
+
+def _form(tensor: Fingerprint) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _cause(routed: tuple[int, int] | None, *, repeatable: bool) -> str:
+    if routed is not None:
+        return (
+            f"the recompute routed {routed[0]} of {routed[1]} tokens to other experts: keep the precision and the "
+            "kernels before the router as they were in the forward, or leave the block out"
+        )
+    if repeatable:
+        return (
+            "it depends on something that has changed since the forward: keep that as it was until the backward, pass "
+            "it as an argument, or leave the block out"
+        )
+    return "it makes something else each time: pass what it draws or reads as an argument, or leave the block out"

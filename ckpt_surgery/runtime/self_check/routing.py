@@ -1,0 +1,53 @@
+"""Which experts a block chose for its tokens, so that a recompute that chooses others is told as such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ckpt_surgery.runtime.tools.tensors import unseen
+
+_CHOICES = ("topk", "argmax", "multinomial", "sort", "argsort")
+_ROUTERS = ("router", "gate", "experts")
+
+
+def has_router(block: nn.Module) -> bool:
+    """Whether a block sends its tokens to experts, by the names of its modules."""
+    return any(name.rpartition(".")[2] in _ROUTERS for name, _ in block.named_modules())
+
+
+class RoutingRecord(TorchFunctionMode):
+    """Notes the indices that functions choose inside its `with`; only their own memory is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choices: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _CHOICES:
+            indices = result if isinstance(result, Tensor) else result[1]
+            if indices.dtype == torch.int64 and indices.dim() > 0:
+                self.choices.append(indices.detach().to(torch.uint8))  # modulo 256: experts are few
+        return result
+
+
+def rerouted(first: list[Tensor], again: list[Tensor]) -> tuple[int, int] | None:
+    """How many tokens of how many went to other experts the second time; None where no choice differs.
+
+    A choice is of shape (..., tokens, experts chosen), or (tokens,) for one expert each.
+    """
+    for ours, theirs in zip(first, again, strict=False):
+        if ours.shape != theirs.shape:
+            return None
+        with unseen():
+            differs = (ours != theirs).reshape(-1, ours.shape[-1] if ours.dim() > 1 else 1).any(1)
+            if bool(differs.any()):
+                return int(differs.sum()), differs.numel()
+    return None

@@ -1,0 +1,128 @@
+"""The function that checkpoints a block: torch's, with the options of a surgery."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
+from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+from ckpt_surgery.runtime.tools.rng import generator_state
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Called like `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it as they are.
+
+    It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` are the operators
+    whose results those blocks keep on which this one lies.
+    """
+
+    options: SurgeryOptions
+    offloader: Offloader | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    save: tuple[str, ...] | None = None
+    _warned: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, options: SurgeryOptions) -> Checkpointing:
+        """The function for these options, with an offloader of its own where they ask for offload."""
+        return cls(options, _offloader(options))
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether a call may be checkpointed with use_reentrant=True: under DistributedDataParallel it is not."""
+        return self.options.use_reentrant
+
+    def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
+        """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
+        changed = replace(self.options, **options)
+        same = changed.offload == self.options.offload
+        if not same:
+            self.release()
+        offloader = self.offloader if same else _offloader(changed)
+        return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
+
+    def release(self) -> None:
+        """Give back the memory that offload holds for later steps."""
+        if self.offloader is not None:
+            self.offloader.release()
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run `function(*args, **kwargs)` checkpointed; tensors with gradient are positional."""
+        options = self.options
+        compiling = torch.compiler.is_compiling()
+        passed: dict[str, Any] = {"preserve_rng_state": options.preserve_rng_state is True, **self.more}
+        passed["use_reentrant"] = options.use_reentrant and not compiling and not self._under_ddp()
+        if options.context_fn is not None:
+            passed["context_fn"] = options.context_fn if self.save is None else partial(_beside_save, options)
+        elif compiling and self.save is not None:
+            passed["context_fn"] = partial(compiled_contexts, self.save)
+        may_draw = options.preserve_rng_state is not False or RANDOM in (self.save or ())
+        if compiling or (may_draw and self.offloader is None):
+            return checkpoint(function, *args, **passed, **kwargs)
+        given = [value for value in args if isinstance(value, Tensor)]
+        offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
+        with offloading, nullcontext() if may_draw else _drawing_nothing(given):
+            return checkpoint(function, *args, **passed, **kwargs)
+
+    def _under_ddp(self) -> bool:
+        """Whether this runs in the forward of a DistributedDataParallel. Warns the first time."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return False
+        if getattr(DistributedDataParallel, "_active_ddp_module", None) is None:
+            return False
+        if "ddp" not in self._warned:
+            self._warned.add("ddp")
+            warnings.warn(
+                "use_reentrant=True would mark parameters ready twice under DistributedDataParallel: the blocks are "
+                "checkpointed with use_reentrant=False there",
+                SurgeryWarning,
+                stacklevel=2,
+            )
+        return True
+
+
+def _offloader(options: SurgeryOptions) -> Offloader | None:
+    if options.offload is None:
+        return None
+    if options.offload == "cpu":
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
+
+
+def _beside_save(options: SurgeryOptions) -> Any:
+    """The contexts of `context_fn`, which may not choose what is kept where `save` does. Raises SurgeryError."""
+    contexts = options.context_fn() if options.context_fn is not None else ()
+    if any(isinstance(context, TorchDispatchMode) for context in contexts):
+        raise SurgeryError("save and context_fn both say what is kept: give one of the two")
+    return contexts
+
+
+@contextmanager
+def _drawing_nothing(given: Sequence[Tensor]) -> Iterator[None]:
+    """Raise SurgeryError where random numbers are drawn inside: their state is not preserved for the recompute."""
+    devices = {tensor.device for tensor in given if tensor.device.type != "cpu"}
+    before = generator_state(devices)
+    yield
+    if generator_state(devices) != before:
+        raise SurgeryError(
+            "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep it True, "
+            'or say preserve_rng_state="unsafe"'
+        )

@@ -1,0 +1,385 @@
+"""A surgery on one model: what was done to it, how it is switched on and off, and how it is taken back.
+
+1. Only attributes of modules and hooks are set; no module, parameter or class is replaced.
+2. Whatever is set was noted before, with what was there; undoing puts that back.
+3. All that a copy of the model needs lies on the copy's own modules.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.runtime.blocks import library_switch as library
+from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, Block, enclosing
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
+from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_place
+from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
+from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summarise
+from ckpt_surgery.runtime.surgery.table import surgery_table
+from ckpt_surgery.runtime.tools.undo import Undoable
+
+SURGERY = "_ckpt_surgery"
+"""The attribute of a model that holds its surgery."""
+
+_CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
+"""The attributes by which transformers and diffusers tell whether a model can checkpoint."""
+_OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NotedAttribute:
+    """An attribute of a module before the surgery; there was none unless it is `present`."""
+
+    module: nn.Module
+    name: str
+    present: bool
+    value: Any
+
+
+class Surgery(Undoable):
+    """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
+
+    `stacks` are the stacks of the model, those that the options leave alone among them. Printing it gives a table of
+    them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.stacks: tuple[SelectedStack, ...] = ()
+        self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
+        self._forwards: dict[str, BlockForward] = {}
+        self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
+        self._fill_caches: set[nn.Module] = set()
+        self._left_to_library: dict[str, nn.Module] = {}
+        self._noted: list[NotedAttribute] = []
+        self._owner_hooks: list[RemovableHandle] = []
+        self._embedding_hooks = set(library.embedding_hooks(model))
+
+    def __str__(self) -> str:
+        return surgery_table(self.summary())
+
+    @property
+    def options(self) -> SurgeryOptions:
+        """What `wrap_blocks` was asked for, with what was changed when checkpointing was switched on later."""
+        return self._checkpointing.options
+
+    @property
+    def checkpointing(self) -> Callable[..., Any] | None:
+        """The function that checkpoints the blocks; None while checkpointing is switched off."""
+        functions = (vars(forward.block).get(FUNCTION) for forward in self._forwards.values())
+        function = next(filter(None, functions), None)
+        return None if function is None else inspect.unwrap(function)  # while it is counted, another is around it
+
+    @property
+    def stats(self) -> OffloadStats | None:
+        """What activation offload has moved so far; None without offload."""
+        return None if self.offloader is None else self.offloader.stats
+
+    @property
+    def offloader(self) -> Offloader | None:
+        """What moves the blocks' inputs; None without offload."""
+        offloader = getattr(self.checkpointing, "offloader", None)
+        return offloader if isinstance(offloader, Offloader) else None
+
+    @property
+    def policies(self) -> tuple[SavePolicy, ...]:
+        """What `save` keeps, and what it kept in the last step: for all blocks, or for each pattern in it."""
+        return tuple(self._policies.values())
+
+    def checkpoints(self, block: Block) -> bool:
+        """Whether a block is checkpointed now."""
+        return block.name in self._forwards and vars(block.module).get(FUNCTION) is not None
+
+    def summary(self) -> SurgerySummary:
+        """What is checkpointed now in each stack, and why the rest is left alone."""
+        return summarise(
+            self.model,
+            self.stacks,
+            self.checkpointing,
+            self.checkpoints,
+            options=self.options,
+            left_to_library=self._left_to_library.values(),
+            policies=self.policies,
+        )
+
+    def apply(self, options: SurgeryOptions) -> None:
+        """Apply the options, in place of those that were applied before, and switch checkpointing on.
+
+        Raises SurgeryError, and changes nothing, where they do not go with the model.
+        """
+        stacks = select_stacks(self.model, options)
+        chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
+        options.check_save(
+            [
+                block.name
+                for stack in stacks
+                for place, block in enumerate(stack.blocks)
+                if stack.wanted and options.checkpoints(stack.name, place, len(stack.blocks))
+            ]
+        )
+        options.check_blocks({block.name: block.module for block in chosen})
+        modules = {block.module for block in chosen}
+        self._restore()
+        self._note_attributes(modules)
+        self.stacks = stacks
+        self._left_to_library = self._self_checkpointing()
+        self._checkpointing.release()
+        self._checkpointing = Checkpointing.of(options)
+        vars(self.model)[SURGERY] = self
+        preserve = options.preserve_rng_state is True
+        self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save or ()}
+        self._wrap(chosen, options)
+        self._take_switches(modules)
+        self._hook_owners()
+        self._set(self.model, self._checkpointing, options.every_n)
+
+    def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
+        """Checkpoint the blocks inside `model`, a module of this one, with the options in a checkpoint function.
+
+        Options that it does not give stay as they are. A function that is not torch's is called itself. Raises
+        SurgeryError where its options do not go with the model.
+        """
+        given = library.options_of(function)
+        checkpointing = function if given is None else self._merge(*given)
+        self._set_left_to_library(model, function)
+        self._set(model, checkpointing, every_n if every_n > 1 else self.options.every_n)
+
+    def disable(self, model: nn.Module) -> None:
+        """Run the blocks inside `model` without checkpointing."""
+        self._set_left_to_library(model, None)
+        self._set(model, None, 1)
+        if self.checkpointing is None:
+            self._checkpointing.release()
+
+    def undo(self) -> None:
+        """Hand the model back as it was before `wrap_blocks`.
+
+        What transformers has left since goes too: hooks on embeddings, flags. A forward that another library has put
+        on a block since stays. Raises SurgeryError, and changes nothing, where that was done already, or a block is
+        no longer where it was.
+        """
+        name = type(self.model).__name__
+        if self._undone:
+            raise SurgeryError(f"the surgery on {name} was undone before: call wrap_blocks again for another one")
+        modules = dict(self.model.named_modules())
+        for path, forward in self._forwards.items():
+            if modules.get(path) is not forward.block:
+                raise SurgeryError(
+                    f"{forward.place} is no longer at its place in {name}: put it back before the surgery is undone"
+                )
+        self._restore(handles=True)
+        for module, key in set(library.embedding_hooks(self.model)) - self._embedding_hooks:
+            module._forward_hooks.pop(key)
+        self._checkpointing.release()
+        self._undone = True
+
+    def _note_attributes(self, blocks: set[nn.Module]) -> None:
+        """Note all that the surgery or transformers may set; handles on embeddings only the first time.
+
+        The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
+        """
+        before = {(n.module, n.name): n for n in self._noted if n.name in library.EMBEDDING_HANDLES}
+        everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
+        self._noted = [
+            before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
+            for module in self.model.modules()
+            if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
+            for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
+        ]
+
+    def _restore(self, *, handles: bool = False) -> None:
+        """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
+        for hook in self._owner_hooks:
+            hook.remove()
+        later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
+        for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
+            attributes = vars(noted.module)
+            if noted.present:
+                attributes[noted.name] = noted.value
+            else:
+                attributes.pop(noted.name, None)
+        for block, current in later.items():
+            vars(block)["forward"] = current
+        for forward in self._forwards.values():
+            forward.retire()
+        self._owner_hooks.clear()
+        self._forwards.clear()
+
+    def _wrap(self, blocks: Iterable[Block], options: SurgeryOptions) -> None:
+        readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
+        self._fill_caches = {module for reader in readers for module in reader.modules()}
+        for block in blocks:
+            original = vars(block.module).get("forward")
+            fills = block.module in self._fill_caches
+            forward = BlockForward(
+                block.name,
+                block.module,
+                options=options,
+                original=original,
+                fills_cache=fills,
+                policy=self._policies.get(options.saved_by(block.name) or ""),
+            )
+            self._forwards[block.name] = vars(block.module)["forward"] = forward
+
+    def _self_checkpointing(self) -> dict[str, nn.Module]:
+        """The modules, by name, that checkpoint by themselves what holds no block and lies in none: they go on so."""
+        blocks = {block.name for stack in self.stacks for block in stack.blocks}
+        around = {outer for name in blocks for outer in (*enclosing(name), "")}
+        return {
+            name: module
+            for name, module in self.model.named_modules()
+            if library.has_inline_branch(module) and name not in around and blocks.isdisjoint((name, *enclosing(name)))
+        }
+
+    def _take_switches(self, blocks: set[nn.Module]) -> None:
+        """Let the methods that switch checkpointing on and off in transformers, diffusers and timm switch this."""
+        for module in self.model.modules():
+            if hasattr(type(module), library.TIMM_SWITCH):
+                vars(module)[library.TIMM_SWITCH] = TimmSwitch(self, module)
+            if library.takes_switch(module):
+                vars(module)[library.SWITCH] = CheckpointingSwitch(self, module)
+                denied = [claim for claim in _CLAIMS if not getattr(module, claim, True)]
+                if denied and not blocks.isdisjoint(module.modules()) and library.takes_embedding_hook(module):
+                    vars(module).update(dict.fromkeys(denied, True))
+
+    def _hook_owners(self) -> None:
+        for owner, hook in self._owners():
+            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
+
+    def _owners(self) -> Iterator[tuple[nn.Module, OwnerHook]]:
+        """The modules around the blocks, as their forwards run them, and the model: another module may run them."""
+        modules = dict(self.model.named_modules())
+        owned: dict[str, list[BlockForward]] = {}
+        for path, forward in self._forwards.items():
+            around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
+            owned.setdefault(next(around, ""), []).append(forward)
+        yield self.model, OwnerHook(self.model, list(self._forwards.values()), stops_cache="" in owned)
+        for path, forwards in owned.items():
+            if path:
+                owner = modules[path]
+                yield owner, OwnerHook(owner, forwards, stops_cache=owner not in self._fill_caches)
+
+    def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
+        """The present checkpointing with the options that a checkpoint function was given."""
+        names = ("use_reentrant", "preserve_rng_state", "context_fn")
+        own: dict[str, Any] = {name: given[name] for name in names if name in given}
+        more = {name: value for name, value in given.items() if name not in own}
+        needing = "save" if self.options.save else "context_fn" if self.options.context_fn else None
+        if own.get("use_reentrant") and needing is not None:
+            # transformers 4 sets it by default, so nobody need have asked for it
+            warnings.warn(f"{needing} needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
+            own["use_reentrant"] = False
+        if offload == "cpu":
+            own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
+        elif offload is not None:
+            own["offload"] = offload_place(offload)
+        changed = self._checkpointing.changed(more, **own)
+        changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
+        self._checkpointing = changed
+        return changed
+
+    def _set(self, scope: nn.Module, function: Callable[..., Any] | None, every_n: int) -> None:
+        """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
+        inside = set(scope.modules())
+        for stack in self.stacks:
+            for place, block in enumerate(stack.blocks):
+                if stack.wanted and block.module in inside:
+                    forward = self._forwards[block.name]
+                    wanted = self.options.checkpoints(stack.name, place, len(stack.blocks), every_n)
+                    vars(block.module)[FUNCTION] = _keeping(function, forward.policy) if wanted else None
+                    forward.schedule.restart(self.options.checks)
+        on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]
+        for policy in self.policies:
+            policy.expect([forward.name for forward in on if forward.policy is policy])
+        self._set_flags()
+
+    def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:
+        inside = set(scope.modules())
+        for module in self._left_to_library.values():
+            if module in inside:
+                library.set_own_switch(module, function)
+
+    def _set_flags(self) -> None:
+        """Let the flags of transformers say where blocks are checkpointed."""
+        active: set[str] = set()
+        for path, forward in self._forwards.items():
+            if vars(forward.block).get(FUNCTION) is not None:
+                active |= {path, *enclosing(path), ""}
+        stacks = {stack.name for stack in self.stacks if stack.wanted}
+        for path, module in self.model.named_modules():
+            value = path in active
+            if path in self._left_to_library:
+                continue
+            if path in stacks and not library.checkpoints_itself(module):
+                vars(module)[library.FLAG] = value
+            else:  # transformers switches off the cache of a model with flags that are on
+                library.set_flags(module, value and module not in self._fill_caches)
+
+
+class CheckpointingSwitch:
+    """Stands in for the method by which transformers switches checkpointing on a model on and off."""
+
+    def __init__(self, surgery: Surgery, model: nn.Module) -> None:
+        self._surgery = surgery
+        self._model = model
+
+    def __call__(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        every_n_layers: int = 1,
+    ) -> None:
+        """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
+        if enable:
+            self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
+        else:
+            self._surgery.disable(self._model)
+
+
+def surgeries_in(model: nn.Module) -> list[Surgery]:
+    """The surgeries on a model and on what it wraps, each once."""
+    held = (vars(module).get(SURGERY) for module in model.modules())
+    return list({id(surgery): surgery for surgery in held if isinstance(surgery, Surgery)}.values())
+
+
+class TimmSwitch:
+    """Stands in for the method by which timm and open_clip switch checkpointing on a model on and off."""
+
+    def __init__(self, surgery: Surgery, model: nn.Module) -> None:
+        self._surgery = surgery
+        self._model = model
+
+    def __call__(self, enable: bool = True, *_: Any, **__: Any) -> None:
+        """Checkpoint the blocks of this model with the options they had, or switch that off."""
+        if enable:
+            self._surgery.enable(self._model, checkpoint)
+        else:
+            self._surgery.disable(self._model)
+
+
+def _keeping(function: Callable[..., Any] | None, policy: SavePolicy | None) -> Callable[..., Any] | None:
+    """The function that checkpoints a block with this policy."""
+    if policy is None or not isinstance(function, Checkpointing):
+        return function
+    return replace(function, save=policy.save)
+
+
+def _later_forward(forward: BlockForward) -> Callable[..., Any] | None:
+    """A forward that another library put on the block after the surgery."""
+    current = vars(forward.block).get("forward")
+    return forward.replacement if current is forward else current

@@ -1,0 +1,168 @@
+"""`wrap_blocks`: gradient checkpointing that works, on one live model.
+
+1. One instance is changed, nothing global; `undo` takes everything back.
+2. Module tree, state dict, classes and hooks stay; a block's `forward` becomes an attribute of the block.
+3. Gradients are those of a run without checkpointing in both modes, or the call is refused.
+
+A call goes through two files: the model is checked here, and `Surgery.apply` changes it. What it decides by is in
+`options`, `discovery` and `selection`; what it leaves on the model is in `block_forward`, `checkpointing` and
+`owner_hook`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
+from ckpt_surgery.runtime.surgery.options import (
+    SurgeryOptions,
+    class_names,
+    first_blocks,
+    offload_place,
+    pinned_bytes,
+    saved_names,
+    stack_patterns,
+)
+from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
+
+
+def wrap_blocks(
+    model: nn.Module,
+    *,
+    use_reentrant: bool = False,
+    every_n: int = 1,
+    first: int | Mapping[str, int] | None = None,
+    offload: str | os.PathLike[str] | None = None,
+    offload_pinned: int | str | None = None,
+    preserve_rng_state: bool | Literal["unsafe"] = True,
+    stacks: str | Iterable[str] | None = None,
+    skip_frozen: bool = True,
+    blocks: str | type | Iterable[str | type] | None = None,
+    context_fn: Callable[[], Any] | None = None,
+    self_check: SelfCheckOption = "first",
+    save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None = None,
+    save_offload: bool = False,
+) -> Surgery:
+    """Make gradient checkpointing work on `model`, and switch it on for every block.
+
+    `model` is a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
+    others; parameters may have any dtype and be on any device but "meta". A block is checkpointed while it
+    is in training mode and gradients are on. Every tensor with gradient that it is given keeps it, of whatever shape
+    and wherever it sits in the arguments. With `use_reentrant=True` caches are left out of the call. What the block
+    writes (running statistics, counters) is written once. Of stages and the blocks in them, those that keep less are
+    checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
+
+    Args:
+        model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
+        use_reentrant: as in `torch.utils.checkpoint.checkpoint`. Under DistributedDataParallel the blocks are
+            checkpointed non-reentrant all the same.
+        every_n: checkpoint every n-th block of each stack, beginning with the first.
+        first: checkpoint only the first so many blocks of each stack, or of each stack that a pattern names
+            (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
+            before anything is recomputed.
+        offload: where the blocks' inputs wait for the backward: "cpu" is host memory; "disk" is files in the system's
+            folder for large temporary files, and a path is files in that folder. No file is left behind. Where the
+            host or the disk has no room, they stay on the device, with a SurgeryWarning.
+        offload_pinned: with "cpu", the most host memory to pin in this process: bytes, or a size such as "8GB"
+            (10**9) or "8GiB" (2**30). Beyond it, pageable memory is used, with a SurgeryWarning. By default, half of
+            what is free at the first use, divided by the processes that torchrun has started on the host.
+        preserve_rng_state: as in `torch.utils.checkpoint.checkpoint`. False is refused where something in a block
+            acts at random; "unsafe" is False without that check.
+        stacks: patterns (`fnmatch`) of the names of stacks, of modules around stacks (`"model.vision*"`), or of single
+            blocks (`"model.layers.[0-7]"`). Other blocks are left alone.
+        skip_frozen: run a block without checkpointing in a call in which neither its parameters nor its inputs
+            require gradient.
+        blocks: classes of blocks, or their names. Other blocks are left alone.
+        context_fn: as in `torch.utils.checkpoint.checkpoint`: it returns the two contexts of a selective policy.
+        self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
+            "first" is the first three steps after each surgery or change of mode, and the first call with each shape
+            of inputs; "always" every step, "never" none, and n every n-th step.
+        save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
+            "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
+            ":2" behind a name keeps every second of them in a block, beginning with the first. A mapping says it for
+            single stacks or blocks, or modules around them, by patterns of their names
+            (`{"model.vision*": "attention", "model.layers.[0-7]": ["attention", "matmul"]}`): the first that matches
+            a block decides, and a block that none matches keeps nothing. Needs `use_reentrant=False`.
+        save_offload: whether what `save` keeps goes to where `offload` says, with the blocks' inputs, and comes back
+            with them.
+
+    A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
+    its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
+    as weights that were updated since, is a SurgeryError; and where something else makes a recompute differ, the
+    self-check tells. What a recompute writes into all that is taken back.
+
+    Hooks on modules inside a block run again in the recompute, as they do under torch's own checkpointing, because
+    they may change what the modules return; so do side effects that nothing in the block leads to, such as a file that
+    is written. With `use_reentrant=True` a hook on one of several tensors that a block returns does not see the
+    gradient that reaches it through the others. While torch compiles, blocks are checkpointed non-reentrant, without
+    offload and without self-check.
+
+    Returns:
+        The surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off on
+        the model later, as trainers do, goes through it, with the options given there (on transformers 4, no options
+        mean `use_reentrant=True`). A second call on the same model changes the options and returns the same surgery.
+
+    Raises:
+        SurgeryError: the model cannot be wrapped, or an option is not one of those above; the model is left alone.
+            A call that cannot be checkpointed with the right gradients raises it in the forward or in the backward;
+            so does a name in `save` that matches nothing, in the first backward after all blocks have run.
+    """
+    target = _checked(model)
+    options = SurgeryOptions(
+        use_reentrant=use_reentrant,
+        every_n=every_n,
+        first=first_blocks(first),
+        offload=offload_place(offload),
+        offload_pinned=pinned_bytes(offload_pinned),
+        preserve_rng_state=preserve_rng_state,
+        stacks=stack_patterns(stacks),
+        skip_frozen=skip_frozen,
+        blocks=class_names(blocks),
+        context_fn=context_fn,
+        self_check=self_check,
+        save=saved_names(save),
+        save_offload=save_offload,
+    )
+    surgery = _existing_surgery(target) or Surgery(target)
+    surgery.apply(options)
+    return surgery
+
+
+def _checked(model: Any) -> nn.Module:
+    """The model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
+    if not isinstance(model, nn.Module):
+        raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+    name = type(model).__name__
+    if isinstance(model, nn.DataParallel):
+        raise SurgeryError(f"{name} runs copies of its model: give model.module to DistributedDataParallel instead")
+    for module in model.modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _existing_surgery(model: nn.Module) -> Surgery | None:
+    """The surgery that a model, or what it wraps, has. Raises SurgeryError where it has a part of one."""
+    name = type(model).__name__
+    surgeries = surgeries_in(model)
+    if len(surgeries) > 1:
+        raise SurgeryError(f"{name} holds models with surgeries of their own: undo those first")
+    for surgery in surgeries:
+        inside = set(surgery.model.modules())
+        if any(block.module not in inside for block in find_blocks(model, unsupported=True)):
+            raise SurgeryError(f"{name} holds a model with a surgery of its own: undo that first")
+        return surgery
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    if any(isinstance(forward, BlockForward) and not forward.retired for forward in forwards):
+        raise SurgeryError(f"{name} is part of a model that has a surgery: call wrap_blocks on that model, or undo it")
+    return None

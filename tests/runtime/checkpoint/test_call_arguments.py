@@ -1,0 +1,184 @@
+"""The arguments of a call have names, and past state is left out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from ckpt_surgery import SurgeryError
+from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
+from tests.zoo.surgery_toys import Handle
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+
+class Block(nn.Module):
+    def forward(
+        self,
+        hidden: Any,
+        mask: Any = None,
+        past_key_values: Any = None,
+        use_cache: Any = False,
+        *more: Any,
+        layer_past: Any = None,
+        **others: Any,
+    ) -> Any:
+        return hidden
+
+
+class LayerTwo(Block):
+    layer_idx = 2
+
+
+class Reading(Block):
+    _can_checkpoint_with_cache = True
+
+
+def signature(block: nn.Module | None = None) -> BlockSignature:
+    block = block or Block()
+    return BlockSignature.of("Block b", block, block.forward, fills_cache=False)
+
+
+def filled(layers: int = 1, length: int = 3) -> DynamicCache:
+    cache = DynamicCache()
+    for layer in range(layers):
+        cache.update(torch.ones(1, 1, length, 1), torch.ones(1, 1, length, 1), layer)
+    return cache
+
+
+class RecurrentCache:
+    """Past state by its own name and that of the argument; it has no length."""
+
+    def __init__(self, state: Tensor) -> None:
+        self.state = state
+
+
+def test_arguments_have_the_names_of_the_signature() -> None:
+    named = signature().named((1, 2, 3, 4, 5, 6), {"layer_past": 7, "new": 8})
+    names = ["hidden", "mask", "past_key_values", "use_cache", "argument 5", "argument 6", "layer_past", "new"]
+    assert list(named) == list(zip(names, range(1, 9), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        pytest.param((1, 2, DynamicCache()), {}, id="by position"),
+        pytest.param((1, DynamicCache()), {}, id="by position under another name"),
+        pytest.param((1, 2, None, False, DynamicCache()), {}, id="by position without a name"),
+        pytest.param((1,), {"past_key_values": DynamicCache()}, id="by keyword"),
+        pytest.param((1,), {"anything": DynamicCache()}, id="by a keyword of any name"),
+        pytest.param((1,), {"layer_past": RecurrentCache(torch.zeros(2))}, id="by its name"),
+        pytest.param((1, 2, RecurrentCache(torch.zeros(2))), {}, id="by its name and position"),
+    ],
+)
+def test_caches_are_left_out_by_type_and_by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    new_args, new_kwargs = signature().without_caches(args, kwargs)
+    given, left = [*args, *kwargs.values()], [*new_args, *new_kwargs.values()]
+    assert len(new_args) == len(args)
+    assert list(new_kwargs) == list(kwargs)
+    expected = [None if isinstance(value, (DynamicCache, RecurrentCache)) else value for value in given]
+    assert left == expected
+    assert expected != given
+
+
+def test_the_caller_keeps_what_he_gave() -> None:
+    cache = DynamicCache()
+    kwargs = {"past_key_values": cache, "use_cache": True}
+    assert signature().without_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
+    assert signature().without_use_cache((1,), kwargs)[1] == kwargs
+    own = replace(signature(), is_of_transformers=True)
+    assert own.without_use_cache((1,), kwargs)[1] == {"past_key_values": cache, "use_cache": False}
+    assert kwargs == {"past_key_values": cache, "use_cache": True}
+
+
+@pytest.mark.parametrize("args", [(1, None, None, True), (1,)], ids=["by position", "by keyword"])
+def test_use_cache_is_switched_off(args: tuple[Any, ...]) -> None:
+    kwargs = {} if len(args) > 1 else {"use_cache": True}
+    new_args, new_kwargs = signature().without_use_cache(args, kwargs)
+    assert (*new_args, *new_kwargs.values())[-1] is False
+
+
+def test_a_call_without_past_state_is_the_very_same() -> None:
+    args, kwargs = (1, torch.zeros(1), None, False), {"layer_past": None, "new": {"a": 1}}
+    for change in (signature().without_caches, signature().without_use_cache):
+        new_args, new_kwargs = change(args, kwargs)
+        assert new_args is args
+        assert new_kwargs is kwargs
+
+
+class Tables:
+    """No cache: what is made once and read by all layers."""
+
+
+@pytest.mark.parametrize("name", ["layer_past", "past_key_values"])
+def test_an_object_that_is_no_cache_stays_whatever_its_argument_is_called(name: str) -> None:
+    kwargs = {name: Tables(), "use_cache": True}
+    assert signature().without_caches((1,), kwargs)[1] is kwargs
+    assert signature().without_use_cache((1,), kwargs)[1] is kwargs
+
+
+def test_use_cache_stays_where_the_block_makes_no_cache() -> None:
+    class Switched(nn.Module):
+        def forward(self, hidden: Any, use_cache: bool = False) -> Any:
+            return hidden
+
+    kwargs = {"use_cache": True}
+    assert signature(Switched()).without_use_cache((1,), kwargs)[1] is kwargs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.ones(2), (torch.ones(2), torch.ones(2)), [torch.ones(2)], {"state": torch.ones(2)}, 3],
+    ids=["a tensor", "a tuple", "a list", "a dictionary", "a number"],
+)
+def test_past_state_that_a_block_can_only_read_stays(value: Any) -> None:
+    assert signature().without_caches((1,), {"layer_past": value})[1]["layer_past"] is value
+
+
+def test_a_block_that_says_that_it_only_reads_its_cache_keeps_it() -> None:
+    cache = filled()
+    assert signature(Reading()).without_caches((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [filled(), RecurrentCache(torch.ones(2)), RecurrentCache([Handle(state=torch.ones(2))])],  # type: ignore[arg-type]
+    ids=["a cache", "a tensor", "a tensor inside"],
+)
+@pytest.mark.parametrize("place", ["position", "keyword"])
+def test_past_state_that_is_not_empty_is_refused(cache: Any, place: str) -> None:
+    args, kwargs = ((1, 2, cache), {}) if place == "position" else ((1,), {"past_key_values": cache})
+    with pytest.raises(
+        SurgeryError, match=r"^Block b got past state in past_key_values that decides what it computes: "
+    ):
+        signature().without_caches(args, kwargs)
+
+
+def test_a_cache_is_empty_for_a_layer_while_only_others_have_written_it() -> None:
+    assert signature(LayerTwo()).without_caches((1, 2, filled(layers=2)), {})[0] == (1, 2, None)
+    with pytest.raises(SurgeryError, match="decides what it computes"):
+        signature(LayerTwo()).without_caches((1, 2, filled(layers=3)), {})
+
+
+def test_a_cache_is_known_by_its_class() -> None:
+    class Own(DynamicCache):  # type: ignore[misc]  # transformers is not read by the type checker
+        pass
+
+    assert is_cache(DynamicCache())
+    assert is_cache(Own())
+    others: list[Any] = [RecurrentCache(torch.zeros(1)), {}, None, Own]
+    assert not any(is_cache(value) for value in others)
+
+
+def test_a_forward_without_a_signature_names_arguments_by_number() -> None:
+    unknown = BlockSignature.of("Block b", Block(), dict.fromkeys, fills_cache=False)
+    assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"

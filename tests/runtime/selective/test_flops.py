@@ -1,0 +1,78 @@
+"""The operations of single calls; sums over a step are tested with the meter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from ckpt_surgery.runtime.selective import flops
+from ckpt_surgery.runtime.selective.flops import flops_of
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+aten = torch.ops.aten
+
+
+def test_a_term_of_a_product_is_two() -> None:
+    left, right = torch.ones(2, 3), torch.ones(3, 5)
+    assert flops_of(aten.mm.default, (left, right), {}, left @ right) == 2 * 2 * 3 * 5
+    assert flops_of(aten.addmm.default, (torch.ones(5), left, right), {}, left @ right) == 2 * 2 * 3 * 5
+
+
+def test_attention_on_a_cpu_is_two_products() -> None:
+    query = torch.ones(2, 4, 6, 8)
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
+    assert flops_of(kernel, (query, query, query), {"is_causal": True}, query) == 2 * 2 * 2 * 4 * 6 * 6 * 8
+
+
+def test_anything_else_is_nothing() -> None:
+    assert flops_of(aten.add.Tensor, (torch.ones(2), 1), {}, torch.ones(2)) == 0
+
+
+def test_what_is_remembered_is_that_of_the_same_shapes_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[tuple[Any, ...], int] = {}
+    monkeypatch.setattr(flops, "_counts", counts)
+    wide, narrow = torch.ones(3, 5), torch.ones(3, 4)
+    for right in (wide, narrow, wide):
+        assert flops_of(aten.mm.default, (left := torch.ones(2, 3), right), {}, left @ right) == 12 * right.shape[1]
+    assert len(counts) == 2
+    image, kernel = torch.ones(1, 4, 6, 6), torch.ones(4, 2, 3, 3)
+    both = [
+        flops_of(
+            aten.convolution.default, (image, kernel, None, [1, 1], [1, 1], [1, 1], transposed, [0, 0], 2), {}, image
+        )
+        for transposed in (False, True, False)
+    ]
+    assert both[0] == both[2]
+    assert len(counts) == 4
+    counts.update(dict.fromkeys(counts, 1))
+    assert flops_of(aten.mm.default, (torch.ones(2, 3), wide), {}, torch.ones(2, 5)) == 1, "not counted again"
+
+
+def test_lengths_in_a_tensor_are_never_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[tuple[Any, ...], int] = {}
+    monkeypatch.setattr(flops, "_counts", counts)
+    packed = torch.ones(8, 2, 4)
+    kernel = aten._flash_attention_forward.default
+
+    def of(*ends: int) -> int:
+        lengths = torch.tensor(ends)
+        return flops_of(kernel, (packed, packed, packed, lengths, lengths, 6, 6, 0.0, True, False), {}, (packed,))
+
+    assert of(0, 4, 8) == 2 * of(0, 2, 4, 6, 8)
+    assert not counts
+
+
+def test_no_more_is_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[tuple[Any, ...], int] = {}
+    monkeypatch.setattr(flops, "_counts", counts)
+    monkeypatch.setattr(flops, "_CACHED", 3)
+    for rows in range(1, 9):
+        left, right = torch.ones(rows, 3), torch.ones(3, 5)
+        assert flops_of(aten.mm.default, (left, right), {}, left @ right) == 30 * rows
+        assert len(counts) <= 3

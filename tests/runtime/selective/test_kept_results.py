@@ -1,0 +1,863 @@
+"""`wrap_blocks(save=...)`: what is kept is not run again, to the byte what was predicted, and gradients stay equal."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from ckpt_surgery import SurgeryError, SurgeryWarning, verify, wrap_blocks
+from ckpt_surgery.measure.compare import compare
+from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.selective.kept_results import _Giving
+from ckpt_surgery.runtime.surgery import checkpointing
+from tests.measure.toys import model_of
+from tests.runtime.transports import Recorded
+from tests.zoo.surgery_toys import NormedLayer, differences, step
+from tests.zoo.tiny_models import LENGTH, WORDS, layers_of, llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+ROWS, HEADS, SIZE, ITEM = 2, 2, 16, 8
+WIDTH = {"hidden_size": SIZE, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": HEADS}
+Save = str | list[str] | None
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
+    """Counts the operators that are run inside, also by operators of higher order."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ran: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ran.update(str(each._schema.name) for each in (func, *args) if isinstance(each, torch._ops.OpOverload))
+        return func(*args, **(kwargs or {}))
+
+
+def counts(model: nn.Module, inputs: Mapping[str, Any] | None = None) -> tuple[Counter[str], Counter[str]]:
+    """How often each operator runs in a forward, and in its backward."""
+    with Counting() as forward:
+        loss = model(**(tokens() if inputs is None else inputs)).loss
+    with Counting() as backward:
+        loss.backward()
+    return forward.ran, backward.ran
+
+
+def equal(model: nn.Module, plain: nn.Module, inputs: Mapping[str, Any] | None = None) -> bool:
+    """Whether two models have the same gradients bit for bit, in each of three steps."""
+    results = []
+    for each in (model, plain):
+        results.append([step(each, inputs or tokens(), seed=seed, blocks={}).gradients for seed in range(3)])
+    return all(
+        (ours[name] is None and theirs[name] is None) or torch.equal(ours[name], theirs[name])
+        for ours, theirs in zip(*results, strict=True)
+        for name in theirs
+    )
+
+
+def without(model: nn.Module) -> nn.Module:
+    """The model with its blocks checkpointed, and no policy."""
+    wrap_blocks(model)
+    return model
+
+
+# What is kept
+
+KERNEL = "aten::_scaled_dot_product_flash_attention_for_cpu"
+ATTENTION_BYTES = ROWS * LENGTH * SIZE * ITEM + ROWS * HEADS * LENGTH * ITEM
+"""The output of one attention and its sums of exponentials, in float64."""
+EAGER_BYTES = ROWS * LENGTH * SIZE * ITEM
+MATMUL_BYTES = ROWS * LENGTH * (SIZE + 2 * SIZE // 2 + SIZE + 24 + 24 + SIZE) * ITEM
+"""Queries, keys and values of one head, the output, gate, up and down."""
+SECOND_BYTES = ROWS * LENGTH * (SIZE + SIZE // 2 + 24 + SIZE) * ITEM
+"""Queries, values, gate and down."""
+
+
+def test_attention_runs_once_and_not_twice() -> None:
+    model = llama(2)
+    wrap_blocks(model)
+    forward, backward = counts(model)
+    assert (forward[KERNEL], backward[KERNEL]) == (2, 2)
+    wrap_blocks(model, save="attention")
+    forward, backward = counts(model)
+    assert (forward[KERNEL], backward[KERNEL]) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("save", "attention", "expected"),
+    [
+        ("attention", "sdpa", ATTENTION_BYTES),
+        ("attention", "eager", EAGER_BYTES),
+        ("matmul", "sdpa", MATMUL_BYTES),
+        ("matmul:2", "sdpa", SECOND_BYTES),
+        (["attention", "matmul"], "sdpa", ATTENTION_BYTES + MATMUL_BYTES),
+        (["matmul", "aten.mm"], "sdpa", MATMUL_BYTES),
+    ],
+    ids=str,
+)
+def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expected: int) -> None:
+    model = llama(2, attn_implementation=attention)
+    surgery = wrap_blocks(model)
+    before = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
+    surgery = wrap_blocks(model, save=save)
+    after = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
+    assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
+    assert after.kept_bytes - before.kept_bytes == 2 * expected
+    assert after.policy_bytes == surgery.policies[0].bytes
+
+
+POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
+"""The first norm of a block of BERT, and the means and deviations of both; what the second makes is returned."""
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": "cpu"}], ids=["on the device", "with inputs on the host"])
+def test_what_a_block_returns_is_no_memory_that_a_policy_adds(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "_offloader", lambda _: Offloader(Recorded(), minimum_bytes=0))
+    kept = []
+    for save in (None, "norm"):
+        model = bert()
+        surgery = wrap_blocks(model, save=save, self_check="never", **options)
+        blocks = {block.name: block.module for stack in surgery.stacks for block in stack.blocks}
+        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").kept_bytes)
+    assert kept[1] - kept[0] == 2 * POST_NORM_BYTES
+    assert surgery.policies[0].bytes == dict.fromkeys(blocks, POST_NORM_BYTES)
+    assert [summary.bytes for summary in surgery.summary().kept] == [2 * POST_NORM_BYTES]
+
+
+def layers_of_named(model: nn.Module) -> dict[str, nn.Module]:
+    return {f"model.layers.{name}": block for name, block in layers_of(model).items()}
+
+
+def test_two_steps_keep_no_more_than_one() -> None:
+    model = llama(2)
+    surgery = wrap_blocks(model, save="attention", self_check="never")
+    for _ in range(3):
+        model(**tokens()).loss.backward()
+        assert surgery.policies[0].bytes.total() == 2 * ATTENTION_BYTES
+
+
+def test_the_table_says_what_was_kept() -> None:
+    model = llama(2)
+    surgery = wrap_blocks(model, save=["attention", "matmul:2"], every_n=2)
+    assert str(surgery).splitlines()[-2:] == [
+        "save attention: what it keeps is known after a step",
+        "save matmul:2: what it keeps is known after a step",
+    ]
+    model(**tokens()).loss.backward()
+    assert str(surgery).splitlines()[-2:] == [
+        "save attention: 1 result in the last step, 1.7 KiB, 4.6 kFLOP not done again, of "
+        "aten._scaled_dot_product_flash_attention_for_cpu",
+        "save matmul:2: 4 results in the last step, 6.0 KiB, 27.6 kFLOP not done again, of aten.mm",
+    ]
+
+
+ATTENTION_FLOPS = 2 * 2 * ROWS * LENGTH * LENGTH * SIZE
+"""Two products of each query with each key, or value."""
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_work_that_is_spared_is_counted(attention: str) -> None:
+    runs = []
+    for save in (None, "attention"):
+        model = llama(2, attn_implementation=attention)
+        surgery = wrap_blocks(model, save=save, self_check="never")
+        runs.append(run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant"))
+    spared = ATTENTION_FLOPS if attention == "sdpa" else ATTENTION_FLOPS // 2  # eager: the weighted sum
+    assert surgery.policies[0].flops == {"model.layers.0": spared, "model.layers.1": spared}
+    assert runs[0].backward_flops - runs[1].backward_flops == runs[1].policy_flops == 2 * spared
+
+
+def test_the_table_names_what_the_blocks_never_run() -> None:
+    model = llama(2)
+    surgery = wrap_blocks(model, save=["attention", "conv"], self_check="never")
+    with pytest.raises(SurgeryError, match="save names 'conv'"):
+        model(**tokens()).loss.backward()
+    assert str(surgery).splitlines()[-1] == "save conv: the blocks have run nothing of the kind so far"
+
+
+# Gradients
+
+
+def made(kind: Any, config: Any) -> Any:
+    torch.manual_seed(0)
+    model = kind(config)
+    return (model if kind is transformers.MixtralForCausalLM else model.double()).train()
+
+
+def gpt2(**options: Any) -> Any:
+    config = transformers.GPT2Config(vocab_size=WORDS, n_positions=16, n_embd=SIZE, n_layer=2, n_head=HEADS, **options)
+    return made(transformers.GPT2LMHeadModel, config)
+
+
+def bert(**options: Any) -> Any:
+    config = transformers.BertConfig(vocab_size=WORDS, max_position_embeddings=16, **WIDTH, **options)
+    return made(transformers.BertForMaskedLM, config)
+
+
+def mixtral(**options: Any) -> Any:
+    config = transformers.MixtralConfig(
+        vocab_size=WORDS,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        output_router_logits=True,
+        attention_dropout=0.1,
+        **WIDTH,
+        **options,
+    )
+    return made(transformers.MixtralForCausalLM, config)
+
+
+def t5(**options: Any) -> Any:
+    config = transformers.T5Config(
+        vocab_size=WORDS, d_model=SIZE, d_kv=8, d_ff=24, num_layers=2, num_heads=HEADS, decoder_start_token_id=0
+    )
+    return made(transformers.T5ForConditionalGeneration, config)
+
+
+def vit(**options: Any) -> Any:
+    config = transformers.ViTConfig(image_size=8, patch_size=4, hidden_dropout_prob=0.1, **WIDTH, **options)
+    return made(transformers.ViTForImageClassification, config)
+
+
+def image() -> dict[str, Tensor]:
+    pixels = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    return {"pixel_values": pixels, "labels": torch.tensor([0, 1])}
+
+
+def dropping_llama(**options: Any) -> Any:
+    return llama(2, attention_dropout=0.1, **options)
+
+
+FAMILIES: dict[str, tuple[Callable[..., Any], set[str]]] = {
+    "llama": (dropping_llama, {"attention", "matmul", "random"}),
+    "gpt2": (gpt2, {"attention", "matmul", "random", "norm"}),
+    "bert": (bert, {"attention", "matmul", "random", "norm"}),
+    "mixtral": (mixtral, {"attention", "matmul", "random", "router"}),
+    "t5": (t5, {"attention", "matmul", "random"}),
+    "vit": (vit, {"attention", "matmul", "random", "norm"}),
+}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_without_a_policy_bit_for_bit(family: str, attention: str) -> None:
+    make, names = FAMILIES[family]
+    inputs = image() if family == "vit" else tokens()
+    wrap_blocks(plain := make(attn_implementation=attention))
+    for save in ([*sorted(names)], ["matmul:3", "random:2"], ["attention"], ["aten.mul"]):
+        model = make(attn_implementation=attention)
+        surgery = wrap_blocks(model, save=save)
+        assert equal(model, plain, inputs), save
+        assert surgery.policies[0].unmatched == ()
+
+
+def test_under_autocast() -> None:
+    results = []
+    for save in (None, ["attention", "matmul"]):
+        model = llama(2).float()
+        wrap_blocks(model, save=save)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**tokens()).loss
+        loss.backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+    assert all(map(torch.equal, *results))
+
+
+class Adapter(nn.Module):
+    """A frozen linear layer with two small ones beside it, whose result is added into that of the layer."""
+
+    def __init__(self, base: nn.Linear, *, in_place: bool) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 2, bias=False).double()
+        self.up = nn.Linear(2, base.out_features, bias=False).double()
+        self.in_place = in_place
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = self.base(hidden_states)
+        added: Tensor = self.up(self.down(hidden_states))
+        if self.in_place:
+            result += added
+            return result
+        return result + added
+
+
+def adapted(*, in_place: bool) -> Any:
+    model = llama(2).requires_grad_(False)
+    torch.manual_seed(1)
+    for block in layers_of(model).values():
+        mlp: Any = block.mlp
+        mlp.up_proj = Adapter(mlp.up_proj, in_place=in_place)
+    return model
+
+
+def test_adapters_on_a_frozen_base() -> None:
+    plain = adapted(in_place=False)
+    model = adapted(in_place=False)
+    wrap_blocks(model, save=["attention", "matmul"])
+    assert equal(model, plain)
+
+
+def test_adapters_that_add_in_place_are_refused() -> None:
+    model = adapted(in_place=True)
+    wrap_blocks(model, save="matmul")
+    message = (
+        r"save keeps what aten.mm makes in LlamaDecoderLayer model.layers.0, and aten.add_ writes that in place "
+        r"afterwards: have it make a tensor of its own"
+    )
+    with pytest.raises(SurgeryError, match=message):
+        model(**tokens())
+    wrap_blocks(model, save="attention")
+    assert equal(model, adapted(in_place=True))
+
+
+class Leaking(nn.Module):
+    """Returns what it goes on with, so that the caller may write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        result = self.linear(hidden_states)
+        return result, result.exp()
+
+
+class Writing(nn.Module):
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Leaking(), Leaking()])
+        for layer in self.layers:
+            layer.linear = nn.Linear(4, 4, bias=bias)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            result, hidden_states = layer(hidden_states)
+            with torch.no_grad():
+                result += 1
+        return hidden_states.sum()
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["a view", "memory with a count of its own"])
+def test_what_the_caller_writes_is_refused(bias: bool) -> None:
+    model = Writing(bias=bias).train()
+    wrap_blocks(model, save="matmul", self_check="never")
+    with pytest.raises(SurgeryError, match=r"and something writes that in place afterwards"):
+        model(torch.randn(2, 3, 4)).backward()
+
+
+def test_running_statistics_are_written_once() -> None:
+    model, plain = (model_of(NormedLayer, NormedLayer, NormedLayer) for _ in range(2))
+    surgery = wrap_blocks(model, save="norm", self_check="always")
+    for seed in range(2):
+        assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
+    assert "save norm: 3 results in the last step" in str(surgery)
+
+
+WRITES: SimpleQueue[float] = SimpleQueue()
+"""What the coming runs of a block multiply by: a surgery cannot wind it back."""
+
+
+class Scaling(nn.Module):
+    """Multiplies by what it did not have as an argument; `by_data`, by a parameter that it writes uncounted."""
+
+    def __init__(self, *, by_data: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.linear = nn.Linear(4, 4)
+        self.by_data = by_data
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        scale: Any = WRITES.get_nowait()
+        if self.by_data:
+            self.scale.data.mul_(scale)
+            scale = self.scale
+        result: Tensor = self.linear(hidden_states * scale)
+        return result.sin()
+
+
+@pytest.mark.parametrize("by_data", [False, True], ids=["a number", "a parameter"])
+def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
+    for again, refused in ((1.0, False), (3.0, True)):
+        model = nn.Sequential(Scaling(by_data=by_data), Scaling(by_data=by_data)).train()
+        wrap_blocks(model, save=["aten.mul", "matmul"], blocks=Scaling)
+        for number in (1.0, 1.0, again, again):
+            WRITES.put(number)
+        loss = model(torch.ones(2, 4, requires_grad=True)).sum()
+        with pytest.raises(SurgeryError, match=r"the recompute of Scaling 1") if refused else nullcontext():
+            loss.backward()
+        while not WRITES.empty():
+            WRITES.get_nowait()
+
+
+# Routers
+
+
+class NoisyExperts(nn.Module):
+    """Experts whose scores are noisy in a way that nobody can put back. `draws` is where the noise comes from."""
+
+    def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 4, bias=False)
+        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+        self.draws = [draws]
+        self.noisy_scores = noisy_scores
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        logits = self.gate(hidden_states)
+        noise = torch.tensor([self.draws[0]() for _ in range(logits.numel())]).view_as(logits)
+        scores = ((logits + noise) if self.noisy_scores else logits).softmax(-1)
+        weights, chosen = (scores if self.noisy_scores else scores + noise).topk(2)
+        if not self.noisy_scores:
+            weights = scores.gather(1, chosen)
+        weights /= weights.sum(-1, keepdim=True)
+        result = hidden_states
+        for place in range(2):
+            made = torch.stack([expert(hidden_states) for expert in self.experts], 1)
+            picked = made[torch.arange(len(chosen)), chosen[:, place]]
+            result = result + weights[:, place : place + 1] * picked
+        return result
+
+
+class Mixture(nn.Module):
+    def __init__(self, draws: Callable[[], float], *, noisy_scores: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([NoisyExperts(draws, noisy_scores=noisy_scores) for _ in range(3)])
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states.square().sum()
+
+
+class Noise:
+    """Numbers of the operating system; or those of an earlier run, again."""
+
+    def __init__(self, again: Iterable[float] = ()) -> None:
+        self.drawn: list[float] = []
+        self._again = list(again)
+
+    def __call__(self) -> float:
+        self.drawn.append(self._again.pop(0) if self._again else random.SystemRandom().random())
+        return self.drawn[-1]
+
+
+def mixture(noise: Noise, *, noisy_scores: bool) -> Mixture:
+    torch.manual_seed(0)
+    return Mixture(noise, noisy_scores=noisy_scores).train()
+
+
+@pytest.mark.parametrize("noisy_scores", [False, True], ids=["noise in the choice", "noise in the scores"])
+def test_a_noisy_router_is_refused_unless_it_is_kept(noisy_scores: bool) -> None:
+    hidden_states = torch.randn(12, 8, generator=torch.Generator().manual_seed(3))
+    model = mixture(Noise(), noisy_scores=noisy_scores)
+    wrap_blocks(model, blocks=NoisyExperts)
+    with pytest.raises(SurgeryError, match=r"the recompute routed \d+ of 12 tokens to other experts"):
+        model(hidden_states).backward()
+    model = mixture(noise := Noise(), noisy_scores=noisy_scores)
+    wrap_blocks(model, save="router", blocks=NoisyExperts)
+    loss = model(hidden_states)
+    plain = mixture(Noise(noise.drawn), noisy_scores=noisy_scores)
+    loss.backward()
+    plain(hidden_states).backward()
+    for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(ours.grad, theirs.grad), name
+
+
+# Randomness
+
+
+def test_dropout_masks_stand_in_for_the_state_of_generators() -> None:
+    model = gpt2()
+    with pytest.raises(SurgeryError, match=r"preserve_rng_state=False while .* acts at random"):
+        wrap_blocks(model, preserve_rng_state=False, save="attention")
+    wrap_blocks(model, preserve_rng_state=False, save="random", self_check="always")
+    assert equal(model, without(gpt2()))
+
+
+class Drawing(nn.Module):
+    """Two draws of which one may be kept, from a generator of its own or from torch's."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.generator = generator
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        first = torch.rand(4, generator=self.generator)
+        return hidden_states * self.weight * first * torch.randn(4, generator=self.generator).exp() + hidden_states
+
+
+class Drawn(nn.Module):
+    def __init__(self, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Drawing(generator) for _ in range(3)])
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states.sum()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["torch's generator", "a generator of its own"])
+def test_draws_that_are_run_again_follow_those_that_are_kept(own: bool) -> None:
+    results = []
+    for save in (None, "aten.rand"):
+        torch.manual_seed(7)
+        model = Drawn(torch.Generator().manual_seed(1) if own else None).train()
+        wrap_blocks(model, save=save, self_check="never")
+        for _ in range(2):
+            model(torch.ones(4)).backward()
+        results.append([p.grad for p in model.parameters()] + [torch.rand(1)])
+    assert all(map(torch.equal, *results))
+
+
+@torch.library.custom_op("ckpt_surgery_tests::attention", mutates_args=())
+def outside_attention(weights: Tensor, dropout_p: float) -> Tensor:
+    """A kernel of another library: it draws, and no tag says so."""
+    return weights * (torch.rand_like(weights) > dropout_p)
+
+
+def _gradient_of_weights(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return gradient, None
+
+
+outside_attention.register_autograd(_gradient_of_weights)
+
+
+class Outside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        result: Tensor = self.dropout(outside_attention(self.linear(hidden_states), 0.5))
+        return result.sin()
+
+
+def test_a_kernel_of_another_library_that_draws_leaves_the_generators_where_they_were() -> None:
+    results = []
+    for save in (None, "ckpt_surgery_tests.attention"):
+        torch.manual_seed(7)
+        model = nn.Sequential(Outside(), Outside()).train()
+        wrap_blocks(model, save=save, self_check="never", blocks=Outside)
+        model(torch.ones(3, 4)).sum().backward()
+        results.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *results))
+
+
+# Errors
+
+
+def test_a_name_that_matches_nothing_is_told_with_what_the_blocks_run() -> None:
+    model = llama(2)
+    wrap_blocks(model, save=["attention", "conv"])
+    loss = model(**tokens()).loss
+    message = r"save names 'conv', and the blocks run nothing of the kind: .* they run: aten\.mul \(.*aten\.mm \(14\)"
+    with pytest.raises(SurgeryError, match=message):
+        loss.backward()
+
+
+def test_nothing_is_said_of_a_name_while_blocks_have_not_run() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)])
+            self.conv = nn.ModuleList([nn.Sequential(nn.Conv1d(4, 4, 1), nn.Tanh()) for _ in range(2)])
+
+        def forward(self, hidden_states: Tensor, *, both: bool) -> Tensor:
+            for block in (*self.linear, *(self.conv if both else ())):
+                hidden_states = block(hidden_states)
+            return hidden_states.sum()
+
+    model = Two().train()
+    surgery = wrap_blocks(model, save="conv")
+    model(torch.randn(4, 4), both=False).backward()
+    assert str(surgery).endswith("save conv: the blocks have run nothing of the kind so far")
+    model(torch.randn(4, 4), both=True).backward()
+    assert "save conv: 2 results in the last step" in str(surgery)
+    wrap_blocks(model, save="aten.topk")
+    model(torch.randn(4, 4), both=False).backward()
+    with pytest.raises(SurgeryError, match=r"save names 'aten\.topk'"):
+        model(torch.randn(4, 4), both=True).backward()
+
+
+def test_a_frozen_block_is_not_waited_for() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)]).train()
+    model[0].requires_grad_(False)
+    wrap_blocks(model, save="conv", blocks=nn.Sequential)
+    loss = model(torch.randn(2, 4)).sum()
+    with pytest.raises(SurgeryError, match=r"save names 'conv', and .* they run: aten\.addmm \(2\), aten\.tanh \(2\)"):
+        loss.backward()
+
+
+ROWS_OF_RUNS: SimpleQueue[int] = SimpleQueue()
+"""How many rows the coming runs of a block multiply: a surgery cannot wind it back."""
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        rows = ROWS_OF_RUNS.get_nowait()
+        return (hidden_states[:rows] @ self.weight).sin().mean() + hidden_states
+
+
+@pytest.mark.parametrize("rows", [[4, 4, 4, 4], [4, 4, 2, 2]], ids=["the same", "others"])
+def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
+    model = nn.Sequential(Rows(), Rows()).train()
+    wrap_blocks(model, save="matmul", self_check="never", blocks=Rows)
+    for number in rows:
+        ROWS_OF_RUNS.put(number)
+    loss = model(torch.ones(4, 4)).sum()
+    refused = pytest.raises(SurgeryError, match=r"the recompute of Rows 1 runs aten\.mm otherwise than its forward")
+    with refused if rows[-1] == 2 else nullcontext():
+        loss.backward()
+    while not ROWS_OF_RUNS.empty():
+        ROWS_OF_RUNS.get_nowait()
+
+
+class Slope(nn.Module):
+    """A block that takes a gradient of its own, which runs it again in the middle of its forward."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.before, self.after = (nn.ModuleList(nn.Linear(SIZE, SIZE) for _ in range(n)) for n in (before, after))
+        self.energy = nn.Linear(SIZE, SIZE)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self.before:
+            hidden = hidden + torch.tanh(layer(hidden))
+        energy = torch.tanh(self.energy(hidden)).square().sum()
+        hidden = hidden - torch.autograd.grad(energy, hidden, create_graph=True)[0]
+        for layer in self.after:
+            hidden = hidden + torch.tanh(layer(hidden))
+        return hidden
+
+
+def slopes(before: int, after: int, **options: Any) -> list[Tensor]:
+    """The gradients of two such blocks behind a layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(before, after) for _ in range(2)))
+    if options:
+        wrap_blocks(model, blocks=Slope, self_check="never", **options)
+    model(torch.linspace(-1, 1, ROWS * SIZE).view(ROWS, SIZE)).square().sum().backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("save", ["aten.tanh", "aten.tanh:2", "aten.tanh:3", "matmul:2"])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3)])
+def test_what_runs_again_within_a_forward_is_not_noted_as_its_own(before: int, after: int, save: str) -> None:
+    assert all(map(torch.equal, slopes(before, after, save=save), slopes(before, after)))
+
+
+def test_a_step_counts_what_all_blocks_kept_where_they_take_gradients() -> None:
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), *(Slope(1, 1) for _ in range(3)))
+    surgery = wrap_blocks(model, blocks=Slope, save="aten.tanh")
+    loss = model(torch.ones(ROWS, SIZE)).sum()
+    (policy,) = surgery.policies
+    assert policy.bytes == dict.fromkeys("123", 3 * ROWS * SIZE * 4)
+    loss.backward()
+    assert {entry.results for entry in policy.kept.values()} == {3 * 3}
+
+
+class GivenUp(Exception):
+    """Ends a forward."""
+
+
+def give_up(*_: object) -> None:
+    raise GivenUp
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_forward_that_is_given_up_is_not_counted_in_the_step(held: bool) -> None:
+    model = llama(3)
+    surgery = wrap_blocks(model, save=["attention", "matmul:2"])
+    model(**tokens()).loss.backward()
+    (policy,) = surgery.policies
+    table, kept = str(surgery), dict(policy.kept)
+    waiting = model(**tokens()).loss if held else model(**tokens()).loss.item()
+    handle = model.model.layers[2].mlp.register_forward_hook(give_up)
+    with suppress(GivenUp):  # pytest.raises would hold the frames of the forward
+        model(**tokens())
+    handle.remove()
+    assert pickle.loads(pickle.dumps(policy)).kept == {}, "a copy has no forward that waits"
+    model(**tokens()).loss.backward()
+    assert (policy.kept == kept) == (str(surgery) == table) == (not held)
+    assert {entry.results for entry in policy.kept.values()} == ({6, 24} if held else {3, 12})
+    del waiting
+
+
+def test_noted_twice_it_would_be_given_to_another_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Giving, "__enter__", TorchDispatchMode.__enter__)
+    monkeypatch.setattr(_Giving, "__exit__", TorchDispatchMode.__exit__)
+    assert not all(map(torch.equal, slopes(1, 1, save="aten.tanh:2"), slopes(1, 1)))
+
+
+def test_a_policy_is_not_for_reentrant_checkpointing() -> None:
+    with pytest.raises(SurgeryError, match=r"^save needs use_reentrant=False: reentrant checkpointing keeps nothing"):
+        wrap_blocks(llama(2), save="attention", use_reentrant=True)
+    model = llama(2)
+    surgery = wrap_blocks(model, save="attention")
+    with pytest.warns(SurgeryWarning, match=r"^save needs use_reentrant=False: that is kept$"):
+        model.gradient_checkpointing_enable({"use_reentrant": True})
+    assert equal(model, without(llama(2)))
+    surgery.enable(model, reentrant)
+    with pytest.raises(SurgeryError, match=r"checkpointed by a function with use_reentrant=True, and save needs"):
+        model(**tokens())
+
+
+def reentrant(function: Callable[..., Any], *args: Any) -> Any:
+    """A checkpoint function of somebody else's."""
+    return checkpoint(function, *args, use_reentrant=True)
+
+
+def selecting() -> Any:
+    return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])  # type: ignore[no-untyped-call]
+
+
+def watching() -> Any:
+    ENTERED.append("")
+    return nullcontext(), nullcontext()
+
+
+ENTERED: list[str] = []
+
+
+def test_contexts_go_with_a_policy_unless_they_choose_too() -> None:
+    model = llama(2)
+    ENTERED.clear()
+    surgery = wrap_blocks(model, save="attention", context_fn=watching)
+    assert equal(model, without(llama(2)))
+    assert len(ENTERED) == 2 * 3
+    assert surgery.policies[0].bytes.total() == 2 * ATTENTION_BYTES
+    wrap_blocks(model, save="attention", context_fn=selecting)
+    with pytest.raises(SurgeryError, match=r"^save and context_fn both say what is kept: give one of the two$"):
+        model(**tokens())
+
+
+# With everything else
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"every_n": 2}, {"first": 1}, {"offload": "cpu"}, {"self_check": "always"}, {"skip_frozen": False}],
+    ids=str,
+)
+def test_a_policy_goes_with_the_other_options(options: dict[str, Any]) -> None:
+    model = dropping_llama()
+    wrap_blocks(model, save=["attention", "matmul:2"], **options)
+    assert equal(model, without(dropping_llama()))
+
+
+def test_a_graph_that_is_retained_is_walked_twice() -> None:
+    model = llama(2)
+    wrap_blocks(model, save=["attention", "matmul"])
+    loss = model(**tokens()).loss
+    loss.backward(retain_graph=True)
+    once = [parameter.grad.clone() for parameter in model.parameters()]
+    loss.backward()
+    assert all(
+        torch.equal(parameter.grad, 2 * first) for parameter, first in zip(model.parameters(), once, strict=True)
+    )
+
+
+def test_a_policy_is_copied_pickled_and_taken_back() -> None:
+    model = llama(2)
+    state = {name: dict(vars(module)) for name, module in model.named_modules()}
+    surgery = wrap_blocks(model, save=["attention", "matmul:2"])
+    assert equal(model, without(llama(2)))
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other._ckpt_surgery.policies[0].save == ("attention", "matmul:2")
+        assert other._ckpt_surgery.policies[0] is not surgery.policies[0]
+        assert equal(other, without(llama(2)))
+    assert pickle.loads(pickle.dumps(surgery.options)) == surgery.options
+    surgery.undo()
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == {n: set(s) for n, s in state.items()}
+    assert counts(model)[1][KERNEL] == 0
+
+
+def test_verify_holds_a_policy_against_what_it_was_told_to_keep() -> None:
+    model = llama(3)
+    surgery = wrap_blocks(model, save=["aten.mm", "aten.mul", "aten.silu", "aten.add"])
+    blocks = layers_of_named(model)
+    reference = run_step(model, tokens(), blocks=blocks)
+    run = run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant")
+    verdict = compare(reference, run)
+    assert verdict.ok, verdict.faults
+    assert verdict.cost is not None
+    assert verdict.cost.best_kept_bytes == reference.best_kept_bytes + surgery.policies[0].bytes.total()
+    assert verdict.cost.best_backward_flops == reference.backward_flops + reference.block_flops - run.policy_flops
+    untold = compare(reference, replace(run, policy_bytes={}))
+    assert [fault.level for fault in untold.faults] == ["cost"]
+
+
+def test_verify_tells_where_what_is_kept_is_made_again() -> None:
+    model = llama(3)
+    wrap_blocks(model, save="matmul")
+    blocks = layers_of_named(model)
+    reference = run_step(model, tokens(), blocks=blocks)
+    run = run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant")
+    assert compare(reference, run).ok
+    again = compare(reference, replace(run, backward_flops=run.backward_flops + run.policy_flops))
+    assert [fault.kind for fault in again.faults] == [FaultKind.BACKWARD_FLOPS]
+
+
+def test_verify_says_what_a_policy_keeps() -> None:
+    model = llama(3)
+    wrap_blocks(model, save=["attention", "matmul:2"])
+    report = verify(model, tokens(), modes=["non_reentrant"])
+    assert report.status == "ok"
+    assert "  non_reentrant, save attention: 3 results in the last step, 5.1 KiB, 13.8 kFLOP not done again" in str(
+        report
+    )
+    assert report_of(report.to_dict()) == report
+    assert [kept.name for kept in report.modes[0].kept_results] == ["attention", "matmul:2"]
+
+
+def test_compiled_blocks_keep_by_the_same_names() -> None:
+    results = []
+    for save in (None, ["attention", "matmul:2", "random"]):
+        torch._dynamo.reset()
+        model = llama(1)
+        wrap_blocks(model, save=save)
+        run: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
+        loss = run(**tokens()).loss
+        with Counting() as backward:
+            loss.backward()
+        results.append((backward.ran[KERNEL], [parameter.grad for parameter in model.parameters()]))
+    (again, plain), (not_again, ours) = results
+    assert again == 1
+    assert not_again == 0
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,155 @@
+"""Fingerprints differ wherever bits do, and are the same for every layout of the same tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ckpt_surgery.runtime.self_check.fingerprints import bits_of, fingerprint, magnitude
+
+pytestmark = [pytest.mark.torch]
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64, torch.uint8, torch.bool]
+
+
+def some_tensor(dtype: torch.dtype, shape: tuple[int, ...] = (37, 53)) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randn(shape, generator=generator) * 50).to(dtype)
+
+
+def bits(tensor: Tensor) -> int:
+    total = bits_of(tensor)
+    assert total is not None
+    return int(total)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_element_that_changes_changes_the_sum(dtype: torch.dtype) -> None:
+    for place in ((0, 0), (17, 3), (36, 52)):
+        tensor = some_tensor(dtype)
+        before = bits(tensor)
+        assert before == bits(tensor.clone())
+        tensor[place] = ~tensor[place] if dtype is torch.bool else tensor[place] + 3
+        assert bits(tensor) != before
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(37, 53), (512, 64), (8, 2)], ids=str)
+def test_rows_that_change_places_change_the_sum(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    tensor = torch.arange(shape[0] * shape[1]).reshape(shape).fmod(2 if dtype is torch.bool else 97).to(dtype)
+    tensor[0] = 1
+    swapped = tensor.clone()
+    swapped[0], swapped[5] = tensor[5], tensor[0]
+    assert not torch.equal(tensor, swapped)
+    assert bits(swapped) != bits(tensor)
+
+
+@pytest.mark.parametrize("apart", [1, 251, 1000, 4095])
+def test_rows_that_change_places_are_told_however_far_apart_they_are(apart: int) -> None:
+    tensor = some_tensor(torch.float32, (4096, 64))
+    swapped = tensor.clone()
+    swapped[0], swapped[apart] = tensor[apart], tensor[0]
+    assert bits(swapped) != bits(tensor)
+
+
+@pytest.mark.parametrize("size", [4096 * 2 + 2, 32 * 65_537 * 2 + 131], ids=["a few", "more than weights"])
+def test_one_element_of_a_large_tensor_that_changes_changes_both_sums(size: int) -> None:
+    tensor = some_tensor(torch.float32, (size,))
+    before = fingerprint(tensor)
+    for place in (0, size // 2, size - 1):
+        changed = tensor.clone()
+        changed[place] += 1e6
+        after = fingerprint(changed)
+        assert before is not None
+        assert after is not None
+        assert before.bits != after.bits
+        assert before.values != after.values
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_view_of_any_layout_has_a_sum_that_depends_on_its_values_alone(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(most: int) -> int:
+        return int(torch.randint(1, most, (), generator=generator))
+
+    whole = torch.randn(draw(6), draw(40), draw(40), generator=generator).to(DTYPES[seed % 4])
+    view = whole.transpose(draw(3) - 1, 2)[:, :: draw(3)][..., draw(3) - 1 :]
+    fresh = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype).copy_(view)
+    assert bits(view) == bits(fresh)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(0, 3),
+        torch.tensor(2.0),
+        torch.ones(7)[3:4].as_strided((1,), (5,)),
+        torch.ones(1).expand(4, 5),
+        torch.eye(4).to_sparse(),
+        torch.ones(3, dtype=torch.complex64).conj(),
+        torch.full((5,), float("nan")),
+    ],
+    ids=["empty", "scalar", "one element", "expanded", "sparse", "conjugated", "nan"],
+)
+def test_every_kind_of_tensor_has_one(tensor: Tensor) -> None:
+    assert fingerprint(tensor) is not None
+    assert bits(tensor) == bits(tensor.clone())
+    assert magnitude(tensor) >= 0 or bool(tensor.isnan().any())
+
+
+def test_a_tensor_without_values_has_none() -> None:
+    assert fingerprint(torch.ones(3, device="meta")) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_expected_one_is_returned_only_where_the_bits_the_shape_and_the_dtype_are_the_same(
+    dtype: torch.dtype,
+) -> None:
+    tensor = some_tensor(dtype)
+    expected = fingerprint(tensor)
+    assert fingerprint(tensor.clone(), expected) is expected
+    changed = tensor.clone()
+    changed[17, 3] = ~tensor[17, 3] if dtype is torch.bool else tensor[17, 3] + 3
+    for other in (changed, tensor.flatten(), tensor.real.to(torch.float16)):
+        made = fingerprint(other, expected)
+        assert made is not expected
+        assert made is not None
+        assert (made.shape, made.dtype) == (other.shape, other.dtype)
+
+
+def test_the_sum_of_values_tells_how_far_apart_two_are() -> None:
+    tensor = some_tensor(torch.float32, (64, 64))
+    noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) * magnitude(tensor) / 64
+    for share in (1e-1, 1e-3):
+        ours, theirs = fingerprint(tensor), fingerprint(tensor + share * noise)
+        assert ours is not None
+        assert theirs is not None
+        assert ours.values is not None
+        assert theirs.values is not None
+        apart = abs(float(ours.values) - float(theirs.values)) / magnitude(tensor)
+        assert share / 10 < apart < share * 10
+
+
+def test_nothing_is_drawn_and_no_dispatch_mode_sees_it() -> None:
+    seen: list[str] = []
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    tensor, state = torch.ones(600), torch.get_rng_state()
+    with Watching():  # type: ignore[no-untyped-call]
+        fingerprint(tensor)
+        assert not any("sum" in name for name in seen)
+        tensor.sum()
+    assert any("sum" in name for name in seen)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,55 @@
+"""A recompute may use the attention kernels that its forward was allowed, and then the process has its own again."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ckpt_surgery import wrap_blocks
+from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
+from tests.zoo.state_toys import WIDTH, Stack
+
+pytestmark = [pytest.mark.torch]
+
+
+class Attending(nn.Module):
+    """Attends to its own rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        heads = self.project(hidden).view(1, 1, *hidden.shape)
+        return hidden + scaled_dot_product_attention(heads, heads, heads).view_as(hidden)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_kernels_of_the_forward_are_those_of_the_recompute(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    model = Stack([Attending(), Attending()])
+    wrap_blocks(model, use_reentrant=reentrant)
+    seen: list[tuple[bool, ...]] = []
+    for layer in model.layers:
+        layer.get_submodule("project").register_forward_hook(lambda *_: seen.append(attention_kernels()))
+    outside = attention_kernels()
+    with sdpa_kernel(SDPBackend.MATH):
+        loss = model(torch.ones(4, WIDTH))
+        inside = attention_kernels()
+    assert inside != outside
+    loss.backward()
+    assert [inside] * 4 == seen
+    assert attention_kernels() == outside
+
+
+def test_an_error_inside_leaves_the_kernels_as_they_were() -> None:
+    before = attention_kernels()
+    with pytest.raises(ZeroDivisionError), allowing_kernels(tuple(not allowed for allowed in before)):
+        raise ZeroDivisionError
+    assert attention_kernels() == before
