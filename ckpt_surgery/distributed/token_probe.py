@@ -1,15 +1,14 @@
 """Whether a module treats each token by itself: it runs on four tokens together, alone and in another order.
 
 A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
-next mix tokens as well. Nothing is left of a probe: buffers, attributes, objects in them and generators are as they
-were.
+next mix tokens as well. Nothing is left of a probe: buffers, attributes and generators are as they were.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,8 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.checkpoint.block_state import BlockState
-from ckpt_surgery.runtime.contents import CannotRestore
+from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.rng import devices_of, random_state_kept
 from ckpt_surgery.text import error_line
 
@@ -67,9 +65,6 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
 def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
     try:
         return _mixes(module, forward, like)
-    except CannotRestore as error:
-        name = error.root[-1] if isinstance(error.root, tuple) else error.root
-        raise SurgeryError(f"{place} cannot be tiled: its {name} {error.what}; take it out of tile_mlp") from None
     except Exception as error:
         with _Trial(module).call():
             forward(like.detach().clone())  # raises what the module raises untiled
@@ -153,12 +148,9 @@ class _Trial:
         self._state = BlockState(module)
         self._entry = self._state.entry(watching=True)
 
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Calls inside write into copies. Raises CannotRestore where there can be none."""
-        with self._state.as_at_entry(self._entry, spare=True):
-            yield
-        self._entry.contents.check_generators()
+    def call(self) -> AbstractContextManager[None]:
+        """Let calls inside write into copies."""
+        return self._state.as_at_entry(self._entry)
 
 
 class _MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -20,9 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.guarding.contributions import Contributions
 from ckpt_surgery.guarding.handed_on import CutTensors, HandedOnTensors, contained, put
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
-from ckpt_surgery.runtime.checkpoint.block_state import BlockState
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
+from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import Flattener, placed_tensors, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_states_kept
 
@@ -53,7 +53,7 @@ class WitnessedCall:
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._block = block
         signature = BlockSignature.of(name, block, block.forward, fills_cache=False)
-        arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
+        arguments = signature.without_own_caches(args, kwargs)
         self.handed_on = HandedOnTensors((args, kwargs))
         self._record = RecordedCall(block, block, signature, BlockState(block), arguments)
         self._inputs = [tensor.detach() for tensor in self._record.tensors]
@@ -170,11 +170,11 @@ class WitnessedCall:
             torch.enable_grad(),
             torch_states_kept(self._states),
             _autocast(self._casting),
-            self._record.as_at_entry() as stand_ins,
+            self._record.as_at_entry(),
             _without_checkpointing(self._block),
             saved_tensors_hooks(keep, _same),
         ):
-            arguments, used = _with_cut_tensors(self._record.rebuilt(given, stand_ins), cut_tensors)
+            arguments, used = _with_cut_tensors(self._record.rebuilt(given), cut_tensors)
             args, kwargs = arguments
             results = list(tensors(self._block(*args, **kwargs)))
         left = contained((args, kwargs))

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
-from ckpt_surgery.runtime.checkpoint.block_state import BlockState
-from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
+from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
+from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.checkpoint.transforms import refuse_transforms
-from ckpt_surgery.runtime.nested_backward import anchor
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
-from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What a surgery says of the calls of one block.
+
+    With `skip_frozen` a call runs without checkpointing in which nothing requires gradient. `policy` says what a call
+    keeps, where that is anything; with `moves_kept` that goes where the block's inputs go. With `fills_cache` another
+    part of the model reads the cache that the block fills.
+    """
+
+    skip_frozen: bool
+    policy: SavePolicy | None = None
+    moves_kept: bool = False
+    fills_cache: bool = False
 
 
 class BlockForward:
@@ -27,9 +42,8 @@ class BlockForward:
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later. With `fills_cache` another part of the model reads the cache that the block fills. `schedule` says which of
-    its calls check themselves, and `policy` what they keep, where that is anything; with `moves_kept` that goes where
-    the block's inputs go.
+    later. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
+    called.
     """
 
     def __init__(
@@ -37,18 +51,16 @@ class BlockForward:
         name: str,
         block: nn.Module,
         *,
-        options: SurgeryOptions,
+        options: CallOptions,
+        schedule: CheckSchedule,
+        given_caches: GivenCaches,
         original: Callable[..., Any] | None,
-        fills_cache: bool,
-        policy: SavePolicy | None = None,
     ) -> None:
         self.name = name
         self.block = block
-        self.fills_cache = fills_cache
-        self.skip_frozen = options.skip_frozen
-        self.policy = policy
-        self.moves_kept = options.save_offload
-        self.schedule = CheckSchedule(options.checks)
+        self.options = options
+        self.schedule = schedule
+        self.given_caches = given_caches
         self.original = original
         self.replacement: Callable[..., Any] | None = None
         self.retired = False
@@ -78,35 +90,34 @@ class BlockForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
         function = vars(self.block).get(FUNCTION)
+        forward = self._plain()
         training = self.block.training and torch.is_grad_enabled()
         if function is None or not training or self._in_replacement or self.retired:
-            return self._plain()(*args, **kwargs)
-        forward = self._plain()
-        if torch.compiler.is_compiling():
-            args, kwargs = self._signature.without_caches(*self._signature.without_use_cache(args, kwargs))
-            return function(forward, *args, **kwargs)
-        if self._signature_of is not self._innermost():
+            return forward(*args, **kwargs)
+        compiling = torch.compiler.is_compiling()
+        if not compiling and self._signature_of is not self._innermost():
             self._read_signature()
-        reentrant = bool(getattr(function, "reentrant", False))
-        refuse_transforms(self._signature.place, reentrant=reentrant)
-        call = self._signature.without_own_caches(*self._signature.without_use_cache(args, kwargs))
+        call = self._signature.without_own_caches(args, kwargs, self.given_caches)
+        if compiling:
+            return function(forward, *call[0], **call[1])
+        refuse_transforms(self._signature.place)
+        policy = self.options.policy
         kept = None
-        if self.policy is not None:
-            kept = KeptResults(self.policy, self.name, self.place, moves=self.moves_kept)
+        if policy is not None:
+            kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept)
         computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule, kept)
         given = computation.tensors
         if not given:
-            example = next((p for p in self.block.parameters() if p.requires_grad), None)
-            if example is None and self.skip_frozen:
-                if self.policy is not None:
-                    self.policy.left_out(self.name)
+            parameters = list(self.block.parameters())
+            if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):
+                if policy is not None:
+                    policy.left_out(self.name)
                 return forward(*args, **kwargs)
-            if example is not None:  # reentrant checkpointing is no part of the graph without one that needs gradient
-                given = [torch.empty(0, device=example.device, requires_grad=True)]
-        if computation.checked and reentrant:
-            given = [*given, *anchor(list(self.block.parameters()))]
-        results = function(partial(MethodType(_run, self.block), computation), *given)
-        return computation.output(results if isinstance(results, tuple) else (results,))
+            if parameters:  # torch keeps the generators of the devices of what it is given
+                given = [torch.empty(0, device=parameters[0].device)]
+        output = function(partial(MethodType(_run, self.block), computation), *given)
+        computation.check_ended()
+        return output
 
     def adopt(self, forward: Callable[..., Any] | None) -> None:
         """Checkpoint what another library has put in place of this: a forward, or, with None, that of the class."""
@@ -132,13 +143,31 @@ class BlockForward:
     def _read_signature(self) -> None:
         self._signature_of = self._innermost()
         forward = self.replacement or self.__wrapped__
-        self._signature = BlockSignature.of(self.place, self.block, forward, fills_cache=self.fills_cache)
+        fills = self.options.fills_cache
+        self._signature = BlockSignature.of(self.place, self.block, forward, fills_cache=fills)
 
     def _innermost(self) -> Any:
         """The function to which the arguments of the block go."""
         return self.replacement or self.original or type(self.block).forward
 
 
-def _run(block: nn.Module, computation: Computation, *given: Tensor) -> tuple[Tensor, ...]:
+def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
     """A method of the block, so that checkpointing functions that ask for `func.func.__self__` find the block."""
     return computation.run(*given)
+
+
+class GivenCaches:
+    """The caches with which the caller of a model has called it, held weakly; copies and pickles have none."""
+
+    def __init__(self) -> None:
+        self._caches: WeakSet[Any] = WeakSet()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GivenCaches, ()
+
+    def __contains__(self, value: Any) -> bool:
+        return is_cache(value) and value in self._caches
+
+    def note(self, values: Iterable[Any]) -> None:
+        """Note those of the arguments of a call that are caches."""
+        self._caches.update(filter(is_cache, values))

@@ -5,26 +5,27 @@ Looks at values only. What runs a block, and how often, is in `recompute`.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
 from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.library_switch import models_that_read_caches
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, hidden_tensors
+from ckpt_surgery.runtime.tools.tensors import without_graph
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
-_NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
+_CACHE_DEPTH = 6
+"""How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -57,8 +58,8 @@ class BlockSignature:
     """What the parameters of a block mean: `names` of the positional ones, and `past`, those that hold past state.
 
     `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
-    it only reads the cache that it is given. With `needs_use_cache` the model around it uses what the block returns
-    for a cache. Where `cache_decides`, the block computes something else without one, or another part reads it.
+    it only reads the cache that it is given. Where `cache_decides`, the block computes something else without one, or
+    another part reads it.
     """
 
     place: str
@@ -66,7 +67,6 @@ class BlockSignature:
     past: frozenset[str]
     layer: int
     keeps_cache: bool
-    needs_use_cache: bool
     cache_decides: bool
     is_of_transformers: bool
 
@@ -80,7 +80,6 @@ class BlockSignature:
             PAST_STATE | own,
             _layer_index(block),
             bool(getattr(block, "_can_checkpoint_with_cache", False)),
-            bool(facts_of(block).needs_cache),
             fills_cache or bool(models_that_read_caches(block)),
             class_of(block).__module__.startswith("transformers."),
         )
@@ -91,54 +90,20 @@ class BlockSignature:
             yield name_at(self.names, place), value
         yield from kwargs.items()
 
-    def without_use_cache(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The call with `use_cache=False`, where True would make the block return a cache of its own.
+    def without_own_caches(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Container[Any] = ()
+    ) -> Arguments:
+        """Leave out the empty caches that a model has made for its blocks to fill: they would hold activations.
 
-        A block that is not of transformers may do anything with it once it is given a cache.
-        """
-        if self.needs_use_cache or self.cache_decides or not any(map(is_, (*args, *kwargs.values()), repeat(True))):
-            return args, kwargs
-        given = dict(self.named(args, kwargs))
-        past = {name for name in (*self.names, *given) if name in self.past}
-        if not past or any(self._is_other(name, given.get(name)) for name in past):
-            return args, kwargs
-        if not self.is_of_transformers and any(given.get(name) is not None for name in past):
-            return args, kwargs
-        return self._changed(
-            args, kwargs, lambda name, value: False if name == "use_cache" and value is True else value
-        )
-
-    def without_own_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The call without the empty caches that a block of transformers would only fill: they would hold activations.
-
-        `model_patches` tells which of its blocks read what others have left in a cache; other blocks keep theirs.
+        Those that the model was `given` are filled, for a later forward may read them. `model_patches` tells which
+        blocks of transformers read what others have left in a cache; these keep theirs, and so do other libraries'.
         """
         if not self.is_of_transformers or self.cache_decides or not any(map(is_cache, (*args, *kwargs.values()))):
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:
-            return None if self.is_past(name, value) and not _holds_something(value, self.layer) else value
-
-        return self._changed(args, kwargs, without)
-
-    def without_caches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """The call with None in the place of each cache.
-
-        Past state that a block can only read, such as a tuple of tensors, stays. Raises SurgeryError where a cache
-        already holds something for this layer: without it the block would compute something else.
-        """
-        if _NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):
-            return args, kwargs
-
-        def without(name: str, value: Any) -> Any:
-            if not self.is_past(name, value):
-                return value
-            if self.cache_decides or _holds_something(value, self.layer):
-                raise SurgeryError(
-                    f"{self.place} got past state in {name} that decides what it computes: with use_reentrant=True "
-                    "the gradient of what it writes there would be lost; use use_reentrant=False, or train without one"
-                )
-            return None
+            drops = self.is_past(name, value) and value not in given and not _holds_something(value, self.layer)
+            return None if drops else value
 
         return self._changed(args, kwargs, without)
 
@@ -147,11 +112,6 @@ class BlockSignature:
         if all(map(is_, values, (*args, *kwargs.values()))):
             return args, kwargs
         return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
-
-    def _is_other(self, name: str, value: Any) -> bool:
-        """Whether an argument called like past state is an object of another kind, such as a table made lazily."""
-        plain = type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping))
-        return not plain and not self.is_past(name, value)
 
     def is_past(self, name: str, value: Any) -> bool:
         """Whether an argument is a cache that a block would write."""
@@ -180,3 +140,25 @@ def _holds_something(cache: Any, layer: int) -> bool:
         return int(cache.get_seq_length(layer)) > 0
     except Exception:  # recurrent caches have no length, or raise; then their values tell
         return any(bool(t.any()) for t in hidden_tensors(cache) if t.is_floating_point())
+
+
+@dataclass(frozen=True, slots=True)
+class CacheAtEntry:
+    """A cache as a call found it. Its tensors are shared: who writes them in place is refused by their versions."""
+
+    cache: Any
+
+    @classmethod
+    def of(cls, cache: Any) -> CacheAtEntry:
+        """Copy what holds the tensors: a block replaces them, or adds some."""
+        return cls(_copy_of_cache(cache))
+
+    def again(self) -> Any:
+        """Return a cache for a recompute to write."""
+        return _copy_of_cache(self.cache)
+
+
+def _copy_of_cache(cache: Any) -> Any:
+    """Copy a cache without its tensors. Those with a graph are held without it, for the recompute needs none."""
+    held = {id(tensor): tensor for tensor in hidden_tensors(cache, _CACHE_DEPTH)}
+    return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

@@ -1,16 +1,18 @@
 """One call of a block under checkpointing: the first pass now, and the same computation again in the backward.
 
-The function that checkpoints, and its options, are not known here. It is given a function of gradient tensors, and
-decides the mode: it runs the first pass with gradients (non-reentrant, here) or without (`reentrant`).
+The function that checkpoints, and its options, are not known here. It is given a function of gradient tensors.
 
 1. Every tensor that carries gradient is a positional argument of that function, wherever the call had it.
 2. The recompute sees what the first pass saw: arguments, containers and written state as they were at entry.
-3. The recompute leaves nothing behind: it writes no buffer, attribute or container.
+3. The recompute leaves nothing behind on the modules of the block and in its arguments.
+4. An exception of the first pass is raised behind that function: torch's checkpoint would leave its hooks for saved
+   tensors in place as long as somebody holds the traceback, and the next healthy model would fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,23 +20,20 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.checkpoint.block_state import BlockState
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
-from ckpt_surgery.runtime.contents import without_graph
-from ckpt_surgery.runtime.recompute_mode import NOTHING, RecomputeMode
-from ckpt_surgery.runtime.reentrant import ReentrantMode
+from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
-from ckpt_surgery.runtime.self_check.check import SEES_SAVED_TENSORS, SelfCheck
+from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.tensors import is_parameter, versions
+from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
 
 
 class Computation:
     """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
 
-    __slots__ = ("_arguments", "_call", "_check", "_kept", "_mode", "_recomputed")
+    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_parameters", "_recomputed")
 
     def __init__(
         self,
@@ -52,128 +51,95 @@ class Computation:
         self._kept = kept
         if kept is not None and self._check is not None:
             kept.show = self._check.given
-        self._arguments: Arguments | None = arguments  # until the first run
-        self._mode: RecomputeMode | None = None  # from the first run on
+        self._arguments: Arguments | None = arguments  # until the first pass
+        self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
+        self._failure: BaseException | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The gradient tensors of the call, each once, in the order of the arguments; none after the first run."""
+        """The gradient tensors of the call, each once, in the order of the arguments; none after the first pass."""
         return self._call.tensors
 
-    @property
-    def checked(self) -> bool:
-        """Whether the recompute of this call is held against its forward."""
-        return self._check is not None
+    def run(self, *given: Tensor) -> Any:
+        """Return what the block makes of `given`, which stand in for `tensors`; in a recompute nothing.
 
-    def run(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The tensors that the block makes of `given`, which stand in for `tensors`.
-
-        Raises SurgeryError where an argument is not what it was, or hides gradients that would get lost.
+        Raises SurgeryError where an argument is not what it was. What the first pass raises is left to `check_ended`.
         """
-        if self._mode is not None:
+        if self._arguments is None:
             self._recomputed()
-            return self._run_again(self._mode, given)
+            return self._run_again(given)
         arguments, self._arguments = self._arguments, None
-        assert arguments is not None
         self._call.tensors = []
+        try:
+            return self._first(arguments, given)
+        except BaseException as error:
+            self._failure = error
+            return None
+
+    def check_ended(self) -> None:
+        """Raise what the first pass has raised."""
+        if (failure := self._failure) is not None:
+            self._failure = None
+            raise failure
+
+    def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
+        if not torch.is_grad_enabled():
+            raise SurgeryError(
+                f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
+                "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
+            )
+        self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
         before = versions(given)
-        self._mode = self._mode_of_first_run()
-        try:
-            return self._mode.first(arguments, given)
-        finally:
+        self._call.begin(watching=self._check is not None)
+        output = self._run_first(*arguments)
+        self._call.end()
+        if versions(given) != before:
             self._refuse_written(arguments, given, before)
-
-    def _mode_of_first_run(self) -> RecomputeMode:
-        if torch.is_grad_enabled():
-            return NonReentrantMode(self._call, self._check, self._kept)
         if self._kept is not None:
-            raise SurgeryError(
-                f"{self._call.place} is checkpointed by a function with use_reentrant=True, and save needs "
-                "use_reentrant=False: give that, or leave out save"
-            )
-        return ReentrantMode(self._call, self._check)
+            self._kept.end(tensors(output))
+        return output
 
-    def _refuse_written(self, arguments: Arguments, given: tuple[Tensor, ...], before: Sequence[int]) -> None:
-        now = versions(given)
-        if now != before:
-            written = next(tensor for tensor, old, new in zip(given, before, now, strict=True) if old != new)
-            name = _name_of(written, self._call.signature.named(*arguments))
-            raise SurgeryError(
-                f"{self._call.place} cannot be recomputed: it modified its argument {name} in place; leave the "
-                "block out, or give it a copy"
-            )
+    def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._check is None and self._kept is None:
+            return self._call.forward(*args, **kwargs)
+        checking = nullcontext() if self._check is None else self._check.forward()
+        with checking, nullcontext() if self._kept is None else self._kept.forward():
+            return self._call.forward(*args, **kwargs)
 
-    def _run_again(self, mode: RecomputeMode, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _refuse_written(self, arguments: Arguments, given: Sequence[Tensor], before: Sequence[int]) -> None:
+        pairs = zip(given, before, versions(given), strict=True)
+        written = next(tensor for tensor, old, new in pairs if old != new)
+        name = _name_of(written, self._call.signature.named(*arguments))
+        raise SurgeryError(
+            f"{self._call.signature.place} cannot be recomputed: it modified its argument {name} in place; leave the "
+            "block out, or give it a copy"
+        )
+
+    def _run_again(self, given: tuple[Tensor, ...]) -> None:
+        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
+        # hooks for saved tensors, as those of offload, give tensors that are none
+        given = tuple([self._parameters.get(place, without_graph(each)) for place, each in enumerate(given)])
+
+        def recompute() -> None:
+            args, kwargs = self._call.rebuilt(given)
+            with self._call.as_at_entry(), nullcontext() if self._kept is None else self._kept.recompute():
+                self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+
         try:
-            return mode.again(given)
+            if self._check is None:
+                recompute()
+            else:
+                self._check.recompute(recompute)
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             if type(error).__module__ == checkpoint.__name__:  # how torch ends a recompute
                 raise
             raise SurgeryError(
-                f"the recompute of {self._call.place} failed where its forward did not "
+                f"the recompute of {self._call.signature.place} failed where its forward did not "
                 f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
                 "was until the backward, or leave the block out"
             ) from error
-
-    def output(self, results: tuple[Tensor, ...]) -> Any:
-        """What the block returned, made of what the checkpointing function made of the first run's results.
-
-        To be called once, after the first run.
-        """
-        assert self._mode is not None
-        return self._mode.output(results)
-
-
-class NonReentrantMode(RecomputeMode):
-    """The first pass runs with gradients, so that autograd knows what the block made of what."""
-
-    __slots__ = ("_kept", "_output", "_parameters")
-
-    def __init__(self, call: RecordedCall, check: SelfCheck | None, kept: KeptResults | None) -> None:
-        super().__init__(call, check)
-        self._kept = kept
-        self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
-
-    def first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        args, kwargs = arguments
-        self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
-        self._call.begin(watching=self._check is not None)
-        checking = self._check.forward(saved=SEES_SAVED_TENSORS) if self._check is not None else NOTHING
-        with checking, self._kept.forward() if self._kept is not None else NOTHING:
-            self._output = self._call.forward(*args, **kwargs)
-        self._call.end()
-        results = (self._output,) if isinstance(self._output, Tensor) else tuple(tensors(self._output))
-        if self._kept is not None:
-            self._kept.end(results)
-        if self._check is not None and not SEES_SAVED_TENSORS:
-            self._check.results(results)
-        return results
-
-    def again(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
-        # hooks for saved tensors, as those of offload, give tensors that are none
-        given = tuple([self._parameters.get(place, without_graph(each)) for place, each in enumerate(given)])
-
-        def forward(stand_ins: Mapping[int, Any]) -> Any:
-            args, kwargs = self._call.rebuilt(given, stand_ins)
-            with self._kept.recompute() if self._kept is not None else NOTHING:
-                return self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
-
-        def run() -> tuple[Tensor, ...]:
-            output = self._call.run_as_at_entry(forward, trusting=False)
-            return () if SEES_SAVED_TENSORS else tuple(tensors(output))
-
-        if self._check is None:
-            self._call.run_as_at_entry(forward, trusting=True)
-        else:
-            self._check.recompute(run, run)
-        return ()
-
-    def output(self, results: tuple[Tensor, ...]) -> Any:
-        output, self._output = self._output, None
-        return output
 
 
 def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:

@@ -1,31 +1,26 @@
-"""The transforms of torch.func, and forward-mode derivatives, that a checkpointed block cannot run in."""
+"""The transforms of torch.func that a checkpointed block cannot run in."""
 
 from __future__ import annotations
 
 import torch
-from torch.autograd import forward_ad
 
 from ckpt_surgery.errors import SurgeryError
 
 _Kind = torch._C._functorch.TransformType
 
 
-def refuse_transforms(place: str, *, reentrant: bool) -> None:
+def refuse_transforms(place: str) -> None:
     """Raise SurgeryError where a block that is checkpointed is called in a transform that does not go with it.
 
     torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
-    after it. Forward-mode derivatives need no backward, but reentrant checkpointing hides the block from them.
+    after it.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        kinds = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
-        if _Kind.Grad in kinds or (_Kind.Vmap in kinds and _Kind.Jvp not in kinds):
-            name = "vmap" if _Kind.Grad not in kinds else "grad, or one that is made of it"
-            raise SurgeryError(
-                f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
-                "around it, with undo() on the surgery"
-            )
-    if reentrant and forward_ad._current_level >= 0:
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return
+    kinds = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
+    if _Kind.Grad in kinds or (_Kind.Vmap in kinds and _Kind.Jvp not in kinds):
+        name = "vmap" if _Kind.Grad not in kinds else "grad, or one that is made of it"
         raise SurgeryError(
-            f"{place} cannot be checkpointed with use_reentrant=True under forward-mode differentiation: use "
-            "use_reentrant=False"
+            f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
+            "around it, with undo() on the surgery"
         )

@@ -1,8 +1,7 @@
 """The self-check of one call: what its recompute makes is held against what its forward made.
 
-Compared are the tensors that decide the gradients: those that the operators save, in their order, where the forward
-runs with gradients; and otherwise the tensors that the block returns, leaves behind and rounds: a block that rounds
-with the gradient of the identity returns the same in spite of drift. Nothing is held but a few sums of each.
+Compared are the tensors that decide the gradients: those that operators save, in their order. Nothing is held but a
+few sums of each.
 
 Kernels that add up in another order each time make other bits of the same. So where bits differ, the block is run
 some more times: what differs between recomputes is noise, and what is far above it is not.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,16 +21,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.rounding import RoundedOperands
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line
 
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.8
-SEES_SAVED_TENSORS = _top_hooks is not None
-"""Whether the tensors that operators save can be seen beside torch's checkpointing, which sees them too."""
+_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+"""Gives the hooks for saved tensors that are set: those of torch's checkpointing are called from ours."""
 
 _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
@@ -42,15 +39,10 @@ _MORE_RUNS = 3, 6
 """
 _MOST_NOISE = 0.05
 """The share of a tensor's magnitude that is noise in no dtype."""
-_FEW_ROUNDINGS = 64.0
-"""What kernels with and without gradient may be apart, in units of the dtype's rounding."""
 _MOST_ROUNDINGS = 1000.0
 """The same in units of the dtype's rounding."""
 
 _RANDOM_STATES = (torch.uint64, torch.int64)
-
-Run = Callable[[], Sequence[Tensor]]
-"""Runs a block, and returns the results to compare: none where what is saved is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +64,12 @@ class _Trace:
     choices: list[Tensor] = field(default_factory=list)
     expected: Sequence[Fingerprint | None] = ()
     """The prints of the run that this is held against."""
-    rounded: int = 0
-    """How many of the prints, the first ones, are of tensors that were rounded."""
 
     def add(self, tensor: Tensor) -> Fingerprint | None:
         """Note a tensor; its print."""
         place = len(self.prints)
         self.prints.append(fingerprint(tensor, self.expected[place] if place < len(self.expected) else None))
         return self.prints[-1]
-
-    def round(self, tensor: Tensor) -> None:
-        """Note a tensor that is about to be rounded."""
-        self.add(tensor)
-        self.rounded += 1
-
-    def forget_rounded(self) -> None:
-        """Leave the prints of the results alone."""
-        del self.prints[: self.rounded]
-        self.rounded = 0
 
 
 @dataclass(slots=True)
@@ -103,20 +83,18 @@ class _CloseTrace(_Trace):
 class SelfCheck:
     """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
 
-    __slots__ = ("_block", "_first", "_note_now", "_place", "_routes", "_saved")
+    __slots__ = ("_block", "_first", "_note_now", "_place", "_routes")
 
     def __init__(self, place: str, block: nn.Module) -> None:
         self._place = place
         self._block = block
-        self._saved = False
         self._routes = has_router(block)
         self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
         self._first = _Trace()
 
     @contextmanager
-    def forward(self, *, saved: bool) -> Iterator[None]:
-        """Note what the forward inside chooses and, with `saved`, what its operators save; else give `results`."""
-        self._saved = saved
+    def forward(self) -> Iterator[None]:
+        """Note what operators in the forward inside save, and which experts it chooses."""
         with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
             yield
         self._first.recent.clear()
@@ -130,50 +108,26 @@ class SelfCheck:
             for tensor in tensors:
                 note(tensor.detach() if is_plain(tensor) else tensor)
 
-    def rounded(self, tensor: Tensor) -> None:
-        """Note a tensor that the forward is about to round; of a forward whose results are compared."""
-        self._first.round(tensor)
+    def recompute(self, run: Callable[[], None]) -> None:
+        """Run a recompute, and hold it against the forward. `run` may be called several times.
 
-    def results(self, results: Iterable[Tensor]) -> None:
-        """Note what the forward returned."""
-        self._first.prints += map(fingerprint, results)
-
-    def recompute(self, run: Run, once_more: Run, names: Sequence[str] = ()) -> None:
-        """Run a recompute, and compare it with the forward.
-
-        `once_more` is the same computation another time; torch's checkpointing must not notice it. `names` are those
-        of the results. Raises SurgeryError where the recompute made something else than the forward.
+        Raises SurgeryError where the recompute gave a different result than the forward.
         """
         trace = _Trace(expected=self._first.prints)
-        rounded: list[float] = []
         generators = torch_states(_devices(self._first.prints))
-
-        def note_rounded(tensor: Tensor) -> None:
-            trace.round(tensor)
-            rounded.append(magnitude(tensor))
-
-        def compare(results: Sequence[Tensor], *, complete: bool) -> None:
-            if self._first.rounded != len(rounded):  # kernels with and without gradient may round in other places
-                self._first.forget_rounded()
-                trace.forget_rounded()
-                rounded.clear()
-            first, again = self._first.prints, trace.prints
-            if _equal(first, again) and (not complete or len(again) >= len(first)):
-                return
-            if self._saved or not _only_rounds(first, again, [*rounded, *map(magnitude, results)]):
-                self._judge(trace, lambda: self._look_closely(once_more, names, generators))
-
         try:
-            noting = self._saved_tensors(lambda tensor: self._note(trace, tensor))
-            with self._choices(trace), self._rounded_tensors(note_rounded), noting:
-                results = run()
-                for result in results:
-                    trace.add(result)
+            with self._choices(trace), self._saved_tensors(lambda tensor: self._note(trace, tensor)):
+                run()
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
-                compare((), complete=False)
+                self._compare(trace, run, generators, complete=False)
             raise
-        compare(results, complete=True)
+        self._compare(trace, run, generators, complete=True)
+
+    def _compare(self, trace: _Trace, run: Callable[[], None], generators: TorchStates, *, complete: bool) -> None:
+        first, again = self._first.prints, trace.prints
+        if not _equal(first, again) or (complete and len(again) < len(first)):
+            self._judge(trace, lambda: self._look_closely(run, generators))
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -202,13 +156,10 @@ class SelfCheck:
         finally:
             trace.choices += record.choices
 
-    def _rounded_tensors(self, note: Callable[[Tensor], None]) -> AbstractContextManager[Any]:
-        return RoundedOperands(note) if self._first.rounded else nullcontext()
-
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
         """Show `note` each tensor that an operator saves inside, and with `passed_on` also torch's checkpointing."""
-        hooks = _top_hooks(True) if self._saved and _top_hooks is not None else None
+        hooks: Any = _top_hooks(True)
         if hooks is None:
             yield
             return
@@ -236,22 +187,15 @@ class SelfCheck:
         finally:
             self._note_now = outer
 
-    def _look_closely(self, once_more: Run, names: Sequence[str], generators: TorchStates) -> _CloseTrace:
+    def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> _CloseTrace:
         """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
         trace = _CloseTrace()
         inside: list[str] = []
 
-        def place(tensor: Tensor) -> None:
-            trace.magnitudes.append(magnitude(tensor))
-            trace.names.append(inside[-1] if inside else "")
-
         def note(tensor: Tensor) -> None:
             self._note(trace, tensor)
-            place(tensor)
-
-        def note_rounded(tensor: Tensor) -> None:
-            trace.round(tensor)
-            place(tensor)
+            trace.magnitudes.append(magnitude(tensor))
+            trace.names.append(inside[-1] if inside else "")
 
         with ExitStack() as stack:
             for name, module in self._block.named_modules():
@@ -260,13 +204,9 @@ class SelfCheck:
                 stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
                 stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
-            stack.enter_context(self._rounded_tensors(note_rounded))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
-                results = once_more()
-                trace.prints += map(fingerprint, results)
-                trace.magnitudes += map(magnitude, results)
-                trace.names += names
+                run()
         return trace
 
     def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace]) -> None:
@@ -277,12 +217,12 @@ class SelfCheck:
         for runs in _MORE_RUNS:
             more += [look_closely() for _ in range(runs)]
             repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-            if routed is None and (not repeatable or not self._saved) and _is_noise(first, again.prints, more):
+            if routed is None and not repeatable and _is_noise(first, again.prints, more):
                 return
             if routed is not None or repeatable:
                 break
         raise SurgeryError(
-            f"the recompute of {self._place} made something else than its forward: "
+            f"recomputing {self._place} gave a different result than its forward: "
             f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"
         )
 
@@ -351,17 +291,6 @@ def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | No
 
 def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
     return not _equal([a], [b])
-
-
-def _only_rounds(
-    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], sizes: Sequence[float]
-) -> bool:
-    """Whether results differ by rounding alone: kernels that need no gradient may round otherwise."""
-    return len(first) == len(again) and all(
-        a is not None and _share(a, b, size) <= _rounding(a.dtype, _FEW_ROUNDINGS)
-        for a, b, size in zip(first, again, sizes, strict=True)
-        if _differ(a, b)
-    )
 
 
 def _is_noise(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 SelfCheckOption = Literal["first", "always", "never"] | int
-"""The first steps, every step, none, or every n-th."""
+"""The first steps and then one block in each, every step, none, or every n-th."""
 
 FIRST_STEPS = 3
 _MOST_SHAPES = 256
@@ -25,9 +25,11 @@ class CheckSchedule:
         self.checked = 0
         self.restart(when)
 
-    def restart(self, when: SelfCheckOption) -> None:
-        """Begin again with the first step, as after a change of mode."""
+    def restart(self, when: SelfCheckOption, turn: int = 0, turns: int = 1) -> None:
+        """Begin again with the first step, as after a change of mode; the block is one of so many, in this order."""
         self.when = when
+        self._turn = turn
+        self._turns = turns
         self._step = 0
         self._recomputed = False
         self._shapes: set[tuple[torch.Size, ...]] = set()
@@ -47,7 +49,7 @@ class CheckSchedule:
 
     def _is_due(self, given: Sequence[Tensor]) -> bool:
         if self.when == "first":
-            return self._is_new(given) or self._step < FIRST_STEPS
+            return self._is_new(given) or self._step < FIRST_STEPS or self._step % self._turns == self._turn
         if self.when == "always":
             return True
         return self.when != "never" and self._step % self.when == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,13 +9,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
@@ -38,17 +35,11 @@ class Checkpointing:
     offloader: Offloader | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     save: tuple[str, ...] | None = None
-    _warned: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @classmethod
     def of(cls, options: SurgeryOptions) -> Checkpointing:
         """The function for these options, with an offloader of its own where they ask for offload."""
         return cls(options, _offloader(options))
-
-    @property
-    def reentrant(self) -> bool:
-        """Whether a call may be checkpointed with use_reentrant=True: under DistributedDataParallel it is not."""
-        return self.options.use_reentrant
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
@@ -69,7 +60,7 @@ class Checkpointing:
         options = self.options
         compiling = torch.compiler.is_compiling()
         passed: dict[str, Any] = {"preserve_rng_state": options.preserve_rng_state is True, **self.more}
-        passed["use_reentrant"] = options.use_reentrant and not compiling and not self._under_ddp()
+        passed["use_reentrant"] = False
         if options.context_fn is not None:
             passed["context_fn"] = options.context_fn if self.save is None else partial(_beside_save, options)
         elif compiling and self.save is not None:
@@ -81,22 +72,6 @@ class Checkpointing:
         offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
         with offloading, nullcontext() if may_draw else _drawing_nothing(given):
             return checkpoint(function, *args, **passed, **kwargs)
-
-    def _under_ddp(self) -> bool:
-        """Whether this runs in the forward of a DistributedDataParallel. Warns the first time."""
-        if not (dist.is_available() and dist.is_initialized()):
-            return False
-        if getattr(DistributedDataParallel, "_active_ddp_module", None) is None:
-            return False
-        if "ddp" not in self._warned:
-            self._warned.add("ddp")
-            warnings.warn(
-                "use_reentrant=True would mark parameters ready twice under DistributedDataParallel: the blocks are "
-                "checkpointed with use_reentrant=False there",
-                SurgeryWarning,
-                stacklevel=2,
-            )
-        return True
 
 
 def _offloader(options: SurgeryOptions) -> Offloader | None:

@@ -67,10 +67,6 @@ class SurgeryOptions:
             raise SurgeryError(
                 f'self_check is {self.self_check!r}: give "first", "always", "never", or n for every n-th step'
             )
-        if self.use_reentrant and self.context_fn is not None:
-            raise SurgeryError(
-                "context_fn needs use_reentrant=False: torch has no selective policies in reentrant checkpointing"
-            )
         for _, names in self.save or ():
             choices_of(names)
         if type(self.save_offload) is not bool:
@@ -79,8 +75,6 @@ class SurgeryOptions:
             raise SurgeryError(
                 'save_offload=True moves what save names where offload says: give save and offload="cpu" or a folder'
             )
-        if self.use_reentrant and self.save is not None:
-            raise SurgeryError("save needs use_reentrant=False: reentrant checkpointing keeps nothing of a block")
 
     @property
     def checks(self) -> SelfCheckOption:

@@ -3,40 +3,68 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache
-from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache, takes_switch
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
 
 
 class OwnerHook:
     """Runs before the forward of a module that owns stacks of blocks.
 
-    It adopts what another library has put in place of a block's forward since and, with `stops_cache`, switches off
-    the cache, which checkpointed blocks cannot use.
+    It adopts what another library has put in place of a block's forward since. With `stops_cache` it switches off the
+    cache that a model of transformers makes for itself, which would hold activations; a cache that the caller of the
+    outermost model gives it stays.
     """
 
-    def __init__(self, owner: nn.Module, forwards: Sequence[BlockForward], *, stops_cache: bool) -> None:
+    def __init__(
+        self,
+        owner: nn.Module,
+        forwards: Sequence[BlockForward],
+        given_caches: GivenCaches,
+        *,
+        is_outermost: bool,
+        stops_cache: bool,
+    ) -> None:
         names = list(inspect.signature(owner.forward).parameters)
-        stops = stops_cache and "use_cache" in names and not needs_cache(owner)
+        stops = stops_cache and "use_cache" in names and not needs_cache(owner) and takes_switch(owner)
         self._cache_place = names.index("use_cache") if stops else None
         self._forwards = tuple(forwards)
+        self._given_caches = given_caches
+        self._is_outermost = is_outermost
+        self._warned = False
 
     def __call__(
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        values = (*args, *kwargs.values())
         if not torch.compiler.is_compiling():
             for forward in self._forwards:
                 current = vars(forward.block).get("forward")
                 if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
+            if self._is_outermost:
+                self._given_caches.note(values)
         place = self._cache_place
         if place is None or not owner.training or not torch.is_grad_enabled() or not self._any_checkpointed():
             return None
+        if any(value in self._given_caches for value in values):
+            return None
+        asked = args[place] if place < len(args) else kwargs.get("use_cache")
+        if asked is True and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(owner).__name__} was called with use_cache=True: it makes no cache while its blocks are "
+                "checkpointed; give it one in its arguments to have it filled",
+                SurgeryWarning,
+                stacklevel=2,
+            )
         if place < len(args):
             return (*args[:place], False, *args[place + 1 :]), kwargs
         return args, {**kwargs, "use_cache": False}

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,14 +17,15 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks import library_switch as library
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, Block, enclosing
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
-from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, GivenCaches
 from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_place
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
@@ -64,6 +64,7 @@ class Surgery(Undoable):
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
         self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
+        self._given_caches = GivenCaches()
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: list[NotedAttribute] = []
@@ -226,13 +227,14 @@ class Surgery(Undoable):
         for block in blocks:
             original = vars(block.module).get("forward")
             fills = block.module in self._fill_caches
+            policy = self._policies.get(options.saved_by(block.name) or "")
             forward = BlockForward(
                 block.name,
                 block.module,
-                options=options,
+                options=CallOptions(options.skip_frozen, policy, options.save_offload, fills),
+                schedule=CheckSchedule(options.checks),
+                given_caches=self._given_caches,
                 original=original,
-                fills_cache=fills,
-                policy=self._policies.get(options.saved_by(block.name) or ""),
             )
             self._forwards[block.name] = vars(block.module)["forward"] = forward
 
@@ -268,22 +270,20 @@ class Surgery(Undoable):
         for path, forward in self._forwards.items():
             around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
             owned.setdefault(next(around, ""), []).append(forward)
-        yield self.model, OwnerHook(self.model, list(self._forwards.values()), stops_cache="" in owned)
+        given = self._given_caches
+        forwards = list(self._forwards.values())
+        yield self.model, OwnerHook(self.model, forwards, given, is_outermost=True, stops_cache="" in owned)
         for path, forwards in owned.items():
             if path:
                 owner = modules[path]
-                yield owner, OwnerHook(owner, forwards, stops_cache=owner not in self._fill_caches)
+                stops = owner not in self._fill_caches
+                yield owner, OwnerHook(owner, forwards, given, is_outermost=False, stops_cache=stops)
 
     def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
         """The present checkpointing with the options that a checkpoint function was given."""
         names = ("use_reentrant", "preserve_rng_state", "context_fn")
         own: dict[str, Any] = {name: given[name] for name in names if name in given}
         more = {name: value for name, value in given.items() if name not in own}
-        needing = "save" if self.options.save else "context_fn" if self.options.context_fn else None
-        if own.get("use_reentrant") and needing is not None:
-            # transformers 4 sets it by default, so nobody need have asked for it
-            warnings.warn(f"{needing} needs use_reentrant=False: that is kept", SurgeryWarning, stacklevel=2)
-            own["use_reentrant"] = False
         if offload == "cpu":
             own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
         elif offload is not None:
@@ -301,11 +301,12 @@ class Surgery(Undoable):
                 if stack.wanted and block.module in inside:
                     forward = self._forwards[block.name]
                     wanted = self.options.checkpoints(stack.name, place, len(stack.blocks), every_n)
-                    vars(block.module)[FUNCTION] = _keeping(function, forward.policy) if wanted else None
-                    forward.schedule.restart(self.options.checks)
+                    vars(block.module)[FUNCTION] = _keeping(function, forward.options.policy) if wanted else None
         on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]
+        for turn, forward in enumerate(on):
+            forward.schedule.restart(self.options.checks, turn, len(on))
         for policy in self.policies:
-            policy.expect([forward.name for forward in on if forward.policy is policy])
+            policy.expect([forward.name for forward in on if forward.options.policy is policy])
         self._set_flags()
 
     def _set_left_to_library(self, scope: nn.Module, function: Callable[..., Any] | None) -> None:

@@ -49,6 +49,8 @@ def surgery_table(summary: SurgerySummary) -> str:
     lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
     left = [f"{count} {name}" for name, count in summary.left_to_library.items()]
     footer = [f"left to their own switch: {', '.join(left)}"] if left else []
+    if isinstance(summary.function, Checkpointing) and summary.function.options.use_reentrant:
+        footer.append("asked for use_reentrant=True: runs non-reentrant, with the same gradients")
     footer += [_kept(kept, summary.function) for kept in summary.kept]
     return "\n".join([f"{summary.model_class}: {done} of {total} blocks {_manner(summary.function)}", *lines, *footer])
 
@@ -58,8 +60,7 @@ def _manner(function: Callable[..., Any] | None) -> str:
         return "checkpointed (switched off)"
     if not isinstance(function, Checkpointing):
         return f"checkpointed by {getattr(function, '__qualname__', type(function).__name__)}"
-    manner = "reentrant" if function.options.use_reentrant else "non-reentrant"
-    return f"checkpointed, {manner}" + (f", inputs kept {_place(function)}" if function.offloader else "")
+    return "checkpointed, non-reentrant" + (f", inputs kept {_place(function)}" if function.offloader else "")
 
 
 def _place(function: Checkpointing) -> str:

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 """Types whose values hold nothing."""
 
-NOTHING: Mapping[int, Any] = MappingProxyType({})
-
-Path = tuple[Any, ...]
+Place = tuple[Any, ...]
 """The indices, keys and field names that lead to something inside a value."""
 
 
@@ -34,13 +32,13 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(item)
 
 
-def placed_tensors(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """The same with the path to each, which begins with `path`."""
+def placed_tensors(value: Any, place: Place = ()) -> Iterator[tuple[Place, Tensor]]:
+    """Yield the same with the place of each, which begins with `place`."""
     if isinstance(value, Tensor):
-        yield path, value
+        yield place, value
     else:
-        for place, item in items(value):
-            yield from placed_tensors(item, (*path, place))
+        for step, item in items(value):
+            yield from placed_tensors(item, (*place, step))
 
 
 def items(value: Any) -> list[tuple[Any, Any]]:
@@ -86,7 +84,7 @@ def _attributes(value: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class _TakenTensor:
     """In a spec, the place of a tensor that was taken out: its index among them."""
 
     index: int
@@ -100,91 +98,56 @@ class _Container:
     contents: tuple[tuple[Any, Any], ...]
 
 
-SPECS = frozenset({Slot, _Container})
-"""The types of specs that are not the value itself."""
-
-
 class Flattener:
     """Splits values into the tensors that are `wanted`, each once, and specs from which `unflatten` rebuilds them.
 
     A spec copies containers that can be written into, and so keeps them as they were. Tensors that are not wanted
-    stay in the specs and are listed in `constants`, and objects of unknown structure in `opaque`, both with the name
-    that came with the value. `writable` tells whether any container can be written into.
+    stay in the specs and are listed in `constants` with the name that came with the value.
     """
 
-    __slots__ = ("_slots", "_wanted", "constants", "opaque", "tensors", "writable")
+    __slots__ = ("_taken", "_wanted", "constants", "tensors")
 
     def __init__(self, wanted: Callable[[Tensor], bool]) -> None:
         self.tensors: list[Tensor] = []
         self.constants: list[tuple[str, Tensor]] = []
-        self.opaque: list[tuple[str, Any]] = []
-        self.writable = False
-        self._slots: dict[int, Slot] = {}
+        self._taken: dict[int, _TakenTensor] = {}
         self._wanted = wanted
 
     def flatten(self, value: Any, name: str = "") -> Any:
-        """The spec of `value`; the value itself where nothing in it has to be replaced or copied."""
+        """Return the spec of `value`: the value itself where nothing in it has to be replaced or copied."""
         kind = type(value)
         if kind in PLAIN:
             return value
         if isinstance(value, Tensor):
-            return self.take(value, name)
+            return self._take(value, name)
         if kind is tuple:
             members = [self.flatten(item, name) for item in value]
             return value if all(map(is_, members, value)) else _Container((), tuple(enumerate(members)))
         contents = items(value)
         if not contents and not isinstance(value, (list, MutableMapping)):
-            if not isinstance(value, (tuple, type)):
-                self.opaque.append((name, value))
             return value
         specs = tuple((place, self.flatten(item, name)) for place, item in contents)
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(specs, contents, strict=True)):
             return value
-        self.writable |= not isinstance(value, tuple)
         return _Container(_rebuilt(value, specs), specs)
 
-    def take(self, tensor: Tensor, name: str) -> Any:
-        """The spec of a tensor."""
+    def _take(self, tensor: Tensor, name: str) -> Any:
         if not self._wanted(tensor):
             self.constants.append((name, tensor))
             return tensor
-        if (slot := self._slots.get(id(tensor))) is not None:
-            return slot
-        slot = self._slots[id(tensor)] = Slot(len(self.tensors))
-        self.tensors.append(tensor)
-        return slot
+        if (taken := self._taken.get(id(tensor))) is None:
+            taken = self._taken[id(tensor)] = _TakenTensor(len(self.tensors))
+            self.tensors.append(tensor)
+        return taken
 
 
-def unflatten(spec: Any, given: Sequence[Tensor], stand_ins: Mapping[int, Any] = NOTHING) -> Any:
-    """The value of a spec, with the tensors of `given` in its slots; containers are new objects.
-
-    `stand_ins` take the places of other values, by the ids of those.
-    """
-    kind = type(spec)
-    if kind is Slot:
+def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
+    """Return the value of a spec, with the tensors of `given` in their places; containers are new objects."""
+    if type(spec) is _TakenTensor:
         return given[spec.index]
-    if kind is not _Container:
-        if stand_ins and kind is tuple:
-            return tuple([unflatten(item, given, stand_ins) for item in spec])
-        return stand_ins.get(id(spec), spec) if stand_ins else spec
-    contents = [(place, unflatten(item, given, stand_ins)) for place, item in spec.contents]
-    return _rebuilt(spec.like, contents)
-
-
-def slot_paths(spec: Any) -> dict[int, Path]:
-    """The path to each slot of a spec, by the slot's index."""
-    if type(spec) is Slot:
-        return {spec.index: ()}
     if type(spec) is not _Container:
-        return {}
-    return {index: (place, *rest) for place, item in spec.contents for index, rest in slot_paths(item).items()}
-
-
-def at(value: Any, path: Path) -> Any:
-    """What stands in a value at the end of a path; None where the path leads nowhere."""
-    for place in path:
-        value = dict(items(value)).get(place)
-    return value
+        return spec
+    return _rebuilt(spec.like, [(place, unflatten(item, given)) for place, item in spec.contents])
 
 
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:

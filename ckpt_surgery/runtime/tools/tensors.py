@@ -66,6 +66,12 @@ def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
     return unseen() if is_plain(tensor) else _disable_current_modes()
 
 
+def without_graph(tensor: Tensor) -> Tensor:
+    """Return a tensor like this one that has no graph, and still requires gradient: operators save the same for it."""
+    with unseen_for(tensor):
+        return tensor.detach().requires_grad_()
+
+
 def is_parameter(tensor: Tensor) -> bool:
     """Whether a tensor is a parameter, or a view of one."""
     if type(tensor) is Tensor and tensor._base is None:  # to ask whether something is a Parameter takes long

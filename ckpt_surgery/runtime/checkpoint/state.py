@@ -1,0 +1,289 @@
+"""What a block's forward reads and leaves behind besides tensors that it returns.
+
+It is noted before a call of the block, put back for its recompute, and after that as the forward left it.
+
+These are, each with a class of transformers 5.23.0 whose recompute is wrong without it:
+
+- buffers and frozen parameters that the forward writes in place: the running statistics of EfficientNetBlock;
+- attributes and buffers that it sets on modules of the block: the ranges of IBertLayer's QuantAct, the window shift of
+  SwinStage, the padding of Gemma4AudioLayer, the state of RecurrentGemmaDecoderLayer;
+- training flags, the kernels that attention may choose from, and the generators of Python and numpy, which belong to
+  the process: any block may depend on them. torch's own generators and autocast are put back by torch's checkpoint.
+
+Nothing else is noted: what a block writes elsewhere is written twice under every checkpointing, and the self-check
+tells where that changes a result. What a block writes is learned in watched calls: the first one with each set of
+modules and training flags, and every one that checks itself. Other calls note that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
+from ckpt_surgery.runtime.tools.classes import descends, is_sharded
+from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
+from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
+
+_UNWATCHED = {*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}
+"""The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
+_SMALL = 4096
+"""Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
+_MOST_COPIED = 64 * 2**20
+"""Bytes of a frozen parameter that is copied in a watched call, in case the block writes it."""
+
+Attribute = tuple[dict[str, Any], str]
+"""A dictionary of a module (its attributes, buffers, parameters or submodules), and a name in it."""
+
+_training_of: Callable[[nn.Module], bool] = attrgetter("training")
+
+
+class _Absent:
+    """Stands in for the value of an attribute that is not there."""
+
+
+@dataclass(slots=True)
+class _TensorCopy:
+    """A buffer or frozen parameter, and its values as a call began."""
+
+    home: dict[str, Any]
+    name: str
+    tensor: Tensor
+    copy: Tensor
+    version: int
+
+    @classmethod
+    def of(cls, home: dict[str, Any], name: str) -> _TensorCopy:
+        """Copy the tensor of this name."""
+        tensor: Tensor = home[name]
+        return cls(home, name, tensor, copy_of(tensor), version(tensor))
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells it from others."""
+        return id(self.home), self.name
+
+    @property
+    def is_small_buffer(self) -> bool:
+        """Whether it is copied in every call."""
+        return self.tensor.numel() <= _SMALL and not isinstance(self.tensor, nn.Parameter)
+
+    def again(self) -> Tensor:
+        """A tensor with the values of then, for a recompute to write."""
+        values = copy_of(self.copy)
+        return nn.Parameter(values, requires_grad=False) if isinstance(self.tensor, nn.Parameter) else values
+
+    def is_written(self, *, by_bits: bool) -> bool:
+        """Tell whether it was written since; `by_bits` also past torch's count of writes, as through `.data`."""
+        return version(self.tensor) != self.version or (by_bits and not same_bits(self.copy, self.tensor))
+
+
+class _Layout:
+    """The modules of a block and their dictionaries, as they were read."""
+
+    __slots__ = ("_members", "_tables", "dictionaries", "modules", "names", "parameters")
+
+    def __init__(self, block: nn.Module) -> None:
+        named = [(name, m) for name, m in block.named_modules() if not isinstance(m, torch.jit.ScriptModule)]
+        self.modules = [module for _, module in named]
+        own = [module for module in self.modules if not _is_managed(module)]
+        self.parameters = [p for module in own for p in module._parameters.values() if p is not None]
+        self.dictionaries: list[dict[str, Any]] = []
+        self.names: dict[int, str] = {}
+        for name, module in named:
+            homes = [vars(module), module._buffers, cast(dict[str, Any], module._modules)]
+            homes += [module._parameters] if module in own else []
+            self.dictionaries += homes
+            self.names |= dict.fromkeys(map(id, homes), name)
+        tables = [cast(dict[str, Any], module._modules) for module in self.modules]
+        self._tables = list(filter(None, [*tables, *(module._parameters for module in own)]))
+        self._members = list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def still_holds(self) -> bool:
+        """Tell whether the block has the very same submodules and parameters."""
+        if sum(map(len, self._tables)) != len(self._members):
+            return False
+        return all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._members))
+
+    def may_be_written(self, *, parameters: bool) -> Iterator[Attribute]:
+        """Yield the tensors that the block may write: buffers, and frozen `parameters` that are not too large.
+
+        What requires gradient is written by optimizers alone.
+        """
+        for home in self.dictionaries:
+            for name, tensor in home.items():
+                if isinstance(tensor, Tensor) and not tensor.requires_grad and is_plain(tensor):
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    if not is_parameter or (parameters and tensor.nbytes <= _MOST_COPIED):
+                        yield home, name
+
+
+@dataclass(slots=True)
+class StateEntry:
+    """What was there when a call began; `everything` holds all dictionaries of a watched call until that ends."""
+
+    layout: _Layout
+    training: list[bool]
+    kernels: tuple[bool, ...]
+    versions: list[int]
+    attributes: dict[tuple[int, str], tuple[Attribute, Any]]
+    tensors: list[_TensorCopy]
+    generators: GeneratorStates | None
+    everything: list[tuple[dict[str, Any], dict[str, Any]]] | None
+
+    def still_holds(self) -> bool:
+        """Tell whether a recompute needs nothing put back."""
+        return (
+            not self.attributes
+            and not self.tensors
+            and self.everything is None
+            and self.generators is None
+            and list(map(_training_of, self.layout.modules)) == self.training
+            and attention_kernels() == self.kernels
+        )
+
+
+class BlockState:
+    """Knows what the forward of `block` writes on its modules, and puts it back for a recompute."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
+        self._forget()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockState, (self._block,)
+
+    def _forget(self) -> None:
+        self._layout: _Layout | None = None
+        self._training: list[bool] | None = None  # with which a call was watched
+        self._set: dict[tuple[int, str], Attribute] = {}
+        self._written: dict[tuple[int, str], Attribute] = {}
+        self._draws = False
+
+    def entry(self, *, watching: bool) -> StateEntry:
+        """Note what a recompute needs, before a call; with `watching`, all that the block may write.
+
+        A call with other modules or training flags than the last watched one is watched in any case.
+        """
+        layout = self._layout
+        if layout is None or not layout.still_holds():
+            self._forget()
+            layout = self._layout = _Layout(self._block)
+        training = list(map(_training_of, layout.modules))
+        if training != self._training:
+            watching, self._training = True, None
+        copied = dict(self._written)
+        if watching:
+            copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(parameters=self._training is None)}
+        return StateEntry(
+            layout,
+            training,
+            attention_kernels(),
+            versions(layout.parameters),
+            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()},
+            [_TensorCopy.of(*attribute) for attribute in copied.values() if isinstance(_held(*attribute), Tensor)],
+            generator_states() if watching or self._draws else None,
+            [(home, dict(home)) for home in layout.dictionaries] if watching else None,
+        )
+
+    def learn(self, entry: StateEntry) -> None:
+        """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs."""
+        if entry.everything is None:
+            return
+        for home, before in entry.everything:
+            for name in _differing(home, before):
+                key, attribute = (id(home), name), (home, name)
+                self._set[key] = attribute
+                entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, _Absent))))
+        first = self._training is None  # later ones trust the count of writes: to compare bits waits for the device
+        for copy in entry.tensors:
+            if copy.key not in self._set and (copy.is_small_buffer or copy.is_written(by_bits=first)):
+                self._written[copy.key] = copy.home, copy.name
+        entry.tensors = [copy for copy in entry.tensors if copy.key in self._written]
+        self._draws = self._draws or (entry.generators is not None and drawn_since(entry.generators))
+        entry.generators = entry.generators if self._draws else None
+        entry.everything = None
+        self._training = entry.training
+
+    @contextmanager
+    def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
+        """Run a call inside on the state of `entry`; what it writes there is gone afterwards."""
+        if entry.still_holds():
+            yield
+            return
+        with ExitStack() as stack:
+            for home, before in entry.everything or ():  # the call has not ended: a backward inside of it
+                stack.callback(_put_all, home, dict(home))
+                _put_all(home, before)
+            for (home, name), value in entry.attributes.values():
+                _put_for(stack, home, name, value)
+            for copy in entry.tensors:
+                _put_for(stack, copy.home, copy.name, copy.again())
+            for module, training in zip(entry.layout.modules, entry.training, strict=True):
+                if module.training != training:
+                    _put_for(stack, vars(module), "training", training)
+            if entry.kernels != attention_kernels():
+                stack.enter_context(allowing_kernels(entry.kernels))
+            if entry.generators is not None:
+                stack.callback(set_generator_states, generator_states())
+                set_generator_states(entry.generators)
+            yield
+
+    def written_parameter(self, entry: StateEntry) -> str | None:
+        """Name a parameter that was written since `entry`, other than by the block: its recompute is another's."""
+        parameters = entry.layout.parameters
+        if (now := versions(parameters)) == entry.versions:
+            return None
+        known = {id(copy.tensor) for copy in entry.tensors}
+        pairs = zip(parameters, entry.versions, now, strict=True)
+        written = next((id(p) for p, old, new in pairs if old != new and id(p) not in known), None)
+        names = ((name, id(p)) for name, p in self._block.named_parameters(remove_duplicate=False))
+        return next((name for name, each in names if each == written), None)
+
+
+def _held(home: dict[str, Any], name: str) -> Any:
+    return _without_graph(home.get(name, _Absent))
+
+
+def _without_graph(value: Any) -> Any:
+    """The value, without the graph of the call that made it: it would hold on to the steps before."""
+    return without_graph(value) if isinstance(value, Tensor) and value.grad_fn is not None else value
+
+
+def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """The names of the block's own under which a dictionary holds another object than before."""
+    if len(home) == len(before) and all(map(is_, home.values(), before.values())):
+        return []
+    names = (home.keys() | before.keys()) - _UNWATCHED
+    return [name for name in names if home.get(name, _Absent) is not before.get(name, _Absent)]
+
+
+def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in _differing(home, before):
+        _put(home, name, before.get(name, _Absent))
+
+
+def _put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
+    """Put a value there, and what is there now when the stack ends."""
+    stack.callback(_put, home, name, home.get(name, _Absent))
+    _put(home, name, value)
+
+
+def _put(home: dict[str, Any], name: str, value: Any) -> None:
+    if value is _Absent:
+        home.pop(name, None)
+    else:
+        home[name] = value
+
+
+def _is_managed(module: nn.Module) -> bool:
+    """Tell whether somebody else moves the parameters of a module in and out: FSDP, DeepSpeed."""
+    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
+    return is_sharded(module) or any(hasattr(p, "ds_id") or descends(type(p), "DTensor") for p in parameters)
