@@ -91,7 +91,9 @@ def has_surgery(model: nn.Module) -> bool:
 
 def policies_of(model: nn.Module) -> list[SavePolicy]:
     """What the option `save` of `wrap_blocks` keeps of the blocks of a model."""
-    policies = {id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].policy) is not None}
+    policies = {
+        id(p): p for block in _surgical_blocks(model) if (p := vars(block)["forward"].options.policy) is not None
+    }
     return list(policies.values())
 
 

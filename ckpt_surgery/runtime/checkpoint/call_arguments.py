@@ -24,6 +24,8 @@ from ckpt_surgery.runtime.tools.tensors import without_graph
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
+NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
+"""Types of which no value is past state that a block writes."""
 _CACHE_DEPTH = 6
 """How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -98,7 +100,9 @@ class BlockSignature:
         Those that the model was `given` are filled, for a later forward may read them. `model_patches` tells which
         blocks of transformers read what others have left in a cache; these keep theirs, and so do other libraries'.
         """
-        if not self.is_of_transformers or self.cache_decides or not any(map(is_cache, (*args, *kwargs.values()))):
+        if NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):  # the compiler follows this far
+            return args, kwargs
+        if not self.is_of_transformers or self.cache_decides:
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:

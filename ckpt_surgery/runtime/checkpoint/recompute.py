@@ -12,7 +12,7 @@ The function that checkpoints, and its options, are not known here. It is given 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
+
+_NOTHING_KEPT: AbstractContextManager[Any] = nullcontext()
 
 
 class Computation:
@@ -118,11 +120,16 @@ class Computation:
     def _run_again(self, given: tuple[Tensor, ...]) -> None:
         # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
         # hooks for saved tensors, as those of offload, give tensors that are none
-        given = tuple([self._parameters.get(place, without_graph(each)) for place, each in enumerate(given)])
+        given = tuple(
+            [
+                self._parameters[place] if place in self._parameters else _detached(each)
+                for place, each in enumerate(given)
+            ]
+        )
 
         def recompute() -> None:
             args, kwargs = self._call.rebuilt(given)
-            with self._call.as_at_entry(), nullcontext() if self._kept is None else self._kept.recompute():
+            with self._call.as_at_entry(), _NOTHING_KEPT if self._kept is None else self._kept.recompute():
                 self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
 
         try:
@@ -140,6 +147,14 @@ class Computation:
                 f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
                 "was until the backward, or leave the block out"
             ) from error
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    """Return a tensor like this one without its graph and hooks, with the attributes that somebody gave it."""
+    detached = without_graph(tensor)
+    if attributes := vars(tensor):
+        vars(detached).update(attributes)
+    return detached
 
 
 def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, CacheAtEntry, name_at
+from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, Arguments, BlockSignature, CacheAtEntry, name_at
 from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
+
+_NOTHING_TO_DO: AbstractContextManager[None] = nullcontext()
 
 _requires_gradient: Callable[[Tensor], bool] = attrgetter("requires_grad")
 
@@ -42,23 +44,15 @@ class RecordedCall:
         self._state = state
         self._entry: StateEntry | None = None
         flattener = Flattener(_requires_gradient)
-
-        def spec(name: str, value: Any) -> Any:
-            if type(value) in PLAIN:
-                return value
-            if signature.is_past(name, value):
-                flattener.constants.extend((name, tensor) for tensor in hidden_tensors(value))
-                return CacheAtEntry.of(value)
-            return flattener.flatten(value, name)
-
         args, kwargs = arguments
+        names = signature.names
         self._specs: Arguments = (
-            tuple([spec(name_at(signature.names, place), value) for place, value in enumerate(args)]),
-            {name: spec(name, value) for name, value in kwargs.items()},
+            tuple([self._spec(name_at(names, place), value, flattener) for place, value in enumerate(args)]),
+            {n: v if type(v) in PLAIN else self._spec(n, v, flattener) for n, v in kwargs.items()},
         )
         self.tensors = flattener.tensors
         self._constants = flattener.constants
-        self._versions = self._constant_versions()
+        self._versions = versions([tensor for _, tensor in self._constants])
 
     def begin(self, *, watching: bool) -> None:
         """Note what the block may read besides its arguments, before the first pass."""
@@ -69,8 +63,7 @@ class RecordedCall:
         assert self._entry is not None
         self._state.learn(self._entry)
 
-    @contextmanager
-    def as_at_entry(self) -> Iterator[None]:
+    def as_at_entry(self) -> AbstractContextManager[None]:
         """Run the block inside on the state of its modules before the first pass; afterwards that is as it is now.
 
         Raises SurgeryError where a weight was written since.
@@ -78,15 +71,14 @@ class RecordedCall:
         assert self._entry is not None
         if (name := self._state.written_parameter(self._entry)) is not None:
             raise self._refusal(f"its {name}")
-        with self._state.as_at_entry(self._entry):
-            yield
+        return _NOTHING_TO_DO if self._entry.still_holds() else self._state.as_at_entry(self._entry)
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
         """Return the arguments as they were, with `given` in the places of `tensors`.
 
         Raises SurgeryError where a tensor without gradient among them was written since.
         """
-        if (now := self._constant_versions()) != self._versions:
+        if (now := versions([tensor for _, tensor in self._constants])) != self._versions:
             pairs = zip(self._constants, self._versions, now, strict=True)
             raise self._refusal(f"its argument {next(name for (name, _), old, new in pairs if old != new)}")
         args, kwargs = self._specs
@@ -95,8 +87,11 @@ class RecordedCall:
             {name: _rebuilt(spec, given) for name, spec in kwargs.items()},
         )
 
-    def _constant_versions(self) -> list[int]:
-        return versions([tensor for _, tensor in self._constants])
+    def _spec(self, name: str, value: Any, flattener: Flattener) -> Any:
+        if type(value) not in NEVER_PAST and self.signature.is_past(name, value):
+            flattener.constants += [(name, tensor) for tensor in hidden_tensors(value)]
+            return CacheAtEntry.of(value)
+        return flattener.flatten(value, name)
 
     def _refusal(self, what: str) -> SurgeryError:
         return SurgeryError(

@@ -215,9 +215,6 @@ class BlockState:
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
         """Run a call inside on the state of `entry`; what it writes there is gone afterwards."""
-        if entry.still_holds():
-            yield
-            return
         with ExitStack() as stack:
             for home, before in entry.everything or ():  # the call has not ended: a backward inside of it
                 stack.callback(_put_all, home, dict(home))

@@ -68,6 +68,8 @@ def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
 
 def without_graph(tensor: Tensor) -> Tensor:
     """Return a tensor like this one that has no graph, and still requires gradient: operators save the same for it."""
+    if not torch._C._len_torch_dispatch_stack():
+        return tensor.detach().requires_grad_()
     with unseen_for(tensor):
         return tensor.detach().requires_grad_()
 
