@@ -1,4 +1,4 @@
-"""What a block's forward reads and leaves behind besides tensors that it returns.
+"""The state that a block's forward reads and leaves behind besides tensors that it returns.
 
 It is noted before a call of the block, put back for its recompute, and after that as the forward left it.
 
@@ -67,7 +67,7 @@ class _TensorCopy:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from others."""
+        """An identity among others."""
         return id(self.home), self.name
 
     @property
@@ -125,7 +125,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class StateEntry:
-    """What was there when a call began; `everything` holds all dictionaries of a watched call until that ends."""
+    """The state as a call began; `everything` holds all dictionaries of a watched call until that ends."""
 
     layout: _Layout
     training: list[bool]
