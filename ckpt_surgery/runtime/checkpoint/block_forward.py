@@ -132,7 +132,7 @@ class BlockForward:
         self.replacement = None
 
     def _plain(self) -> Callable[..., Any]:
-        """Return what runs the block now, without checkpointing; the original inside the replacement, which may call this."""
+        """Return what runs the block now, without checkpointing; inside the replacement the original."""
         return self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
 
     def _run_replacement(self, *args: Any, **kwargs: Any) -> Any:
@@ -154,7 +154,7 @@ class BlockForward:
 
 
 def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
-    """Run as a method of the block, so that checkpointing functions that ask for `func.func.__self__` find the block."""
+    """Run as a method of the block: some checkpointing functions ask for `func.func.__self__`."""
     return computation.run(*given)
 
 

@@ -74,7 +74,7 @@ class BlockSignature:
 
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any], *, fills_cache: bool) -> BlockSignature:
-        """Read that of `forward`, which runs `block`; with `fills_cache` another part reads the cache that it fills."""
+        """Read the signature of `forward`, which runs `block`."""
         own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
         return cls(
             place,

@@ -111,7 +111,7 @@ def _has_values(tensor: Tensor) -> bool:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return the values of a tensor, in one dimension: of a DTensor those on this rank, of a nested one its lengths too."""
+    """Flatten the values of a tensor: of a DTensor those on this rank, of a nested one its lengths too."""
     inside = inner_tensors(tensor)
     return [_flat(inner.detach() if inner.layout == torch.strided else inner.to_dense()) for inner in inside]
 
