@@ -1,4 +1,4 @@
-"""What a guard can find, as data, and the words for it."""
+"""The faults that a guard can find, as data, and the words for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from ckpt_surgery.text import plural, some
 
 
 class GuardFaultKind(StrEnum):
-    """What is wrong with the checkpointing of a run."""
+    """The kinds of fault in the checkpointing of a run."""
 
     NOT_RECOMPUTED = "not recomputed"
     RECOMPUTED_AGAIN = "recomputed several times"
     WRONG_GRADIENTS = "wrong gradients"
-    CUT_GRADIENTS = "gradients cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
     WEIGHTS_APART = "ranks have different weights"
 
 
 class CoverageCause(StrEnum):
-    """Why a block is not recomputed, or several times, where that can be seen on it."""
+    """The reasons that a block shows for being recomputed not at all, or several times."""
 
     UNKNOWN = ""
     EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
@@ -40,8 +39,7 @@ class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
-    `ranks` are those that differ from most others. Of gradients that are cut off, the first subject hands on tensors
-    without a graph to the block `used_by`.
+    `ranks` are those that differ from most others.
     """
 
     kind: GuardFaultKind
@@ -51,7 +49,6 @@ class GuardFault:
     error: float = 0.0
     steps: int = 0
     ranks: tuple[int, ...] = ()
-    used_by: str = ""
 
     @property
     def rule(self) -> str:
@@ -77,15 +74,6 @@ def _wrong(fault: GuardFault) -> str:
     return (
         f"{_blocks(fault.subjects[:1])} got other gradients than it has without checkpointing: "
         f"{some(fault.subjects[1:])}, off by up to {fault.error:.2g} of the largest entry"
-    )
-
-
-def _cut(fault: GuardFault) -> str:
-    block, *parameters = fault.subjects
-    of = f" of {some(parameters)}, and of what lies before it," if parameters else " of what lies before it"
-    return (
-        f"block {block} hands on tensors that have lost their gradient in reentrant mode, and {fault.used_by} uses "
-        f"them: gradients{of} are wrong; use use_reentrant=False, or call wrap_blocks"
     )
 
 
@@ -123,7 +111,6 @@ _SAID = {
     GuardFaultKind.NOT_RECOMPUTED: _not_recomputed,
     GuardFaultKind.RECOMPUTED_AGAIN: _again,
     GuardFaultKind.WRONG_GRADIENTS: _wrong,
-    GuardFaultKind.CUT_GRADIENTS: _cut,
     GuardFaultKind.UNTRAINED: _untrained,
     GuardFaultKind.GRADIENTS_APART: _gradients_apart,
     GuardFaultKind.WEIGHTS_APART: _weights_apart,

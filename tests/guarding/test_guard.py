@@ -20,8 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.guard import MOST_RETRIES, Guard
+from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
+from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -676,7 +677,7 @@ def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.Monk
             checked.append(watching.steps)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(sys.modules[Guard.__module__], "Coverage", Noted)
+    monkeypatch.setattr(sys.modules[CheckedStep.__module__], "Coverage", Noted)
     model = model_of(Layer, Layer)
     enable(model)
     watching = guard(model, every=4)
@@ -752,7 +753,7 @@ def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever
             tried.append(name)
             super().__init__(name, *arguments)
 
-    monkeypatch.setattr(sys.modules[Guard.__module__], "BlockWitness", Noted)
+    monkeypatch.setattr(sys.modules[CheckedStep.__module__], "BlockWitness", Noted)
     model = model_of(Layer, SureLayer)
     enable(model)
     with guard(model, on_fault="collect") as watching:
