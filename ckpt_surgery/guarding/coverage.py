@@ -55,7 +55,7 @@ class Coverage(StepWatch):
         return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in together.items()]
 
     def _should_recompute(self, name: str) -> bool:
-        """Tell whether a block is to be recomputed as a whole: it trains, and its library checkpoints no part of it."""
+        """Tell whether a block is to be recomputed whole: it trains, and its library checkpoints no part of it."""
         if name not in self._expected:
             return False
         trains = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())

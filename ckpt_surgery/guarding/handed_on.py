@@ -65,7 +65,7 @@ def note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | N
 
 
 def _contained(arguments: Arguments) -> dict[Path, Tensor]:
-    """Return the tensors in containers among the arguments of a call, by their places; not those that are arguments."""
+    """Return the tensors in containers among the arguments of a call, by their places."""
     return {path: tensor for path, tensor in placed_tensors(arguments) if len(path) > _DIRECT}
 
 

@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.contributions import add_gradient, not_asked_for
+from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.steps import Phase, StepWatch
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.guarding.zero3 import whole_weights
@@ -142,7 +142,7 @@ class BlockWitness(StepWatch):
         calls = self._calls
         if not calls:
             return ProofStatus.NOT_CALLED
-        if len(calls) > 1 and not all(call.hooked for call in calls):
+        if len(calls) > 1 and not all(call.graph.begun for call in calls):
             return ProofStatus.SEVERAL_CALLS
         reached = [gradient for call in calls for gradient in call.reached]
         if not reached:
@@ -163,12 +163,14 @@ class BlockWitness(StepWatch):
             for name, gradient in each.parameters.items():
                 expected[name] = expected[name] + gradient if name in expected else gradient
         of_step = dict(self._gradients)
-        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
+        if (
+            len(calls) > 1 and (precision := calls[0].surroundings.precision) is not None
+        ):  # autocast casts a weight once for all
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for (suffix, call), each in zip(_numbered(calls), reversed(alone), strict=True):
             if not call.hides_gradients:
                 expected |= {name + suffix: gradient for name, gradient in each.arguments.items()}
-                of_step |= {name + suffix: gradient for name, gradient in call.gradients.items()}
+                of_step |= {name + suffix: gradient for name, gradient in call.graph.gradients.items()}
         return expected, of_step
 
     def _passed_by(self, missing: Sequence[str], calls: Sequence[WitnessedCall]) -> set[str]:
@@ -177,8 +179,8 @@ class BlockWitness(StepWatch):
             return set()
         nodes = {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in missing}
         for suffix, call in _numbered(calls):
-            nodes |= {name + suffix: node for name, node in call.nodes.items() if name + suffix in missing}
-        return not_asked_for(nodes, [node for call in calls for node in call.made])
+            nodes |= {name + suffix: node for name, node in call.graph.nodes.items() if name + suffix in missing}
+        return not_asked_for(nodes, [node for call in calls for node in call.graph.made])
 
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
@@ -192,7 +194,7 @@ class BlockWitness(StepWatch):
             if not self._calls:
                 self._take_gathered()
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
-        if (call := self._running()) is not None and not call.hooked and torch.is_grad_enabled():
+        if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
             call.hook(args, kwargs, in_backward=self.phase is Phase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
@@ -219,9 +221,7 @@ class BlockWitness(StepWatch):
         call = self._running()
         if self.phase is Phase.ASIDE or call is None:
             return None
-        handed_on, handles = call.leave(args, kwargs, output, in_backward=self.phase is Phase.BACKWARD)
-        self.handles += handles
-        return handed_on
+        return call.leave(args, kwargs, output, in_backward=self.phase is Phase.BACKWARD)
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:

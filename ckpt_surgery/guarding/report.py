@@ -139,7 +139,7 @@ class GuardedStack:
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
 _MEMORY = ("kept", "best", "saved")
 _REENTRANT = (
-    "checkpointed in reentrant mode by its library, which gives no graph to what a block leaves in containers and nested "
-    "results, so that gradients may be lost there: use use_reentrant=False, or call wrap_blocks"
+    "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
+    "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"
 )
 _NUMBER = re.compile(r"\b\d+\b")

@@ -73,7 +73,7 @@ class GuardResults:
 
 
 class CheckedStep:
-    """Watch one step of `model`: its memory and coverage if it is `checked`, and the gradients of the block `to_prove`."""
+    """Watch one step of `model`: coverage and memory where it is `checked`, and the gradients of the block `to_prove`."""
 
     def __init__(
         self, model: nn.Module, blocks: Mapping[str, nn.Module], *, checked: bool, to_prove: str | None

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge, saved_tensors_hooks
-from torch.utils.hooks import RemovableHandle
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from ckpt_surgery.guarding.contributions import Contributions
+from ckpt_surgery.guarding.call_graph import CallGraph
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, note_gradient
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.block_state import BlockState
@@ -40,13 +39,14 @@ class CallAlone:
 class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
-    `hook` follows where a graph is made: at once, or in the recompute; `leave` when the block returns.
+    `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._block = block
         signature = BlockSignature.of(name, block, block.forward, fills_cache=False)
         arguments = signature.without_own_caches(*signature.without_use_cache(args, kwargs))
+        self.graph = CallGraph()
         self.handed_on = HandedOnTensors((args, kwargs))
         self._record = RecordedCall(block, block, signature, BlockState(block), arguments)
         self._inputs = [tensor.detach() for tensor in self._record.tensors]
@@ -57,20 +57,12 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
-        keywords = arguments[1].values()
-        self._is_plain = _are_plain(arguments[0], _has_graph) and not any(
-            _leads_to(each, _has_graph) for each in keywords
-        )
         self._record.tensors = []
-        self._surroundings = _Surroundings(block)
-        self._contributions: Contributions | None = None
+        keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
+        self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
+        self.surroundings = _Surroundings(block)
         self._output_gradients: dict[int, Tensor] = {}
         self._record.begin(watching=True)
-
-    @property
-    def hooked(self) -> bool:
-        """Whether its graph is watched."""
-        return self._contributions is not None
 
     @property
     def hides_gradients(self) -> bool:
@@ -78,12 +70,7 @@ class WitnessedCall:
 
         It looks at no keywords and into no containers, and gives no graph to what the block leaves there.
         """
-        return self._contributions is not None and self._contributions.reentrant and not self._is_plain
-
-    @property
-    def precision(self) -> torch.dtype | None:
-        """What its operators are cast to, if to anything."""
-        return self._surroundings.precision
+        return self.graph.reentrant and not self._is_plain
 
     @property
     def given_bytes(self) -> int:
@@ -95,39 +82,22 @@ class WitnessedCall:
         """The gradients that have reached it."""
         return [*self._output_gradients.values(), *self.handed_on.gradients.values()]
 
-    @property
-    def gradients(self) -> Mapping[str, Tensor]:
-        """What it has added to the gradients of its arguments, by name."""
-        return {} if self._contributions is None else self._contributions.gradients
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """Where the gradients of its arguments flow to, by name."""
-        return {} if self._contributions is None else self._contributions.nodes
-
-    @property
-    def made(self) -> Sequence[Node]:
-        """What the graph of its results begins with."""
-        return [] if self._contributions is None else self._contributions.made
-
     def hook(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_backward: bool) -> None:
         """Watch the graph that the block begins to make with these arguments; `in_backward` in its recompute alone."""
         named = [(name, value) for name, value in self._record.signature.named(args, kwargs) if _has_graph(value)]
         given = [(self._labels[name], value) for name, value in named if name in self._labels]
-        self._contributions = Contributions(given, reentrant=in_backward)
+        self.graph.begin(given, reentrant=in_backward)
 
-    def leave(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool
-    ) -> tuple[Any, list[RemovableHandle]]:
-        """Note that the block returns `output`. Return what to hand on in its place, or None, and hooks to remove.
+    def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool) -> Any:
+        """Note that the block returns `output`, and return what to hand on in its place, or None.
 
         These are views: the gradient of a view is none that the block itself adds to.
         """
         if not in_backward:
             self._record.end()
-            self.handed_on.note((args, kwargs), watch=self.hooked)
-        if self._contributions is None or self._contributions.watched:
-            return None, []
+            self.handed_on.note((args, kwargs), watch=self.graph.begun)
+        if not self.graph.begun or self.graph.watched:
+            return None
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
         returned = Flattener(_has_graph)
         spec = returned.flatten(output)
@@ -136,13 +106,13 @@ class WitnessedCall:
         for tensor, view in zip(returned.tensors, views, strict=True):
             hook = partial(note_gradient, self._output_gradients, places.index(id(tensor)))
             view.register_hook(hook)  # type: ignore[no-untyped-call]
-        made = [get_gradient_edge(view).node for view in views] + self.handed_on.nodes
-        return unflatten(spec, views) if views else None, self._contributions.watch(made)
+        self.graph.watch([get_gradient_edge(view).node for view in views] + self.handed_on.nodes)
+        return unflatten(spec, views) if views else None
 
     def release(self) -> None:
         """Let go of the graph and of what the call was given."""
+        self.graph.release()
         self.handed_on.nodes.clear()
-        self._contributions = None
         self._output_gradients.clear()
         self._inputs.clear()
         del self._record
@@ -153,7 +123,7 @@ class WitnessedCall:
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
             torch.enable_grad(),
-            self._surroundings.as_before(),
+            self.surroundings.as_before(),
             self._record.as_at_entry() as stand_ins,
             _without_checkpointing(self._block),
             _noting_kept(present) as kept,
