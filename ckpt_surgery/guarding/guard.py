@@ -55,12 +55,7 @@ class GuardOptions:
 
 
 def guard(
-    model: nn.Module,
-    *,
-    every: int = 100,
-    prove: bool = True,
-    on_fault: OnFault = "warn",
-    patience: int = 20,
+    model: nn.Module, *, every: int = 100, prove: bool = True, on_fault: OnFault = "warn", patience: int = 20
 ) -> Guard:
     """Watch the gradient checkpointing of `model` while it trains, until `remove`; also a context manager.
 

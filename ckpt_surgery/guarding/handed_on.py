@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
@@ -73,15 +73,15 @@ def _replaced(value: Any, path: Path, new: Tensor) -> Any:
     """Return `value` with `new` at the end of `path`: written into it where that can be, else a copy of a tuple."""
     if not path:
         return new
-    held: Mapping[Any, Any] = dict(items(value))
-    item = _replaced(held[path[0]], path[1:], new)
-    if item is held[path[0]]:
+    place, *inner = path
+    held: dict[Any, Any] = dict(items(value))
+    before, held[place] = held[place], _replaced(held[place], tuple(inner), new)
+    if held[place] is before:
         return value
     if isinstance(value, tuple):
-        members = [*value[: path[0]], item, *value[path[0] + 1 :]]
-        return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
+        return type(value)(*held.values()) if hasattr(value, "_fields") else type(value)(held.values())
     if isinstance(value, (list, MutableMapping)):
-        value[path[0]] = item
+        value[place] = held[place]
     elif is_dataclass(value):
-        object.__setattr__(value, path[0], item)
+        object.__setattr__(value, place, held[place])
     return value

@@ -49,8 +49,8 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         patience: int = 20,
     ) -> None:
         super().__init__()
-        options = GuardOptions(every, prove, on_fault, patience)
-        self._options = TakeoverOptions(Wrap.of(wrap), guard_options=options)
+        guard_options = GuardOptions(every, prove, on_fault, patience)
+        self._options = TakeoverOptions(Wrap.of(wrap), guard_options=guard_options)
         self._takeover: Takeover | None = None
         self.reports: Sequence[GuardReport] = ()
 

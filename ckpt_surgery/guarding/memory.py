@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ckpt_surgery.guarding.steps import Phase, StepWatch
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -34,7 +34,7 @@ class BlockMemory(StepWatch):
         self.kept: dict[str, KeptBytes] = {}
         self._before: dict[str, int] = {}
         for name, block in blocks.items():
-            device = _device_of(block)
+            device = next((parameter.device for parameter in block.parameters()), torch.device("cpu"))
             if allocated(device) is not None:
                 self.handles += [
                     block.register_forward_pre_hook(ModelHook(partial(self._enter_block, name, device))),
@@ -49,31 +49,20 @@ class BlockMemory(StepWatch):
         before = self._before.pop(name, None)
         if before is None or self.phase is Phase.BACKWARD:
             return
-        results: dict[int, int] = {}
-        known = {tensor.untyped_storage()._cdata for tensor in tensors(given)}
-        for tensor in tensors(output):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in known:
-                results[storage._cdata] = storage.nbytes()
-        self.kept[name] = KeptBytes((allocated(device) or 0) - before, sum(results.values()))
+        storages, known = (
+            {s._cdata: s for s in map(Tensor.untyped_storage, tensors(each))} for each in (output, given)
+        )
+        returned = sum(storage.nbytes() for place, storage in storages.items() if place not in known)
+        self.kept[name] = KeptBytes((allocated(device) or 0) - before, returned)
 
 
-def allocated(device: torch.device) -> int | None:
-    """Return the bytes that are allocated on a device; None where nobody counts them."""
-    count = getattr(torch.get_device_module(device), "memory_allocated", None)
-    return int(count(device)) if count is not None and device.type != "cpu" else None
+def allocated(device: torch.device, what: str = "memory_allocated") -> int | None:
+    """Return the bytes that are allocated on a device, or another count of torch's; None where nobody counts them."""
+    count = None if device.type in ("cpu", "meta") else getattr(torch.get_device_module(device), what, None)
+    return None if count is None else int(count(device))
 
 
 def peaks(model: nn.Module) -> dict[str, int]:
     """Return the peak of allocated bytes by device of a model, since the process began or the count was reset."""
-    most: dict[str, int] = {}
-    for device in {parameter.device for parameter in model.parameters()}:
-        count = getattr(torch.get_device_module(device), "max_memory_allocated", None)
-        if count is not None and device.type not in ("cpu", "meta"):
-            most[str(device)] = int(count(device))
-    return most
-
-
-def _device_of(block: nn.Module) -> torch.device:
-    parameter = next(block.parameters(), None)
-    return torch.device("cpu") if parameter is None or parameter.is_meta else parameter.device
+    devices = {parameter.device for parameter in model.parameters()}
+    return {str(device): peak for device in devices if (peak := allocated(device, "max_memory_allocated")) is not None}

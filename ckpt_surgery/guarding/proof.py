@@ -7,7 +7,9 @@ calls are run one after the other, and what they give to its parameters is added
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -22,11 +24,13 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.steps import Phase, StepWatch
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
-from ckpt_surgery.guarding.zero3 import whole_weights
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
+
+_USER = "ckpt_surgery"
+"""The name under which DeepSpeed knows who uses a parameter."""
 
 
 class ProofStatus(StrEnum):
@@ -72,19 +76,20 @@ class GradientProof:
 class BlockWitness(StepWatch):
     """Watch one block for one step. `end` after the backward gives the proof.
 
-    `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
-    not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block
-    runs: its gradient is this rank's own, before it is averaged.
+    Of its parameters those are watched that nothing else in the model uses: the gradient of a shared one is not the
+    block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its
+    gradient is this rank's own, before it is averaged.
     """
 
-    def __init__(self, name: str, block: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
         super().__init__()
         self._name = name
         self._block = block
-        wanted = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
-        self._sharded = {name for name, p in wanted.items() if isinstance(p, DTensor)}
-        self._parameters = {name: p for name, p in wanted.items() if name not in self._sharded}
-        self._versions = {name: version(p) for name, p in self._parameters.items()}
+        holders = Counter(id(p) for module in model.modules() for p in set(module.parameters(recurse=False)))
+        wanted = {path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and _trains(p)}
+        self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
+        self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
+        self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
         self._gradients: dict[str, Tensor] = {}
         self.handles += [
@@ -93,49 +98,50 @@ class BlockWitness(StepWatch):
         ]
         self._hook_parameters(self._parameters)
 
-    def give_up(self) -> None:
-        """Take all hooks off, and let go of what was seen."""
-        self.remove()
+    def release(self) -> None:
+        """Let go of what was seen."""
         for call in self._calls:
             call.release()
         self._calls.clear()
 
-    def leave_out(self) -> GradientProof:
-        """Give up, and return the proof where the model ran a second time in the backward."""
-        self.give_up()
-        return GradientProof(self._name, ProofStatus.SEVERAL_CALLS)
+    def end(self, *, ran_again: bool) -> GradientProof:
+        """Run the block alone, and hold its gradients against those of the step, unless the model `ran_again` in it.
 
-    def end(self) -> GradientProof:
-        """Run the block alone, and hold its gradients against those of the step."""
-        self.remove()  # or they would watch the block alone
+        To be called after `remove`.
+        """
         try:
-            return self._proof()
+            status = ProofStatus.SEVERAL_CALLS if ran_again else self._unprovable()
+            return GradientProof(self._name, status) if status is not None else self._proof()
         finally:
-            self.give_up()
+            self.release()
 
     def _proof(self) -> GradientProof:
-        if (status := self._unprovable()) is not None:
-            return GradientProof(self._name, status)
         calls = [call for call in self._calls if call.reached]
         try:
-            with whole_weights(self._block):
+            with _whole_weights(self._block):
                 # the order in which a backward adds up what they give to parameters
                 alone = [call.run_alone(self._parameters) for call in reversed(calls)]
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
-        expected, of_step = self._by_name(calls, alone)
+        status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
+        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
+        proof = GradientProof(self._name, status, errors, compared, kept, given)
+        says_nothing = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.HANDS_ON)
+        return GradientProof(self._name, status) if status in says_nothing else proof
+
+    def _judged(
+        self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
+    ) -> tuple[ProofStatus, dict[str, float], int]:
+        """Hold gradients of the step against those expected: the status, errors by name, and how many were compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         if None in errors.values():  # half precision overflows inside a block, too
-            return GradientProof(self._name, ProofStatus.NOT_FINITE)
+            return ProofStatus.NOT_FINITE, {}, 0
         missing = [name for name, gradient in expected.items() if name not in of_step and bool(gradient.any())]
         passed_by = self._passed_by(missing, calls)
         lost = {name: 1.0 for name in missing if name not in passed_by}
         wrong = {name: error for name, error in errors.items() if error} | lost
         status = _status(calls, wrong=bool(wrong), passed_by=bool(passed_by))
-        if status in (ProofStatus.NOT_ASKED_FOR, ProofStatus.HANDS_ON):
-            return GradientProof(self._name, status)
-        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
-        return GradientProof(self._name, status, wrong, len(errors) + len(lost), kept, given)
+        return status, wrong, len(errors) + len(lost)
 
     def _unprovable(self) -> ProofStatus | None:
         """Return why the block need not be run alone; None where it is to be."""
@@ -205,11 +211,8 @@ class BlockWitness(StepWatch):
 
     def _take_gathered(self) -> None:
         """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
-        gathered = {
-            name: parameter
-            for name, parameter in (self._block.named_parameters() if self._sharded else ())
-            if name in self._sharded and not isinstance(parameter, DTensor)
-        }
+        named = self._block.named_parameters() if self._sharded else ()
+        gathered = {name: p for name, p in named if name in self._sharded and not isinstance(p, DTensor)}
         self._hook_parameters(gathered)
         self._parameters |= gathered
 
@@ -249,3 +252,27 @@ def _status(calls: Iterable[WitnessedCall], *, wrong: bool, passed_by: bool) -> 
 
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
+
+
+def _trains(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.is_leaf
+
+
+@contextmanager
+def _whole_weights(block: nn.Module) -> Iterator[None]:
+    """Inside, the parameters of a block that ZeRO-3 parts among ranks are whole. Every rank has to come here.
+
+    DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
+    used, so that a backward finds them whole too.
+    """
+    parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
+    if not parted:
+        yield
+        return
+    from deepspeed import zero
+
+    with zero.GatheredParameters(parted), ExitStack() as stack:
+        for users in [parameter.ds_active_sub_modules for parameter in parted]:
+            users.add(_USER)
+            stack.callback(users.discard, _USER)
+        yield

@@ -82,18 +82,18 @@ class GuardReport:
             block["memory"] = None if row.memory is None else dict(zip(_MEMORY, row.memory, strict=True))
         return {**data, "ok": self.ok, "proved": self.proved}
 
-    def stacks(self) -> list[GuardedStack]:
-        """Return the blocks of one class whose names differ in numbers alone, together."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the rows below `HEADINGS`: blocks of one class whose names differ in numbers alone are in one."""
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
             together.setdefault((_NUMBER.sub("*", row.name), row.block_class), []).append(row)
-        return [GuardedStack(name, kind, tuple(rows)) for (name, kind), rows in together.items()]
+        return [(*names, *_cells(blocks)) for names, blocks in together.items()]
 
     def __str__(self) -> str:
         head = (
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
-        lines = text_table(HEADINGS, (stack.cells() for stack in self.stacks()), right="not kept")
+        lines = text_table(HEADINGS, self.rows(), right="not kept")
         faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.faults]
         return "\n".join([head, *lines, *self.notes(), *faults])
 
@@ -116,24 +116,13 @@ class GuardReport:
         return [note for note, said in notes.items() if said]
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedStack:
-    """The blocks of one class whose names differ in numbers alone."""
-
-    name: str
-    block_class: str
-    blocks: Sequence[GuardedBlock]
-
-    def cells(self) -> tuple[str, ...]:
-        """Return a row below `HEADINGS`."""
-        counts = [row.counts for row in self.blocks if row.counts]
-        once = sum(forward == recomputed for forward, recomputed in counts if forward)
-        statuses = Counter(row.proof.status for row in self.blocks)
-        proofs = ", ".join(f"{count} {status.value}" for status, count in statuses.items())
-        known = [memory for row in self.blocks if (memory := row.memory) is not None]
-        kept, best, saved = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0, 0)
-        sizes = (size(kept), size(best), size(saved)) if known else ("", "", "")
-        return (self.name, self.block_class, f"{once} of {len(self.blocks)}", proofs, *sizes)
+def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
+    counts = [row.counts for row in blocks if row.counts]
+    once = sum(forward == recomputed for forward, recomputed in counts if forward)
+    proofs = Counter(row.proof.status for row in blocks)
+    known = [memory for row in blocks if (memory := row.memory) is not None]
+    sizes = [size(sum(each)) for each in zip(*known, strict=True)] if known else [""] * len(_MEMORY)
+    return f"{once} of {len(blocks)}", ", ".join(f"{count} {status}" for status, count in proofs.items()), *sizes
 
 
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,10 +14,9 @@ from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.steps import Phase, SecondRun, StepWatch
 
 MOST_RETRIES = 20
-"""So often a proof is tried again in the next step where it had to be left, for a reason among `RETRIED`."""
+"""So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
+some are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
 RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR)
-"""Gradients are inf or nan while a GradScaler finds its scale, and some are not asked for in a step of
-`torch.autograd.grad`, such as one that makes adversarial inputs."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class GuardResults:
 
 
 class CheckedStep:
-    """Watch one step of `model`: coverage and memory where it is `checked`, and the gradients of the block `to_prove`."""
+    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`."""
 
     def __init__(
         self, model: nn.Module, blocks: Mapping[str, nn.Module], *, checked: bool, to_prove: str | None
@@ -82,50 +80,36 @@ class CheckedStep:
         self._second = SecondRun(model, blocks)
         self._coverage = Coverage(model, blocks) if checked else None
         self._memory = BlockMemory(blocks) if checked else None
-        self._witness: BlockWitness | None = None
-        if to_prove is not None:
-            own = _own_parameters(model, blocks[to_prove])
-            self._witness = BlockWitness(to_prove, blocks[to_prove], own)
+        self._witness = None if to_prove is None else BlockWitness(to_prove, model, blocks[to_prove])
+        watches = (self._second, self._coverage, self._memory, self._witness)
+        self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
 
     def enter(self, phase: Phase) -> None:
         """Take note of what runs from now on."""
-        for watch in self._watches():
+        for watch in self._watches:
             watch.enter(phase)
 
     def end(self, results: GuardResults) -> list[GuardFault]:
         """Add what was seen to `results`, and return the faults: of a model that ran a second time, none."""
-        for watch in self._watches():
-            watch.remove()
+        again = self._second.seen
+        self._remove(results)
         faults: list[GuardFault] = []
-        if self._coverage is not None and not self._second.seen:
+        if self._coverage is not None and not again:
             results.counts |= self._coverage.counts()
             faults += self._coverage.faults()
-        self._add_memory(results)
         if self._witness is not None:
-            faults += results.add_proof(self._witness.leave_out() if self._second.seen else self._witness.end())
+            faults += results.add_proof(self._witness.end(ran_again=again))
         return faults
 
     def abandon(self, results: GuardResults) -> None:
         """Give the step up."""
-        for watch in self._watches():
-            watch.remove()
+        self._remove(results)
         if self._witness is not None:
-            self._witness.give_up()
-        self._add_memory(results)
+            self._witness.release()
 
-    def _watches(self) -> list[StepWatch]:
-        watches = (self._second, self._coverage, self._memory, self._witness)
-        return [watch for watch in watches if watch is not None]
-
-    def _add_memory(self, results: GuardResults) -> None:
+    def _remove(self, results: GuardResults) -> None:
+        for watch in self._watches:
+            watch.remove()
         if self._memory is not None:
             results.kept |= self._memory.kept
             results.peaks |= peaks(self._model)
-
-
-def _own_parameters(model: nn.Module, block: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of a block that nothing else in the model holds."""
-    holders: Counter[int] = Counter()
-    for module in model.modules():
-        holders.update({id(p) for p in module.parameters(recurse=False)})
-    return {path: parameter for path, parameter in block.named_parameters() if holders[id(parameter)] == 1}

@@ -50,7 +50,7 @@ class StepWatch:
 
 
 class StepHooks:
-    """Call `begin` before a forward that trains, `enter` as other parts of its step begin, and `end` after its backward.
+    """Call `begin` before a forward that trains, `enter` as other parts of its step begin, and `end` after all.
 
     A forward whose backward has not begun when the next forward begins is given up, by `abandon`, until a backward has
     reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
@@ -90,7 +90,7 @@ class StepHooks:
             self._give_up()
 
     def _before(self, model: nn.Module, _: Any) -> None:
-        if self._in_backward and not in_backward():
+        if self._in_backward and not _in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return
@@ -148,7 +148,7 @@ class StepHooks:
 
 
 class SecondRun(StepWatch):
-    """Watch whether `model` is `seen` to run again in the backward, as under a loss that embeds inputs again in a hook.
+    """Watch whether `model` is `seen` to run again in the backward, as under a loss that embeds again in a hook.
 
     Forwards and recomputes cannot be told apart then. A block runs before the backward has reached the model's
     results, or a part of the model that holds blocks runs after that.
@@ -157,18 +157,17 @@ class SecondRun(StepWatch):
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.seen = False
-        parts = {name.partition(".")[0] for name in blocks if "." in name}
-        self.handles += [block.register_forward_pre_hook(ModelHook(self._enter_block)) for block in blocks.values()]
-        enter_part = ModelHook(self._enter_part)
-        self.handles += [model.get_submodule(name).register_forward_pre_hook(enter_part) for name in parts]
+        parts = [model.get_submodule(name) for name in {name.partition(".")[0] for name in blocks if "." in name}]
+        for modules, enter in ((blocks.values(), self._enter_block), (parts, self._enter_part)):
+            self.handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
-        self.seen |= self.phase is not Phase.BACKWARD and in_backward()
+        self.seen |= self.phase is not Phase.BACKWARD and _in_backward()
 
     def _enter_part(self, *_: Any) -> None:
         self.seen |= self.phase is Phase.BACKWARD
 
 
-def in_backward() -> bool:
+def _in_backward() -> bool:
     """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
     return torch._C._current_graph_task_id() != _NO_BACKWARD

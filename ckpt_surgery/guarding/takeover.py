@@ -45,10 +45,9 @@ class Wrap(StrEnum):
 
 
 class Operation(Protocol):
-    """What is done to a model instead of `wrap_blocks`. `running` says that its forward has begun already."""
+    """Does something to a model instead of `wrap_blocks`, whose forward may be `running`. Raises CkptSurgeryError."""
 
-    def __call__(self, model: nn.Module, *, running: bool) -> Undoable:
-        """Do it. Raises CkptSurgeryError where that cannot be."""
+    def __call__(self, model: nn.Module, *, running: bool) -> Undoable: ...
 
 
 @dataclass(frozen=True, slots=True)
