@@ -200,7 +200,7 @@ class Guard(Undoable):
         checked = self._is_checked()
         self.steps += 1
         step, self._step = self._step, None
-        faults = step.end(self._results) if step is not None else []
+        faults = step.end(self._results, follows_forward=self._hooks.follows_forward) if step is not None else []
         self._tell([*faults, *self._untrained.end(look=checked)])
 
     def _abandon(self) -> None:

@@ -40,6 +40,7 @@ class ProofStatus(StrEnum):
     WRONG = "wrong"
     NOT_YET = "not yet"
     SEVERAL_CALLS = "runs several times in a step"
+    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
@@ -104,13 +105,13 @@ class BlockWitness(StepWatch):
             call.release()
         self._calls.clear()
 
-    def end(self, *, ran_again: bool) -> GradientProof:
-        """Run the block alone, and hold its gradients against those of the step, unless the model `ran_again` in it.
+    def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
+        """Run the block alone, and hold its gradients against those of the step, unless it is `unprovable` for others.
 
         To be called after `remove`.
         """
         try:
-            status = ProofStatus.SEVERAL_CALLS if ran_again else self._unprovable()
+            status = self._unprovable() if unprovable is None else unprovable
             return GradientProof(self._name, status) if status is not None else self._proof()
         finally:
             self.release()
@@ -132,7 +133,7 @@ class BlockWitness(StepWatch):
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
     ) -> tuple[ProofStatus, dict[str, float], int]:
-        """Hold gradients of the step against those expected: the status, errors by name, and how many were compared."""
+        """Hold gradients of the step against those expected: status, errors by name, and the number compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         if None in errors.values():  # half precision overflows inside a block, too
             return ProofStatus.NOT_FINITE, {}, 0

@@ -16,7 +16,7 @@ from ckpt_surgery.guarding.steps import Phase, SecondRun, StepWatch
 MOST_RETRIES = 20
 """So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
 some are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
-RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR)
+RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIER_FORWARD)
 
 
 @dataclass(slots=True)
@@ -89,16 +89,17 @@ class CheckedStep:
         for watch in self._watches:
             watch.enter(phase)
 
-    def end(self, results: GuardResults) -> list[GuardFault]:
-        """Add what was seen to `results`, and return the faults: of a model that ran a second time, none."""
-        again = self._second.seen
+    def end(self, results: GuardResults, *, follows_forward: bool) -> list[GuardFault]:
+        """Add what was seen to `results`, and return the faults: where another run may have had a part, none."""
+        unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
+        unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
         self._remove(results)
         faults: list[GuardFault] = []
-        if self._coverage is not None and not again:
+        if self._coverage is not None and unprovable is None:
             results.counts |= self._coverage.counts()
             faults += self._coverage.faults()
         if self._witness is not None:
-            faults += results.add_proof(self._witness.end(ran_again=again))
+            faults += results.add_proof(self._witness.end(unprovable))
         return faults
 
     def abandon(self, results: GuardResults) -> None:

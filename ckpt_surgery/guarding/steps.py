@@ -56,6 +56,9 @@ class StepHooks:
     reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
     A forward in between without gradients, such as that of a reference model, is set aside. A step whose backward
     raised is given up when the next forward begins.
+
+    `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
+    may be part of this step's, as where a cache leads from one to the other.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class StepHooks:
         abandon: Callable[[], None],
     ) -> None:
         self._begin, self._enter, self._end, self._abandon = begin, enter, end, abandon
+        self.follows_forward = False
         self._running = False
         self._in_backward = False
         self._several = False
@@ -106,6 +110,7 @@ class StepHooks:
         if self._running and self._several:
             return
         if self._running:
+            self.follows_forward = True
             self._give_up()
         self._running = True
         self._first = self._forwards
@@ -141,6 +146,7 @@ class StepHooks:
         running, self._running, self._in_backward = self._running, False, False
         if running:
             self._end()
+        self.follows_forward = False
 
     def _give_up(self) -> None:
         self._running = self._in_backward = False
