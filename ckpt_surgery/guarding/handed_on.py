@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime.tools.containers import Place, is_differentiable, items, placed_tensors, tensors
+from ckpt_surgery.runtime.tools.containers import Keys, is_differentiable, items, keyed_tensors, tensors
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def contained(arguments: Arguments) -> dict[Place, Tensor]:
+def contained(arguments: Arguments) -> dict[Keys, Tensor]:
     """The tensors in containers among the arguments of a call, by their places; not those that are arguments."""
-    return {path: tensor for path, tensor in placed_tensors(arguments) if len(path) > _DIRECT}
+    return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}
 
 
 class HandedOnTensors:
@@ -33,8 +33,8 @@ class HandedOnTensors:
     """
 
     def __init__(self, arguments: Arguments) -> None:
-        self.gradients: dict[Place, Tensor] = {}
-        self.without_graph: set[Place] = set()
+        self.gradients: dict[Keys, Tensor] = {}
+        self.without_graph: set[Keys] = set()
         self.nodes: list[Node] = []
         self.untold = False
         self._before = contained(arguments)
@@ -58,7 +58,7 @@ class HandedOnTensors:
             else:
                 self.untold = True
 
-    def reached_in(self, left: Mapping[Place, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def reached_in(self, left: Mapping[Keys, Tensor]) -> list[tuple[Tensor, Tensor]]:
         """What another call has `left` where gradients have reached the first one, each with the gradient.
 
         Where that has left nothing with a graph, what reaches the block is untold.
@@ -66,11 +66,11 @@ class HandedOnTensors:
         self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
         return [(left[path], self.gradients[path]) for path in self.gradients if path in left]
 
-    def cut_in(self, left: Mapping[Place, Tensor]) -> list[Tensor]:
+    def cut_in(self, left: Mapping[Keys, Tensor]) -> list[Tensor]:
         """What another call has `left` with a graph where the first one left it without."""
         return [left[path] for path in self.without_graph if path in left and left[path].requires_grad]
 
-    def _reached(self, path: Place, gradient: Tensor | None) -> None:
+    def _reached(self, path: Keys, gradient: Tensor | None) -> None:
         if gradient is not None:
             self.gradients.setdefault(path, gradient.detach())
 
@@ -84,7 +84,7 @@ class CutTensors:
     def __init__(self, blocks: Mapping[str, nn.Module], running: Callable[[], bool]) -> None:
         self._running = running
         self._tensors: dict[int, tuple[str, ref[Tensor]]] = {}
-        self._before: dict[str, dict[Place, Tensor]] = {}
+        self._before: dict[str, dict[Keys, Tensor]] = {}
         self.handles: list[RemovableHandle] = []
         for name, block in blocks.items():
             self.handles += [
@@ -118,7 +118,7 @@ _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
 
 
-def put(value: Any, path: Place, new: Mapping[Place, Tensor]) -> Any:
+def put(value: Any, path: Keys, new: Mapping[Keys, Tensor]) -> Any:
     """The value with the tensors of `new` in their places: a container that can be written into is, others are made.
 
     Where neither can be done, those in it are left as they are.

@@ -23,7 +23,7 @@ from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, optio
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
-from ckpt_surgery.runtime.tools.containers import Flattener, placed_tensors, tensors, unflatten
+from ckpt_surgery.runtime.tools.containers import Flattener, keyed_tensors, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_states_kept
 
 
@@ -249,7 +249,7 @@ def _those_made(names: Iterable[str], gradients: Iterator[Tensor | None]) -> dic
 
 def _with_cut_tensors(arguments: Arguments, cut: CutTensors) -> tuple[Arguments, list[tuple[str, Tensor]]]:
     """The arguments, with a graph for what other blocks have handed on without: that, and whose it is."""
-    placed = list(placed_tensors(arguments)) if cut else []
+    placed = list(keyed_tensors(arguments)) if cut else []
     makers = {path: maker for path, tensor in placed if (maker := cut.maker(tensor))}
     used = {path: tensor.detach().requires_grad_() for path, tensor in placed if path in makers}
     if used:
