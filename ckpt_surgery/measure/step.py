@@ -26,7 +26,6 @@ from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
-from ckpt_surgery.runtime.surgery.summary import kept_by
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
@@ -88,8 +87,8 @@ def run_step(
             best_kept_bytes=step.meter.best_kept_bytes,
             held_bytes=step.meter.held_bytes,
             policy_bytes={name: size for policy in policies for name, size in policy.bytes.items()},
-            policy_flops=sum(policy.flops.total() for policy in policies),
-            kept_results=tuple(kept for policy in policies for kept in kept_by(policy)),
+            policy_flops=sum(policy.flops for policy in policies),
+            kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
             recompute_bytes=step.meter.recompute_bytes(gradients),
             left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,

@@ -22,15 +22,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
-from ckpt_surgery.runtime.surgery.options import (
-    SurgeryOptions,
-    class_names,
-    first_blocks,
-    offload_place,
-    pinned_bytes,
-    saved_names,
-    stack_patterns,
-)
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 
 
@@ -116,19 +108,19 @@ def wrap_blocks(
             so does a name in `save` that matches nothing, in the first backward after all blocks have run.
     """
     target = _checked(model)
-    options = SurgeryOptions(
+    options = SurgeryOptions.of(
         use_reentrant=use_reentrant,
         every_n=every_n,
-        first=first_blocks(first),
-        offload=offload_place(offload),
-        offload_pinned=pinned_bytes(offload_pinned),
+        first=first,
+        offload=offload,
+        offload_pinned=offload_pinned,
         preserve_rng_state=preserve_rng_state,
-        stacks=stack_patterns(stacks),
+        stacks=stacks,
         skip_frozen=skip_frozen,
-        blocks=class_names(blocks),
+        blocks=blocks,
         context_fn=context_fn,
         self_check=self_check,
-        save=saved_names(save),
+        save=save,
         save_offload=save_offload,
     )
     surgery = _existing_surgery(target) or Surgery(target)
