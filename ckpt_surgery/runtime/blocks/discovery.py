@@ -93,9 +93,10 @@ def _plain_blocks(
 ) -> Iterator[Block]:
     holders = {outer for name in layers for outer in enclosing(name)}
     whole = size_of(model)
-    for name, elements in stacks_of(modules):
+    for name, held in stacks_of(modules):
         if name in holders or name in layers:
             continue
+        elements = [(inner, part) for inner, part in held if not isinstance(part, CONTAINERS)]
         tower = tower_of(name, modules)
         if not unsupported and not getattr(tower, "supports_gradient_checkpointing", True):
             continue
@@ -118,7 +119,9 @@ def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
 
 
 def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
-    """Yield every container that may be a stack, with what it holds by name; containers inside are opened.
+    """Yield every container that may be a stack, with what it holds by name.
+
+    Containers inside are opened; a `Sequential` comes itself, too, for it can be a block.
 
     A dictionary often holds one stack beside other things, as `transformer` of OLMo does, or several: what lies in it
     is a stack of its own. `modules` are those of a model, by name.
@@ -131,14 +134,14 @@ def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tupl
 
 
 def _elements(name: str, container: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for inner, child in children_of(name, container):
-        if not isinstance(child, CONTAINERS):
+    for inner, child in _children(name, container):
+        if not isinstance(child, CONTAINERS) or isinstance(child, nn.Sequential):
             yield inner, child
-        elif not isinstance(container, nn.ModuleDict):  # those in a dictionary are stacks of their own
+        if isinstance(child, CONTAINERS) and not isinstance(container, nn.ModuleDict):  # else stacks of their own
             yield from _elements(inner, child)
 
 
-def children_of(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules directly in the module `name` with their full names; what torch wraps, not the wrappers."""
     for key, child in module.named_children():
         inner = f"{name}.{key}" if name else key
@@ -167,3 +170,10 @@ def size_of(module: nn.Module) -> int:
     """Count the parameters of a module, embeddings left out: tiny models have large vocabularies for their size."""
     embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
     return sum(p.numel() for p in module.parameters() if id(p) not in embeddings and not is_lazy(p))
+
+
+def leaves(module: nn.Module) -> int:
+    """Estimate how many tensors a module keeps for its backward: one for each leaf, and parameter of the others."""
+    own = sum(1 for part in module.modules() if not any(part.children()) and not isinstance(part, nn.Identity))
+    parents = (part for part in module.modules() if any(part.children()))
+    return own + sum(1 for part in parents for _ in part.parameters(recurse=False))

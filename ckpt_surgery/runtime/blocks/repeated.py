@@ -7,7 +7,7 @@ that checkpointing a module is worth its while, since the gradients are right in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -17,16 +17,15 @@ from ckpt_surgery.runtime.blocks.discovery import (
     CONTAINERS,
     MODEL_SHARE,
     Block,
-    children_of,
     enclosing,
     is_layer,
     is_torchs,
+    leaves,
     owner_of,
     size_of,
     stacks_of,
     tower_of,
 )
-from ckpt_surgery.runtime.blocks.levels import leaves
 from ckpt_surgery.runtime.blocks.library_switch import checkpoints_itself
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of
 from ckpt_surgery.text import some
@@ -56,11 +55,11 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     layers = {name for name, module in modules.items() if is_layer(module)}
     settled = layers | {outer for name in layers for outer in enclosing(name)}
     stacks: dict[str, list[str]] = {}
-    for stack, _ in stacks_of(modules):
+    for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
         known = tower in towers and hasattr(tower, "supports_gradient_checkpointing")
         if not known and layers.isdisjoint((stack, *enclosing(stack))) and not runs_beside_others(_attribute(stack)):
-            stacks[stack] = [name for name in _members(stack, modules[stack]) if name not in settled]
+            stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)
     others = {block.name for block in found}
     return tuple(block for block in blocks if block.name not in others)
@@ -115,7 +114,7 @@ def _repeated(
 def reason_for_none(model: nn.Module) -> str:
     """Say why no module of a model counts as a block, as the end of a sentence."""
     modules = dict(model.named_modules())
-    members = [modules[n] for name, _ in stacks_of(modules) for n in _members(name, modules[name]) if n in modules]
+    members = [part for _, elements in stacks_of(modules) for name, part in elements if name in modules]
     if not members:
         return "it holds no two modules of one class side by side"
     classes = Counter(class_of(module).__name__ for module in members if _may_be_block("", module))
@@ -126,15 +125,6 @@ def reason_for_none(model: nn.Module) -> str:
     if not repeated:
         return f"no class comes twice in its lists ({some(classes)})"
     return f"what its lists repeat ({some(repeated)}) holds less than a twentieth of its parameters"
-
-
-def _members(name: str, container: nn.Module) -> Iterator[str]:
-    """Name what a container holds, and what those in it hold; of these a `Sequential` can be a block as well."""
-    for inner, child in children_of(name, container):
-        if not isinstance(child, CONTAINERS) or isinstance(child, nn.Sequential):
-            yield inner
-        if isinstance(child, CONTAINERS) and not isinstance(container, nn.ModuleDict):
-            yield from _members(inner, child)
 
 
 def _may_be_block(stack: str, module: nn.Module) -> bool:

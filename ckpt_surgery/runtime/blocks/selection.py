@@ -5,7 +5,7 @@ Decides only; nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fnmatch import fnmatchcase
@@ -15,9 +15,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, find_blocks, is_layer, is_wrapped
-from ckpt_surgery.runtime.blocks.levels import chosen_level
+from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, is_wrapped, leaves
 from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
+
+_WORTHWHILE = 0.6
+"""A stage gives way to its blocks where those keep at most this part of what the stage holds."""
 
 
 class LeftAlone(Enum):
@@ -124,6 +126,39 @@ def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
     by_name = {block.name: replace(block, inside="") for block in (*found, *repeated)}
     chosen = set(chosen_level({name: block.module for name, block in by_name.items()}))
     return [by_name[name] for name in modules if name in chosen]
+
+
+def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
+    """Choose the modules to checkpoint of those given, by name, where some hold others: stages, or what they hold.
+
+    Decided by what a step keeps at its peak: the input of each block, what lies between the blocks, and all that one
+    of them holds while it is recomputed. A module keeps about one tensor for each of its leaves, so leaves are
+    counted. The modules of one class are treated alike: the largest decides. None of those chosen lies in another.
+    """
+    inside: dict[str, list[str]] = {name: [] for name in ("", *modules)}
+    by_class: dict[type[nn.Module], list[str]] = {}
+    for name, module in modules.items():
+        inside[around(name, modules)].append(name)
+        by_class.setdefault(type(module), []).append(name)
+    size = {name: leaves(module) for name, module in modules.items()}
+    gives_way: set[type[nn.Module]] = set()
+
+    def blocks_in(name: str) -> list[str]:
+        found = []
+        for inner in inside[name]:
+            gives = inside[inner] and type(modules[inner]) in gives_way  # one that holds no block stays
+            found += blocks_in(inner) if gives else [inner]
+        return found
+
+    stages = [
+        max(some, key=size.__getitem__) for names in by_class.values() if (some := [n for n in names if inside[n]])
+    ]
+    for stage in sorted(stages, key=lambda name: -name.count(".")):  # those inside others first
+        blocks = [size[block] for block in blocks_in(stage)]
+        between = size[stage] - sum(blocks)
+        if len(blocks) > 1 and len(blocks) + between + max(blocks) <= _WORTHWHILE * size[stage]:
+            gives_way.add(type(modules[stage]))
+    return tuple(blocks_in(""))
 
 
 def _with_named(

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ckpt_surgery.errors import SurgeryWarning
+
 _LARGEST_FIT = 2
 """A buffer takes no tensor of less than this part of its size: lengths change from step to step."""
 _KEPT_STEPS = 2
 """A buffer that nothing used in so many steps is given back."""
+
+
+class Shortage(Enum):
+    """A reason why memory is not pinned, slow, or not taken at all."""
+
+    BOUND = auto()
+    """All is pinned that may be."""
+    REFUSED = auto()
+    """The host pins no more."""
+    HOST = auto()
+    """The host has too little memory left."""
+    FOLDER = auto()
+    """The disk has no room."""
+    IN_MEMORY = auto()
+    """The folder is in memory itself."""
 
 
 class Buffer:
@@ -35,7 +54,7 @@ class Buffer:
         self._release = release
 
     def laid_out_as(self, source: Tensor) -> Tensor:
-        """A tensor in this memory with the shape, dtype and order of strides of `source`."""
+        """Return a tensor in this memory with the shape, dtype and order of strides of `source`."""
         stride = torch.empty_like(source, device="meta").stride()
         return self.memory[: source.nbytes].view(source.dtype).as_strided(source.shape, stride)
 
@@ -49,13 +68,14 @@ class Buffer:
 
 
 class BufferPool:
-    """Buffers that are lent and come back.
+    """Buffers that are lent and come back; each of its `shortages` was said once, as a SurgeryWarning.
 
     A step is the time between two moments at which nothing is lent. Only `give_back` may be called from several
     threads at once, or while the pool is at work: a finalizer does so.
     """
 
     def __init__(self) -> None:
+        self.shortages: set[Shortage] = set()
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._idle: list[Buffer] = []
         self._returned: deque[Buffer] = deque()
@@ -64,16 +84,16 @@ class BufferPool:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buffers, lent and idle."""
+        """Count the bytes of all buffers, lent and idle."""
         return sum(buffer.bytes for buffer in self._buffers)
 
     @property
     def lent(self) -> int:
-        """How many buffers are lent."""
+        """Count the buffers that are lent."""
         return len(self._buffers) - len(self._idle) - len(self._returned)
 
     def take(self, size: int, device: torch.device) -> Buffer | None:
-        """A buffer of at least `size` bytes for copies from `device`; None where the store has no room."""
+        """Lend a buffer of at least `size` bytes for copies from `device`; None where the store has no room."""
         self._keeps = True
         self._collect()
         fitting = [buffer for buffer in self._idle if size <= buffer.bytes <= _LARGEST_FIT * size]
@@ -90,7 +110,7 @@ class BufferPool:
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
-        """The end of a loan."""
+        """End a loan."""
         if self._keeps:
             self._returned.append(buffer)
 
@@ -101,11 +121,16 @@ class BufferPool:
         self._idle.clear()
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
-        """A new buffer of `size` bytes; None where there is no room."""
+        """Make a new buffer of `size` bytes; None where there is no room."""
         raise NotImplementedError
 
+    def _say(self, shortage: Shortage, words: str) -> None:
+        if shortage not in self.shortages:
+            self.shortages.add(shortage)
+            warnings.warn(words, SurgeryWarning, stacklevel=2)
+
     def _free_idle(self, enough: Callable[[], bool], which: Callable[[Buffer], bool] = lambda buffer: True) -> bool:
-        """Free idle buffers, those first that were not used for longest, until that is enough. Whether it was."""
+        """Free idle buffers, those unused for longest first, until that is enough; tell whether it ever was."""
         candidates = sorted(filter(which, self._idle), key=lambda buffer: buffer.used_in_step, reverse=True)
         while not enough():
             if not candidates:

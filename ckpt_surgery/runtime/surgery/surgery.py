@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,17 +38,9 @@ SURGERY = "_ckpt_surgery"
 
 _CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
 """The attributes by which transformers and diffusers tell whether a model can checkpoint."""
+_ABSENT = nn.Module
+"""Stands for the value of an attribute that was not there."""
 _OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NotedAttribute:
-    """An attribute of a module before the surgery; there was none unless it is `present`."""
-
-    module: nn.Module
-    name: str
-    present: bool
-    value: Any
 
 
 class Surgery(Undoable):
@@ -67,7 +59,7 @@ class Surgery(Undoable):
         self._given_caches = GivenCaches()
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
-        self._noted: list[NotedAttribute] = []
+        self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
         self._owner_hooks: list[RemovableHandle] = []
         self._embedding_hooks = set(library.embedding_hooks(model))
 
@@ -206,14 +198,14 @@ class Surgery(Undoable):
 
         The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
         """
-        before = {(n.module, n.name): n for n in self._noted if n.name in library.EMBEDDING_HANDLES}
+        before = {key: value for key, value in self._noted.items() if key[1] in library.EMBEDDING_HANDLES}
         everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
-        self._noted = [
-            before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
+        self._noted = {
+            (module, name): vars(module).get(name, _ABSENT)
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
             for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
-        ]
+        } | before
 
     def _restore(self, *, handles: bool = False) -> None:
         """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
@@ -224,12 +216,11 @@ class Surgery(Undoable):
             current = vars(forward.block).get("forward")
             if (current := forward.replacement if current is forward else current) is not None:
                 later[forward.block] = current
-        for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
-            attributes = vars(noted.module)
-            if noted.present:
-                attributes[noted.name] = noted.value
-            else:
-                attributes.pop(noted.name, None)
+        for (module, name), value in self._noted.items():
+            if value is not _ABSENT and (handles or name not in library.EMBEDDING_HANDLES):
+                vars(module)[name] = value
+            elif handles or name not in library.EMBEDDING_HANDLES:
+                vars(module).pop(name, None)
         for block, current in later.items():
             vars(block)["forward"] = current
         for forward in self._forwards.values():

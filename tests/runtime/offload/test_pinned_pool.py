@@ -18,11 +18,11 @@ import torch
 
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.offload import pinned_pool
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, Shortage
 from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool, Shortage, registered_buffer
+from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool, registered_buffer
 from tests.runtime.streams import PLENTY, Device, Pinning, instead_of_the_processor
 from tests.zoo.offload_toys import BLOCKS, INPUT_BYTES, gradients, same, trained
 
