@@ -130,7 +130,7 @@ class WitnessedCall:
         if self._contributions is None or self._returned:
             return None, []
         self._returned = True
-        returned = Flattener(_has_graph)
+        returned = Flattener()
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
         self.made = [get_gradient_edge(view).node for view in views] + self.handed_on.nodes

@@ -31,6 +31,7 @@ from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
+from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
@@ -38,8 +39,6 @@ SURGERY = "_ckpt_surgery"
 
 _CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
 """The attributes by which transformers and diffusers tell whether a model can checkpoint."""
-_ABSENT = nn.Module
-"""Stands for the value of an attribute that was not there."""
 _OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
 
 
@@ -201,7 +200,7 @@ class Surgery(Undoable):
         before = {key: value for key, value in self._noted.items() if key[1] in library.EMBEDDING_HANDLES}
         everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
         self._noted = {
-            (module, name): vars(module).get(name, _ABSENT)
+            (module, name): vars(module).get(name, Absent)
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
             for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
@@ -217,10 +216,12 @@ class Surgery(Undoable):
             if (current := forward.replacement if current is forward else current) is not None:
                 later[forward.block] = current
         for (module, name), value in self._noted.items():
-            if value is not _ABSENT and (handles or name not in library.EMBEDDING_HANDLES):
-                vars(module)[name] = value
-            elif handles or name not in library.EMBEDDING_HANDLES:
+            if name in library.EMBEDDING_HANDLES and not handles:
+                continue
+            if value is Absent:
                 vars(module).pop(name, None)
+            else:
+                vars(module)[name] = value
         for block, current in later.items():
             vars(block)["forward"] = current
         for forward in self._forwards.values():
