@@ -11,8 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool, PinnedPool
 
 
 class HostTransport:

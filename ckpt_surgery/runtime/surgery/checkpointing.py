@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.tools.rng import generator_state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -140,8 +140,7 @@ class Surgery(Undoable):
         self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save.names}
         self._wrap(chosen, options)
         self._take_switches(modules)
-        for owner, hook in self._owners():
-            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
+        self._hook_owners()
         self._set(self.model, self._checkpointing, options.every_n)
 
     def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
@@ -233,18 +232,16 @@ class Surgery(Undoable):
         readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
         self._fill_caches = {module for reader in readers for module in reader.modules()}
         for block in blocks:
-            original = vars(block.module).get("forward")
             fills = block.module in self._fill_caches
             policy = self._policies.get(options.save.pattern_for(block.name) or "")
-            forward = BlockForward(
+            self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
                 block.name,
                 block.module,
                 options=CallOptions(options.skip_frozen, policy, options.save.offload, fills),
                 schedule=CheckSchedule(options.checks),
                 given_caches=self._given_caches,
-                original=original,
+                original=vars(block.module).get("forward"),
             )
-            self._forwards[block.name] = vars(block.module)["forward"] = forward
 
     def _self_checkpointing(self) -> dict[str, nn.Module]:
         """Return the modules, by name, that checkpoint by themselves what holds no block and lies in none."""
@@ -269,20 +266,17 @@ class Surgery(Undoable):
                 if denied and not blocks.isdisjoint(module.modules()) and library.takes_embedding_hook(module):
                     vars(module).update(dict.fromkeys(denied, True))
 
-    def _owners(self) -> Iterator[tuple[nn.Module, OwnerHook]]:
-        """Yield the modules whose forwards run the blocks, and the model: another module may run them."""
+    def _hook_owners(self) -> None:
+        """Put hooks on the modules whose forwards run the blocks, and on the model: another module may run them."""
         modules = dict(self.model.named_modules())
         owned: dict[str, list[BlockForward]] = {}
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
-        given = self._given_caches
-        forwards = list(self._forwards.values())
-        yield self.model, OwnerHook(self.model, forwards, given, is_outermost=True, stops_cache="" in owned)
-        for name, forwards in owned.items():
-            if name:
-                owner = modules[name]
-                stops = owner not in self._fill_caches
-                yield owner, OwnerHook(owner, forwards, given, is_outermost=False, stops_cache=stops)
+        for name, forwards in {**owned, "": list(self._forwards.values())}.items():
+            owner = modules[name]
+            stops = owner not in self._fill_caches if name else "" in owned
+            hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
+            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 
     def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
         """Return the present checkpointing with the options that a checkpoint function was given."""
@@ -330,13 +324,11 @@ class Surgery(Undoable):
                 active |= {block, *enclosing(block), ""}
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for name, module in self.model.named_modules():
-            value = name in active
-            if name in self._left_to_library:
-                continue
             if name in stacks and not library.checkpoints_itself(module):
-                vars(module)[library.FLAG] = value
-            else:  # transformers switches off the cache of a model with flags that are on
-                library.set_flags(module, value and module not in self._fill_caches)
+                vars(module)[library.FLAG] = name in active
+            elif name not in self._left_to_library:
+                # transformers switches off the cache of a model with flags that are on
+                library.set_flags(module, name in active and module not in self._fill_caches)
 
 
 class CheckpointingSwitch:

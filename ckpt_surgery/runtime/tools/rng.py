@@ -1,4 +1,4 @@
-"""Random number generators: seed, compare and restore them; and tell whether a block draws from them."""
+"""The states of random number generators: read, compare and restore them; and tell whether a block draws."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch on every device, Python, and NumPy if it is imported."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:  # without a device, that would only note the stack it is called from, which takes long
-        torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
-
 
 GeneratorStates = tuple[Any, Any]
 """The states of Python's and numpy's global generators; None where numpy was not imported."""
@@ -51,21 +39,6 @@ def drawn_since(states: GeneratorStates) -> bool:
         return False
     now = sys.modules["numpy"].random.get_state()
     return bool(now[2:] != numpy[2:] or (now[1] != numpy[1]).any())
-
-
-@contextmanager
-def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Restore the generators on exit, also after an exception.
-
-    They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
-    imported on entry: a generator that nobody imported cannot have been used.
-    """
-    states = generator_states()
-    try:
-        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
-            yield
-    finally:
-        set_generator_states(states)
 
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:

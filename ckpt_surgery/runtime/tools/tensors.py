@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -15,16 +14,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 unseen = torch._C._DisableTorchDispatch
 """Hides operators in a `with` of it from dispatch modes: from selective policies and meters."""
 
-_CHUNK = 16 * 2**20
-"""Bytes of a tensor that are copied from its device at a time."""
-
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
     """Tell whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
     if shape_of(ours) != shape_of(theirs) or ours.dtype != theirs.dtype:
         return False
     with unseen():
-        return all(map(torch.equal, map(_bytes, inner_tensors(ours)), map(_bytes, inner_tensors(theirs))))
+        return all(map(torch.equal, map(raw_bytes, inner_tensors(ours)), map(raw_bytes, inner_tensors(theirs))))
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -87,16 +83,7 @@ def copy_of(tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
-def digest(tensor: Tensor) -> str:
-    """Return the sha256 of its bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
-    sha = hashlib.sha256(f"{tensor.dtype} {tuple(shape_of(tensor))}".encode())
-    for inner in inner_tensors(tensor):
-        for part in torch.split(_bytes(inner), _CHUNK):
-            sha.update(part.cpu().numpy().tobytes())
-    return sha.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Tensor:
+def raw_bytes(tensor: Tensor) -> Tensor:
     """Return all elements in their order, as uint8 of shape (bytes,)."""
     tensor = tensor.detach()
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
