@@ -1,4 +1,4 @@
-"""Random number generators of all kinds at once: seed them, and keep their states."""
+"""Random number generators of all kinds at once: seed them, keep their states, and find their devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from ckpt_surgery.runtime.tools.rng import generator_states, set_generator_states
 
@@ -36,3 +37,11 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
             yield
     finally:
         set_generator_states(states)
+
+
+def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
+    """List the CUDA devices of the parameters and buffers of a model, in the order of their names."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
+        return ()
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.generators import random_state_kept
-from ckpt_surgery.runtime.tools.rng import devices_of
+from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
-from ckpt_surgery.measure.generators import seed_all
+from ckpt_surgery.measure.generators import devices_of, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
@@ -28,7 +28,7 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.rng import devices_of, drawn_since, generator_state, generator_states
+from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 
 _GATE = 1e-3

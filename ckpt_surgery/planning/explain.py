@@ -37,12 +37,12 @@ from ckpt_surgery.planning.shapes import (
     shapes_of,
 )
 from ckpt_surgery.planning.sharding import held_states, sharded
+from ckpt_surgery.planning.states import bytes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.blocks.discovery import Block, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
-from ckpt_surgery.runtime.tools.tensors import bytes_of
 from ckpt_surgery.text import error_line
 
 _MOST_COPIED_BYTES = 2**31

@@ -1,1 +1,1 @@
-"""Tools for the other rooms and other parts of the package: tensors, containers, generators, classes, hooks."""
+"""Tools for the other rooms and other parts of the package: tensors, containers, generators, classes, undo."""

@@ -41,14 +41,6 @@ def drawn_since(states: GeneratorStates) -> bool:
     return bool(now[2:] != numpy[2:] or (now[1] != numpy[1]).any())
 
 
-def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
-    """List the CUDA devices of the parameters and buffers of a model, in the order of their names."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
-        return ()
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))
-
-
 TorchStates = dict[torch.device, torch.Tensor]
 """The states of torch's generators, by their devices."""
 

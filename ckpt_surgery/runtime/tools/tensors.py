@@ -47,11 +47,6 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
         yield from inner_tensors(getattr(tensor, name))
 
 
-def bytes_of(tensor: Tensor) -> int:
-    """Count the bytes of its elements: of a quantized or sharded one, those that are held here."""
-    return sum(inner.numel() * inner.itemsize for inner in inner_tensors(tensor))
-
-
 def shape_of(tensor: Tensor) -> torch.Size:
     """Return its shape; of a nested one that of its rows, for the name of its ragged dimension is new in each run."""
     return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
