@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.guarding.steps import Phase, StepWatch
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.steps import Phase, StepWatch
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 

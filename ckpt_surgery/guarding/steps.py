@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 _NO_BACKWARD = -1
 """What torch says in place of the number of the backward that runs, where none does."""

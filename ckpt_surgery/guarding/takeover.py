@@ -23,10 +23,10 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions, guard_with
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.undo import Undoable
 
 

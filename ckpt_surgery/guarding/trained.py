@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 
 
 class UntrainedParameters:

@@ -17,12 +17,13 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ckpt_surgery.guarding.call_graph import CallGraph
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, note_gradient
+from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, is_differentiable, tensors, unflatten
-from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_states_kept
+from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 _KINDS = ("cpu", "cuda")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
-
-from torch.utils.hooks import RemovableHandle
 
 
 class Undoable:
@@ -16,7 +13,7 @@ class Undoable:
 
     @property
     def undone(self) -> bool:
-        """Whether the change was taken back."""
+        """Tell whether the change was taken back."""
         return self._undone
 
     def __enter__(self) -> Self:
@@ -31,17 +28,3 @@ class Undoable:
     def undo(self) -> None:
         """Take the change back."""
         raise NotImplementedError
-
-
-class UndoableHooks(Undoable):
-    """Hooks on a model, until `undo` removes them."""
-
-    def __init__(self, handles: Iterable[RemovableHandle] = ()) -> None:
-        self._handles = list(handles)
-
-    def undo(self) -> None:
-        """Remove the hooks. A second call does nothing."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._undone = True

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
+from ckpt_surgery.distributed.hooks import UndoableHooks
+from ckpt_surgery.runtime.tools.undo import Undoable
 
 pytestmark = pytest.mark.both
 
