@@ -198,7 +198,7 @@ def test_copies_have_the_folder_and_no_files(copied: Any, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_writes_into_files_of_its_own(tmp_path: Path) -> None:
-    code = "from tests.runtime.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
+    code = "from tests.runtime.offload.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path)]  # autograd must have started no threads before the fork
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

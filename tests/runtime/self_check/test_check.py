@@ -21,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.surgery import checkpointing, self_check
+from ckpt_surgery.runtime.self_check import check as self_check
+from ckpt_surgery.runtime.surgery import checkpointing
 from tests.zoo import state_toys as toys
 from tests.zoo.stack_toys import WIDTH, Recurrent
 from tests.zoo.surgery_toys import Mode, both_modes

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from ckpt_surgery.runtime.tools.containers import Flattener, at, hidden_tensors, slot_paths, tensors, unflatten
+from ckpt_surgery.runtime.tools.containers import Flattener, hidden_tensors, tensors, unflatten
 from tests.zoo.surgery_toys import Handle
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
