@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ckpt_surgery.runtime.tools.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_OPTIONS = {"use_reentrant": "--reentrant"}
-"""The options of this command that have another name than those of `wrap_blocks`."""
 _WHEN = ("first", "always", "never")
 
 
@@ -58,10 +56,6 @@ def run_command(
             "--wrap/--no-wrap",
             help="Wrap every model that trains, or none (default: those that have checkpointing switched on).",
         ),
-    ] = None,
-    reentrant: Annotated[
-        bool | None,
-        typer.Option("--reentrant/--non-reentrant", help="The mode (default: the script's own).", show_default=False),
     ] = None,
     offload: Annotated[bool, typer.Option("--offload", help="Keep the blocks' inputs in host memory.")] = False,
     offload_to: Annotated[
@@ -179,7 +173,6 @@ def run_command(
         if offload and offload_to is not None:
             raise OptionError("--offload is --offload-to cpu: give one of them")
         wrapping = {
-            "use_reentrant": False if save and reentrant is None else reentrant,
             "offload": offload_to if offload_to is not None else "cpu" if offload else None,
             "offload_pinned": _bytes(offload_pinned),
             "preserve_rng_state": "unsafe" if unsafe_rng_state else preserve_rng_state,
@@ -261,7 +254,7 @@ def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Und
 def _refuse_beside_long_context(wrap: bool | None, wrapping: Mapping[str, Any]) -> None:
     """Raise OptionError where --long-context came with options of wrapping: it has its own."""
     names = ["--no-wrap"] if wrap is False else []
-    names += [_OPTIONS.get(name, "--" + name.replace("_", "-")) for name in given(wrapping)]
+    names += ["--" + name.replace("_", "-") for name in given(wrapping)]
     if names:
         raise OptionError(f"--long-context wraps blocks in its own way: leave out {listed(names)}")
 

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, options_of, takes_switch
-from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 
 _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
 """Names of inputs of a model that may come from token ids."""
@@ -204,9 +203,7 @@ def without_reentrant(model: nn.Module) -> None:
 
 
 def _non_reentrant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The checkpointing function without reentrant mode; itself where it has none, or is not torch's."""
-    if isinstance(function, Checkpointing):
-        return function.changed(use_reentrant=False) if function.options.use_reentrant else function
+    """Return the checkpointing function without reentrant mode; itself where it has none, or is not torch's."""
     given = options_of(function)
     if given is None or given[0].get("use_reentrant") is False:
         return function

@@ -38,14 +38,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[Any, ...]]) -> None:
-    options = "--wrap --reentrant --offload --save attention --stacks model.* --stacks vision --blocks Layer"
+    options = "--wrap --offload --save attention --stacks model.* --stacks vision --blocks Layer"
     options += " --offload-pinned 2KiB --no-preserve-rng-state --no-skip-frozen"
     watching = "--first 20 --every-n 2 --self-check 5 --every 7 --no-prove --patience 3 --on-fault warn"
     assert main(["run", *options.split(), *watching.split(), "-m", "train", "--first", "x"]) == 0
     ((script, arguments, module, wrap, given, _),) = started
     assert (script, arguments, module, wrap) == ("train", ["--first", "x"], True, True)
     assert given.pop("wrap_options") == {
-        "use_reentrant": True,
         "offload": "cpu",
         "offload_pinned": 2048,
         "preserve_rng_state": False,
@@ -61,11 +60,15 @@ def test_options_are_those_of_wrap_blocks_and_of_the_guard(started: list[tuple[A
 
 
 def test_every_option_of_wrap_blocks_and_of_the_guard_is_one_of_the_command(started: list[tuple[Any, ...]]) -> None:
-    options = "--reentrant --offload --save x --stacks x --blocks x --first 1 --every-n 1 --self-check 1 --every 1"
+    options = "--offload --save x --stacks x --blocks x --first 1 --every-n 1 --self-check 1 --every 1"
     options += " --offload-pinned 1KB --save-offload --preserve-rng-state --skip-frozen --patience 1 --on-fault warn"
     assert main(["run", *options.split(), "train.py"]) == 0
     arrived = started[0][4]
-    assert arrived["wrap_options"].keys() == signature(wrap_blocks).parameters.keys() - {"model", "context_fn"}
+    assert arrived["wrap_options"].keys() == signature(wrap_blocks).parameters.keys() - {
+        "model",
+        "context_fn",
+        "use_reentrant",
+    }
     assert arrived.keys() >= signature(guard).parameters.keys() - {"model"}
 
 
@@ -234,8 +237,8 @@ def test_the_rank_is_what_the_launcher_says(
         (["--tokens", "8", "train.py"], "--tokens is for --long-context"),
         (["--no-wrap", "--long-context", "train.py"], "in its own way: leave out --no-wrap"),
         (
-            ["--long-context", "--reentrant", "--no-skip-frozen", "train.py"],
-            "leave out --reentrant and --skip-frozen",
+            ["--long-context", "--every-n", "2", "--no-skip-frozen", "train.py"],
+            "leave out --skip-frozen and --every-n",
         ),
         (["--first", "2", "--first", "layers=2", "train.py"], "give one number, or a number by stack"),
     ],

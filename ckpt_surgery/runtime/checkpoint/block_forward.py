@@ -115,8 +115,10 @@ class BlockForward:
                 return forward(*args, **kwargs)
             if parameters:  # torch keeps the generators of the devices of what it is given
                 given = [torch.empty(0, device=parameters[0].device)]
-        output = function(partial(MethodType(_run, self.block), computation), *given)
-        computation.check_ended()
+        try:
+            output = function(partial(MethodType(_run, self.block), computation), *given)
+        finally:
+            computation.check_ended()
         return output
 
     def adopt(self, forward: Callable[..., Any] | None) -> None:

@@ -40,7 +40,7 @@ _MOST_COPIED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in a watched call, in case the block writes it."""
 
 Attribute = tuple[dict[str, Any], str]
-"""A dictionary of a module (its attributes, buffers, parameters or submodules), and a name in it."""
+"""A dictionary of a module (its attributes, buffers or parameters), and a name in it."""
 
 _training_of: Callable[[nn.Module], bool] = attrgetter("training")
 
@@ -86,24 +86,22 @@ class _TensorCopy:
 
 
 class _Layout:
-    """The modules of a block and their dictionaries, as they were read."""
+    """The modules of a block and their dictionaries, as they were read.
 
-    __slots__ = ("_members", "_tables", "dictionaries", "modules", "names", "parameters")
+    `dictionaries` are those of attributes and buffers. What a forward adds to the others, a module or a parameter that
+    it makes when it first runs, stays for the recompute: gradients go to that one.
+    """
+
+    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "modules", "own_parameters", "parameters")
 
     def __init__(self, block: nn.Module) -> None:
-        named = [(name, m) for name, m in block.named_modules() if not isinstance(m, torch.jit.ScriptModule)]
-        self.modules = [module for _, module in named]
-        own = [module for module in self.modules if not _is_managed(module)]
-        self.parameters = [p for module in own for p in module._parameters.values() if p is not None]
-        self.dictionaries: list[dict[str, Any]] = []
-        self.names: dict[int, str] = {}
-        for name, module in named:
-            homes = [vars(module), module._buffers, cast(dict[str, Any], module._modules)]
-            homes += [module._parameters] if module in own else []
-            self.dictionaries += homes
-            self.names |= dict.fromkeys(map(id, homes), name)
-        tables = [cast(dict[str, Any], module._modules) for module in self.modules]
-        self._tables = list(filter(None, [*tables, *(module._parameters for module in own)]))
+        self.modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        self.own_parameters = [module._parameters for module in self.modules if not _is_managed(module)]
+        self.parameters = [p for home in self.own_parameters for p in home.values() if p is not None]
+        self.buffers = [module._buffers for module in self.modules]
+        self.dictionaries: list[dict[str, Any]] = [*map(vars, self.modules), *self.buffers]
+        tables = (*(cast(dict[str, Any], module._modules) for module in self.modules), *self.own_parameters)
+        self._tables: list[dict[str, Any]] = list(filter(None, tables))
         self._members = list(chain.from_iterable(map(dict.values, self._tables)))
 
     def still_holds(self) -> bool:
@@ -112,17 +110,17 @@ class _Layout:
             return False
         return all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._members))
 
-    def may_be_written(self, *, parameters: bool) -> Iterator[Attribute]:
-        """Yield the tensors that the block may write: buffers, and frozen `parameters` that are not too large.
-
-        What requires gradient is written by optimizers alone.
+    def may_be_written(self, *, first: bool) -> Iterator[Attribute]:
+        """Yield the tensors that the block may write: buffers, and in the `first` watched call attributes and frozen
+        parameters too. What requires gradient is written by optimizers alone.
         """
-        for home in self.dictionaries:
+        homes: list[dict[str, Any]] = [*self.dictionaries, *self.own_parameters] if first else [*self.buffers]
+        for home in filter(None, homes):
             for name, tensor in home.items():
-                if isinstance(tensor, Tensor) and not tensor.requires_grad and is_plain(tensor):
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    if not is_parameter or (parameters and tensor.nbytes <= _MOST_COPIED):
-                        yield home, name
+                if not isinstance(tensor, Tensor) or tensor.requires_grad or not is_plain(tensor):
+                    continue
+                if not isinstance(tensor, nn.Parameter) or tensor.nbytes <= _MOST_COPIED:
+                    yield home, name
 
 
 @dataclass(slots=True)
@@ -181,7 +179,7 @@ class BlockState:
             watching, self._training = True, None
         copied = dict(self._written)
         if watching:
-            copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(parameters=self._training is None)}
+            copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(first=self._training is None)}
         return StateEntry(
             layout,
             training,
@@ -198,7 +196,7 @@ class BlockState:
         if entry.everything is None:
             return
         for home, before in entry.everything:
-            for name in _differing(home, before):
+            for name in _differing(home, before) if home or before else ():
                 key, attribute = (id(home), name), (home, name)
                 self._set[key] = attribute
                 entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, _Absent))))
