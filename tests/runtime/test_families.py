@@ -63,7 +63,7 @@ def test_a_wrapped_model_needs_no_switch(subject: Subject) -> None:
     mode = MODES[(FAMILIES.index(subject.family) + RELEASE) % 2]  # every family in one mode, and the next in the other
     subject.drop(RATE)
     expected, once = step(subject)
-    with wrap_blocks(subject.model, use_reentrant=mode == "reentrant"):
+    with wrap_blocks(subject.model):
         gradients, entries = step(subject)
     assert set(once.values()) == {Entries(1, 0)}
     assert set(entries.values()) == {Entries(1, 1)}

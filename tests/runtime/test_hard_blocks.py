@@ -48,7 +48,7 @@ def three(kind: Kind, whole: Callable[..., Model] = Model) -> Model:
 
 
 def wrapped(model: Model, mode: Mode, **options: Any) -> Surgery:
-    return wrap_blocks(model, use_reentrant=mode == "reentrant", **options)
+    return wrap_blocks(model, **options)
 
 
 def enable(model: Any, **options: Any) -> None:
@@ -58,11 +58,10 @@ def enable(model: Any, **options: Any) -> None:
 # What a block returns
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [hard.RowsLayer, hard.FlatLayer, hard.WeightLayer, hard.ComplexLayer])
-def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind: Kind, mode: Mode) -> None:
+def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind: Kind) -> None:
     model, plain = three(kind, hard.SecondsInTurn), three(kind, hard.SecondsInTurn)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for seed in range(2):
         expected, record = step(plain, seed=seed), step(model, seed=seed)
         assert differences(record, expected) == []
@@ -80,14 +79,13 @@ def recorded_calls(model: Model) -> int:
     return sum(call.block in model.layers for call in calls)
 
 
-@both_modes
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize(
     "kind", [hard.KeepingLayer, hard.UsingLayer, hard.WindowLayer, hard.WeightNormLayer, hard.SpectralNormLayer]
 )
-def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode: Mode) -> None:
+def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode)
+    wrap_blocks(model)
     alive = []
     for seed in range(5):
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
@@ -106,10 +104,9 @@ def check_model_inputs(module: nn.Module, recorded: list[Tensor]) -> Callable[..
     return wrapped_forward
 
 
-@both_modes
-def test_what_transformers_4_records_in_a_block_goes_with_the_step(mode: Mode) -> None:
+def test_what_transformers_4_records_in_a_block_goes_with_the_step() -> None:
     model = three(SureLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     parts = [next(block.children()) for block in model.layers]
     for seed in range(2):
         recorded: list[Tensor] = []
@@ -128,10 +125,9 @@ def test_what_transformers_4_records_in_a_block_goes_with_the_step(mode: Mode) -
         assert [reference() for reference in references] == [None] * len(parts), seed
 
 
-@both_modes
-def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
+def test_steps_that_somebody_holds_on_to_are_counted() -> None:
     model = three(SureLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     held = []
     for number in range(1, 4):
         held.append(model(**values()))
@@ -140,10 +136,9 @@ def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
     assert recorded_calls(model) == 0
 
 
-@both_modes
-def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor(mode: Mode) -> None:
+def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor() -> None:
     model = three(hard.KeepingLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     alive = []
     for _ in range(5):
         model(**values())
@@ -157,7 +152,7 @@ def test_a_block_that_goes_on_with_what_it_kept_of_the_call_before_is_right_or_r
     for surgery in (False, True):
         model = three(hard.RecallingLayer)
         if surgery:
-            wrapped(model, mode)
+            wrap_blocks(model)
         loss = (model(**values()) * model(values()["values"] * 2)).sum()
         if surgery and mode == "reentrant":
             with pytest.raises(SurgeryError, match=r"^RecallingLayer layers\.2 used .* in its attribute last"):
@@ -168,10 +163,9 @@ def test_a_block_that_goes_on_with_what_it_kept_of_the_call_before_is_right_or_r
     assert all(map(torch.allclose, *results))
 
 
-@both_modes
-def test_scores_that_a_block_leaves_later_than_in_its_first_call_keep_their_gradient(mode: Mode) -> None:
+def test_scores_that_a_block_leaves_later_than_in_its_first_call_keep_their_gradient() -> None:
     model, plain = three(hard.LateScoresLayer, hard.LateScores), three(hard.LateScoresLayer, hard.LateScores)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for seed in range(3):
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
 
@@ -217,13 +211,12 @@ def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
     return forward
 
 
-@both_modes
 @pytest.mark.parametrize("made", [holding, with_an_empty_cell])
 def test_a_forward_that_holds_another_without_calling_it_is_checkpointed(
-    made: Callable[[Any], Callable[..., Tensor]], mode: Mode
+    made: Callable[[Any], Callable[..., Tensor]],
 ) -> None:
     model, plain = three(SureLayer), three(SureLayer)
-    surgery = wrapped(model, mode)
+    surgery = wrap_blocks(model)
     for layer in blocks_of(model).values():
         vars(layer)["forward"] = made(layer)
     for _ in range(2):
@@ -248,13 +241,10 @@ def loss_before_evaluation(model: Model) -> Tensor:
     return loss
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [toys.Layer, own.NormedLayer])
-def test_a_model_put_into_evaluation_mode_before_the_backward_is_recomputed_in_training_mode(
-    kind: Kind, mode: Mode
-) -> None:
+def test_a_model_put_into_evaluation_mode_before_the_backward_is_recomputed_in_training_mode(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for each in (model, plain):
         loss_before_evaluation(each).backward()  # type: ignore[no-untyped-call]
         assert not any(module.training for module in each.modules())
@@ -282,20 +272,19 @@ def raise_rates(model: Model) -> None:
             module.p = 0.3
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [hard.LiteralLayer, hard.NoisyLayer, hard.RaisedLayer])
-def test_numbers_drawn_without_keeping_the_generators_state_are_refused_in_the_forward(kind: Kind, mode: Mode) -> None:
+def test_numbers_drawn_without_keeping_the_generators_state_are_refused_in_the_forward(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode, preserve_rng_state=False)
+    wrap_blocks(model, preserve_rng_state=False)
     if kind is hard.RaisedLayer:
         assert set(step(model).entries.values()) == {ONCE}
         raise_rates(model)
         raise_rates(plain)
     with pytest.raises(SurgeryError, match=r"preserve_rng_state=False and a block drew random numbers: .*unsafe"):
         model(**values())
-    wrapped(model, mode, preserve_rng_state="unsafe")
+    wrap_blocks(model, preserve_rng_state="unsafe")
     assert differences(step(model), step(plain)) != []
-    wrapped(model, mode)
+    wrap_blocks(model)
     assert differences(step(model), step(plain)) == []
 
 
@@ -334,7 +323,7 @@ def tallies(model: Model) -> list[tuple[int, list[int], int]]:
 @both_modes
 def test_what_a_block_counts_in_containers_counts_once(mode: Mode) -> None:
     model, native = three(hard.TallyLayer), three(hard.TallyLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     switch_checkpointing(native, mode)
     for number in range(1, 4):
         step(model)
@@ -359,7 +348,7 @@ def test_a_table_that_is_made_once_is_a_constant_in_all_steps(first: Mode, then:
     model, plain = three(hard.TableLayer), three(hard.TableLayer)
     wrapped(model, first)
     for number, mode in enumerate((first, then, then, first)):
-        enable(model, use_reentrant=mode == "reentrant")
+        enable(model)
         assert differences(step(model, seed=number), step(plain, seed=number)) == []
         assert not any(table.requires_grad for table in tables(model))
         if number == 0:
@@ -369,10 +358,9 @@ def test_a_table_that_is_made_once_is_a_constant_in_all_steps(first: Mode, then:
     assert differences(step(copied), step(plain)) == []
 
 
-@both_modes
-def test_a_table_that_is_made_of_parameters_has_a_gradient(mode: Mode) -> None:
+def test_a_table_that_is_made_of_parameters_has_a_gradient() -> None:
     model, plain = three(hard.LearnedTableLayer), three(hard.LearnedTableLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     assert differences(step(model), step(plain)) == []
     assert all(table.requires_grad for table in tables(model))
     with pytest.raises(RuntimeError, match="second time"):
@@ -443,14 +431,11 @@ ROWS = 64
 BYTES = ROWS * WIDTH * 8
 
 
-@both_modes
 @pytest.mark.parametrize("whole", [hard.Containers, hard.InLists])
-def test_tensors_in_a_container_leave_the_device_where_it_is_said_that_they_have(
-    whole: type[hard.Containers], mode: Mode
-) -> None:
+def test_tensors_in_a_container_leave_the_device_where_it_is_said_that_they_have(whole: type[hard.Containers]) -> None:
     model, plain, kept = (model_of(*[hard.TupleLayer] * 4, whole=whole) for _ in range(3))
-    surgery = wrapped(model, mode, offload="cpu")
-    wrapped(kept, mode)
+    surgery = wrap_blocks(model, offload="cpu")
+    wrap_blocks(kept)
     given = {"values": torch.rand(ROWS, WIDTH, dtype=torch.float64)}
     assert differences(step(model, given), step(plain, given)) == []
     before = copy.copy(surgery.stats)

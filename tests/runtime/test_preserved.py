@@ -189,20 +189,18 @@ def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str
     assert differences(trained(model), expected) == []
 
 
-@both_modes
 @either_model
-def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any], mode: Mode) -> None:
+def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any]) -> None:
     model, plain = make(), make()
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     seen, expected = seen_by_hooks(model), seen_by_hooks(plain)
     assert seen == expected
     assert len(expected) == 3 * len(layers_of(plain))
 
 
-@both_modes
-def test_hooks_see_a_cache_that_the_block_does_not_get(mode: Mode) -> None:
+def test_hooks_see_a_cache_that_the_block_does_not_get() -> None:
     model, plain = llama(2), llama(2)
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     caches = [transformers.DynamicCache() for _ in range(2)]
     seen, expected = (
         seen_by_hooks(module, past_key_values=cache) for module, cache in zip((model, plain), caches, strict=True)
@@ -314,9 +312,8 @@ def test_no_cache_is_made_while_training() -> None:
     assert model(**tokens(), use_cache=True).past_key_values is None
 
 
-@both_modes
 @either_model
-def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any], mode: Mode) -> None:
+def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any]) -> None:
     results: list[Step] = []
     tuples: list[Any] = []
 
@@ -334,7 +331,7 @@ def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], A
         model = make()
         model.set_attn_implementation("eager")
         if wrapped:
-            wrap_blocks(model, use_reentrant=mode == "reentrant")
+            wrap_blocks(model)
         inputs = {**tokens(), "output_hidden_states": True, "output_attentions": True}
         results.append(step(model, inputs, loss=loss, blocks=layers_of(model)))
     assert len(tuples[0]) == len(tuples[1]) == 2 * len(layers_of(make())) + 1

@@ -130,17 +130,16 @@ def expected(kind: Callable[[], nn.Module]) -> Step:
     return step(model)
 
 
-@both_modes
 @every_way
 @every_kind
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_replaced_forward_is_checkpointed(
-    kind: Callable[[], nn.Module], replace: Callable[[Any], None], after: bool, mode: Mode
+    kind: Callable[[], nn.Module], replace: Callable[[Any], None], after: bool
 ) -> None:
     wanted, model = expected(kind), made(kind)
     if not after:
         replace(model)
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     if after:
         step(model)  # what was learned of another forward must not get in the way
         replace(model)

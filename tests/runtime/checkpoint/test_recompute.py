@@ -72,12 +72,11 @@ def or_error(problems: list[str]) -> Iterator[None]:
         problems.append(type(error).__name__)
 
 
-@both_modes
 @models
-def test_gradients_and_state_are_those_of_an_unwrapped_run(name: str, mode: Mode) -> None:
+def test_gradients_and_state_are_those_of_an_unwrapped_run(name: str) -> None:
     make, _ = MODELS[name]
     model, plain = make(), make()
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     for seed in range(3):
         expected, record = step(plain, seed=seed), step(model, seed=seed)
         assert differences(record, expected) == []
@@ -101,13 +100,12 @@ def test_transformers_own_checkpointing_is_wrong_where_it_is_said_to_be(name: st
     assert bool(problems) == (mode in broken)
 
 
-@both_modes
-def test_gradients_reach_the_models_inputs(mode: Mode) -> None:
+def test_gradients_reach_the_models_inputs() -> None:
     results = []
     for wrapped in (False, True):
         model = MODELS["a first block without gradient in its input"][0]()
         if wrapped:
-            wrap_blocks(model, use_reentrant=mode == "reentrant")
+            wrap_blocks(model)
         given = values()["values"].requires_grad_()
         model(given).sum().backward()
         assert given.grad is not None
@@ -115,11 +113,10 @@ def test_gradients_reach_the_models_inputs(mode: Mode) -> None:
     assert torch.equal(*results)
 
 
-@both_modes
-def test_a_block_that_returns_what_it_was_given_leaves_that_tensors_history_alone(mode: Mode) -> None:
+def test_a_block_that_returns_what_it_was_given_leaves_that_tensors_history_alone() -> None:
     make = of(own.ReturningLayer, own.Returned)
     model, plain = make(), make()
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     assert differences(step(model), step(plain)) == []
 
 
@@ -154,7 +151,7 @@ def test_a_shared_object_that_blocks_write_into_is_read_as_it_was_or_refused(mod
     make = of(own.ObjectLayer, own.SharedObject)
     model, plain = make(), make()
     expected = step(plain)
-    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model)
     if mode == "reentrant":
         with pytest.raises(SurgeryError, match=r"ObjectLayer layers\.\d keeps a tensor with gradient"):
             step(model)
@@ -201,7 +198,7 @@ def test_a_tensor_left_outside_of_the_model_is_refused_where_its_gradient_would_
 @both_modes
 def test_a_gradient_argument_that_the_block_writes_over_is_refused_in_the_forward(mode: Mode) -> None:
     model = of(own.WritingOverLayer)()
-    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model)
     with pytest.raises(SurgeryError, match=r"WritingOverLayer layers\.0 .* modified its argument hidden_states in pl"):
         model(**values())
     surgery.undo()
@@ -214,7 +211,7 @@ def test_a_gradient_argument_that_the_block_writes_over_is_refused_in_the_forwar
 def test_another_argument_that_was_written_over_is_refused(mode: Mode) -> None:
     model, plain = of(own.MaskLayer, own.Masked)(), of(own.MaskLayer, own.Masked)()
     expected = step(plain)
-    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model)
     with pytest.raises(SurgeryError, match=r"MaskLayer layers\.2 .* its argument mask was modified in place"):
         step(model)
     surgery.undo()
@@ -238,13 +235,12 @@ def test_statistics_are_written_once_also_when_their_module_starts_to_train_late
     assert differences(*results) == []
 
 
-@both_modes
-def test_a_graph_that_is_kept_can_be_gone_through_twice(mode: Mode) -> None:
+def test_a_graph_that_is_kept_can_be_gone_through_twice() -> None:
     results = []
     for wrapped in (False, True):
         model = of(toys.WritingLayer, toys.SharedDictionary)()
         if wrapped:
-            wrap_blocks(model, use_reentrant=mode == "reentrant")
+            wrap_blocks(model)
         loss = model(**values()).sum()
         loss.backward(retain_graph=True)
         loss.backward()
@@ -252,13 +248,12 @@ def test_a_graph_that_is_kept_can_be_gone_through_twice(mode: Mode) -> None:
     assert all(map(torch.allclose, *results))
 
 
-@both_modes
-def test_several_forwards_can_go_before_one_backward(mode: Mode) -> None:
+def test_several_forwards_can_go_before_one_backward() -> None:
     results = []
     for wrapped in (False, True):
         model = of(own.NormedLayer)()
         if wrapped:
-            wrap_blocks(model, use_reentrant=mode == "reentrant")
+            wrap_blocks(model)
         first, second = model(**values()), model(values()["values"] * 2)
         (first * second).sum().backward()
         results.append([*(p.grad for p in model.parameters()), *model.buffers()])
@@ -277,21 +272,19 @@ def in_bfloat16(model: nn.Module, *, all_of_it: bool) -> own.Step:
     return own.Step(float(result.detach()), {name: p.grad for name, p in model.named_parameters()}, {}, {})
 
 
-@both_modes
 @pytest.mark.parametrize("all_of_it", [False, True], ids=["backward outside", "backward inside"])
-def test_the_recompute_runs_under_the_autocast_of_the_forward(mode: Mode, all_of_it: bool) -> None:
+def test_the_recompute_runs_under_the_autocast_of_the_forward(all_of_it: bool) -> None:
     model, plain = of(toys.SureLayer)().float(), of(toys.SureLayer)().float()
     expected = in_bfloat16(plain, all_of_it=all_of_it)
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     assert differences(in_bfloat16(model, all_of_it=all_of_it), expected) == []
     assert differences(step(model, {"values": values()["values"].float()}, seed=0), expected) != []
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [toys.CountingLayer, own.TallyingLayer])
-def test_what_a_block_counts_is_as_after_one_call(kind: Callable[[], nn.Module], mode: Mode) -> None:
+def test_what_a_block_counts_is_as_after_one_call(kind: Callable[[], nn.Module]) -> None:
     model, plain = of(kind)(), of(kind)()
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     for _ in range(2):
         assert differences(step(model), step(plain)) == []
     for ours, theirs in zip(blocks_of(model).values(), blocks_of(plain).values(), strict=True):

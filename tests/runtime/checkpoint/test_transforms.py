@@ -52,11 +52,10 @@ def tangent(model: nn.Module) -> Tensor:
     return derivative
 
 
-@both_modes
 @pytest.mark.parametrize("call", BACKWARD.values(), ids=BACKWARD)
-def test_what_needs_a_backward_is_refused_until_checkpointing_is_off(call: Call, mode: Mode) -> None:
+def test_what_needs_a_backward_is_refused_until_checkpointing_is_off(call: Call) -> None:
     model = model_of(SureLayer, SureLayer)
-    with wrap_blocks(model, use_reentrant=mode == "reentrant"):
+    with wrap_blocks(model):
         with pytest.raises(SurgeryError, match=r"^SureLayer layers\.0 cannot be checkpointed inside a transform of"):
             call(model)
         model.eval()
@@ -69,7 +68,7 @@ def test_what_needs_a_backward_is_refused_until_checkpointing_is_off(call: Call,
 def test_forward_derivatives_are_those_without_checkpointing_or_refused(call: Call, mode: Mode) -> None:
     model = model_of(SureLayer, SureLayer)
     expected = call(model)
-    with wrap_blocks(model, use_reentrant=mode == "reentrant"):
+    with wrap_blocks(model):
         if mode == "reentrant":
             with pytest.raises(SurgeryError, match=r"^SureLayer layers\.0 .* under forward-mode differentiation"):
                 call(model)

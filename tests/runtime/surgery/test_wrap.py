@@ -103,10 +103,9 @@ def test_the_signature_is_the_documented_one() -> None:
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
 
-@own.both_modes
-def test_every_block_is_checkpointed_once(mode: own.Mode) -> None:
+def test_every_block_is_checkpointed_once() -> None:
     model = towers()
-    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model)
     assert isinstance(surgery, Surgery)
     assert recomputed(model) == [*BLOCKS, *PLAIN]
 
@@ -189,11 +188,10 @@ def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() ->
     assert model(**tokens()).past_key_values is None
 
 
-@own.both_modes
 @pytest.mark.parametrize("skip", [True, False], ids=["skipped", "not skipped"])
-def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool, mode: own.Mode) -> None:
+def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool) -> None:
     model, plain = towers(), towers()
-    surgery = wrap_blocks(model, skip_frozen=skip, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model, skip_frozen=skip)
     for network in (model, plain):
         network.first.requires_grad_(False)
         network.vision.requires_grad_(False)
