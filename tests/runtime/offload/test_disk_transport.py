@@ -62,17 +62,14 @@ def mapped(folder: Path) -> int:
     return Path("/proc/self/maps").read_text().count(f"{folder}/")
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("streams", [False, True], ids=["without streams", "with streams"])
-def test_gradients_are_those_without_offload(
-    streams: bool, reentrant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = gradients(reentrant=reentrant)
+def test_gradients_are_those_without_offload(streams: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = gradients()
     if streams:
         instead_of_the_processor(monkeypatch)
     offloader = Offloader(transport := DiskTransport(tmp_path), minimum_bytes=0)
     for _ in range(3):
-        assert same(gradients(offloader, reentrant=reentrant), expected)
+        assert same(gradients(offloader), expected)
     assert (offloader.stats.tensors, offloader.stats.no_room) == (3 * MOVED, 0)
     assert transport.pool.bytes == MOVED * INPUT_BYTES, "files are used again"
 
