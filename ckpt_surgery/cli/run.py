@@ -199,7 +199,8 @@ def run_command(
             [launched, *rest] if launched else rest,
             module,
             True if long_context else wrap,
-            {"wrap_options": given(wrapping), "operation": operation, **given(guarding)},
+            {"wrap_options": given(wrapping), "operation": operation},
+            given(guarding),
             takeovers,
         )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
@@ -219,6 +220,7 @@ def _run(
     module: bool,
     wrap: bool | None,
     options: Mapping[str, Any],
+    guarding: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
     """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
@@ -228,12 +230,13 @@ def _run(
     process = os.getpid()
 
     def install() -> None:
+        from ckpt_surgery.guarding.guard import GuardOptions
         from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
 
         if os.getpid() != process:
             return
-        which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        takeover = Takeover(TakeoverOptions(which, **options), _tell)
+        guard_options = GuardOptions(**{"on_fault": "collect", **guarding})
+        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **options, guard_options=guard_options), _tell)
         takeover.install()
         takeovers.append(takeover)
 

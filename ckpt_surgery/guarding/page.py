@@ -32,7 +32,7 @@ def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> li
     if report.faults:
         items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.faults)
         parts.append(f'<ul class="faults">{items}</ul>')
-    parts.append(_table("blocks", HEADINGS, [stack.cells() for stack in report.stacks()]))
+    parts.append(_table("blocks", HEADINGS, report.rows()))
     parts += [f"<p>{coded(note)}</p>" for note in report.notes()]
     rows = [
         (row.name, row.proof.status.value, " + ".join(map(str, row.counts or ())), str(row.proof.compared or ""))

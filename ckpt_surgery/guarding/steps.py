@@ -5,7 +5,8 @@ Two hooks on the model, and, once a step, one on its output. Nothing global is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -21,17 +22,39 @@ _NO_BACKWARD = -1
 """What torch says in place of the number of the backward that runs, where none does."""
 
 
-def in_backward() -> bool:
-    """Whether autograd runs on this thread: a backward, or what a hook does in one."""
-    return torch._C._current_graph_task_id() != _NO_BACKWARD
+class Phase(Enum):
+    """What of a step runs: its forward, a forward without gradients that is no part of it, or its backward."""
+
+    FORWARD = "forward"
+    ASIDE = "aside"
+    BACKWARD = "backward"
+
+
+class StepWatch:
+    """The base of what watches one step through hooks on the model, until `remove`. `phase` is what runs."""
+
+    phase = Phase.FORWARD
+
+    def __init__(self) -> None:
+        self.handles: list[RemovableHandle] = []
+
+    def enter(self, phase: Phase) -> None:
+        """Take note of what runs from now on."""
+        self.phase = phase
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
 
 
 class StepHooks:
-    """Calls `begin` before a forward that trains, `backward` as the backward reaches its output, and `end` after that.
+    """Call `begin` before a forward that trains, `enter` as other parts of its step begin, and `end` after all.
 
     A forward whose backward has not begun when the next forward begins is given up, by `abandon`, until a backward has
     reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
-    A forward in between without gradients, such as that of a reference model, is set `aside`. A step whose backward
+    A forward in between without gradients, such as that of a reference model, is set aside. A step whose backward
     raised is given up when the next forward begins.
     """
 
@@ -40,13 +63,11 @@ class StepHooks:
         model: nn.Module,
         *,
         begin: Callable[[], None],
-        aside: Callable[[bool], None],
-        backward: Callable[[], None],
+        enter: Callable[[Phase], None],
         end: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
-        self._begin, self._aside, self._backward, self._end, self._abandon = begin, aside, backward, end, abandon
-        self._model = model
+        self._begin, self._enter, self._end, self._abandon = begin, enter, end, abandon
         self._running = False
         self._in_backward = False
         self._several = False
@@ -57,9 +78,9 @@ class StepHooks:
             model.register_forward_hook(ModelHook(self._after), always_call=True),
         ]
 
-    def begin_within(self) -> None:
+    def begin_within(self, model: nn.Module) -> None:
         """Begin a step in a forward of the model that has begun before the hooks were there."""
-        self._before(self._model, None)
+        self._before(model, None)
 
     def remove(self) -> None:
         """Take the hooks off, and give up a step that has begun."""
@@ -69,16 +90,18 @@ class StepHooks:
             self._give_up()
 
     def _before(self, model: nn.Module, _: Any) -> None:
-        if self._in_backward and not in_backward():
+        if self._in_backward and not _in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return
         training = model.training and torch.is_grad_enabled()
         self._training.append(training)
-        if not training:
-            if self._running:
-                self._aside(True)
-            return
+        if training:
+            self._begin_forward()
+        elif self._running:
+            self._enter(Phase.ASIDE)
+
+    def _begin_forward(self) -> None:
         self._forwards += 1
         if self._running and self._several:
             return
@@ -91,11 +114,11 @@ class StepHooks:
     def _after(self, model: nn.Module, _: Any, output: Any) -> None:
         if self._in_backward or torch.compiler.is_compiling() or not self._training:
             return
-        if not self._training.pop():
-            if self._running:
-                self._aside(False)
-            return
+        training = self._training.pop()
         if not self._running:
+            return
+        if not training:
+            self._enter(Phase.FORWARD)
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -111,7 +134,7 @@ class StepHooks:
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
-            self._backward()
+            self._enter(Phase.BACKWARD)
             Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
@@ -122,3 +145,29 @@ class StepHooks:
     def _give_up(self) -> None:
         self._running = self._in_backward = False
         self._abandon()
+
+
+class SecondRun(StepWatch):
+    """Watch whether `model` is `seen` to run again in the backward, as under a loss that embeds again in a hook.
+
+    Forwards and recomputes cannot be told apart then. A block runs before the backward has reached the model's
+    results, or a part of the model that holds blocks runs after that.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.seen = False
+        parts = [model.get_submodule(name) for name in {name.partition(".")[0] for name in blocks if "." in name}]
+        for modules, enter in ((blocks.values(), self._enter_block), (parts, self._enter_part)):
+            self.handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
+
+    def _enter_block(self, *_: Any) -> None:
+        self.seen |= self.phase is not Phase.BACKWARD and _in_backward()
+
+    def _enter_part(self, *_: Any) -> None:
+        self.seen |= self.phase is Phase.BACKWARD
+
+
+def _in_backward() -> bool:
+    """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
+    return torch._C._current_graph_task_id() != _NO_BACKWARD

@@ -1,4 +1,4 @@
-"""What stands in for the `forward` of a block. It lies on the block itself, and is copied and pickled with it."""
+"""The stand-in for the `forward` of a block. It lies on the block itself, and is copied and pickled with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What a surgery says of the calls of one block.
+    """The options of a surgery that concern the calls of one block.
 
     With `skip_frozen` a call runs without checkpointing in which nothing requires gradient. `policy` says what a call
     keeps, where that is anything; with `moves_kept` that goes where the block's inputs go. With `fills_cache` another
@@ -73,7 +73,7 @@ class BlockForward:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """What runs the block without checkpointing."""
+        """The function that runs the block without checkpointing."""
         if self.original is not None:
             return self.original
         return partial(type(self.block).forward, self.block)  # the compiler knows no methods made by hand
@@ -84,7 +84,7 @@ class BlockForward:
 
     @property
     def place(self) -> str:
-        """Which block this is, for messages."""
+        """The name of the block in messages."""
         return f"{type(self.block).__name__} {self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +132,7 @@ class BlockForward:
         self.replacement = None
 
     def _plain(self) -> Callable[..., Any]:
-        """What runs the block now, without checkpointing; the original inside the replacement, which may call this."""
+        """Return what runs the block now, without checkpointing; inside the replacement the original."""
         return self.__wrapped__ if self.replacement is None or self._in_replacement else self._run_replacement
 
     def _run_replacement(self, *args: Any, **kwargs: Any) -> Any:
@@ -149,12 +149,12 @@ class BlockForward:
         self._signature = BlockSignature.of(self.place, self.block, forward, fills_cache=fills)
 
     def _innermost(self) -> Any:
-        """The function to which the arguments of the block go."""
+        """Return the function to which the arguments of the block go."""
         return self.replacement or self.original or type(self.block).forward
 
 
 def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
-    """A method of the block, so that checkpointing functions that ask for `func.func.__self__` find the block."""
+    """Run as a method of the block: some checkpointing functions ask for `func.func.__self__`."""
     return computation.run(*given)
 
 

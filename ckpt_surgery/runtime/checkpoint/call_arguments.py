@@ -32,7 +32,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def is_cache(value: Any) -> bool:
-    """Whether a value is a `Cache` of whatever release of transformers."""
+    """Tell whether a value is a `Cache` of whatever release of transformers."""
     return _is_cache_class(type(value))  # type: ignore[arg-type]  # a class is hashable
 
 
@@ -42,7 +42,7 @@ def _is_cache_class(kind: type) -> bool:
 
 
 def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters of `forward` that can be given by position; none where its signature cannot be read."""
+    """Return the parameters of `forward` that can be given by position; none where its signature cannot be read."""
     try:
         parameters = inspect.signature(forward).parameters.values()
     except (TypeError, ValueError):
@@ -51,13 +51,13 @@ def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def name_at(names: Sequence[str], place: int) -> str:
-    """The name of a positional argument; those that `*args` takes are numbered."""
+    """Return the name of a positional argument; those that `*args` takes are numbered."""
     return names[place] if place < len(names) else f"argument {place + 1}"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSignature:
-    """What the parameters of a block mean: `names` of the positional ones, and `past`, those that hold past state.
+    """The meaning of a block's parameters: `names` of the positional ones, and `past`, those that hold past state.
 
     `place` names the block in messages, and `layer` is its index in caches. A block with `keeps_cache` declares that
     it only reads the cache that it is given. Where `cache_decides`, the block computes something else without one, or
@@ -74,7 +74,7 @@ class BlockSignature:
 
     @classmethod
     def of(cls, place: str, block: nn.Module, forward: Callable[..., Any], *, fills_cache: bool) -> BlockSignature:
-        """That of `forward`, which runs `block`; with `fills_cache` another part reads the cache that it fills."""
+        """Read the signature of `forward`, which runs `block`."""
         own = {name.rpartition(".")[2] for name in facts_of(block).past_state if _concerns(name, block)}
         return cls(
             place,
@@ -87,7 +87,7 @@ class BlockSignature:
         )
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Every argument with its name; those that `*args` takes are numbered."""
+        """Yield every argument with its name; those that `*args` takes are numbered."""
         for place, value in enumerate(args):
             yield name_at(self.names, place), value
         yield from kwargs.items()
@@ -118,14 +118,14 @@ class BlockSignature:
         return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
 
     def is_past(self, name: str, value: Any) -> bool:
-        """Whether an argument is a cache that a block would write."""
+        """Tell whether an argument is a cache that a block would write."""
         if self.keeps_cache or type(value) in PLAIN or isinstance(value, (Tensor, tuple, list, Mapping)):
             return False
         return is_cache(value) or (name in self.past and _acts_as_cache(type(value)))
 
 
 def _acts_as_cache(kind: type) -> bool:
-    """Whether a class is a cache by its name, as those are that transformers has beside `Cache`."""
+    """Tell whether a class is a cache by its name, as those are that transformers has beside `Cache`."""
     return any("cache" in base.__name__.lower() for base in kind.__mro__)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import attrgetter
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,8 +17,6 @@ from ckpt_surgery.runtime.tools.tensors import versions
 
 _NOTHING_TO_DO: AbstractContextManager[None] = nullcontext()
 
-_requires_gradient: Callable[[Tensor], bool] = attrgetter("requires_grad")
-
 
 class RecordedCall:
     """A call of `forward`, which runs `block`, with `arguments`.
@@ -28,7 +26,18 @@ class RecordedCall:
     they were: Gemma3n's blocks write into both.
     """
 
-    __slots__ = ("_constants", "_entry", "_specs", "_state", "_versions", "block", "forward", "signature", "tensors")
+    __slots__ = (
+        "_constants",
+        "_entry",
+        "_names",
+        "_specs",
+        "_state",
+        "_versions",
+        "block",
+        "forward",
+        "signature",
+        "tensors",
+    )
 
     def __init__(
         self,
@@ -43,16 +52,19 @@ class RecordedCall:
         self.signature = signature
         self._state = state
         self._entry: StateEntry | None = None
-        flattener = Flattener(_requires_gradient)
+        flattener = Flattener()
         args, kwargs = arguments
-        names = signature.names
+        flatten, names = flattener.flatten, signature.names
+        if not NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):
+            flatten = partial(self._flatten, flattener)
         self._specs: Arguments = (
-            tuple([self._spec(name_at(names, place), value, flattener) for place, value in enumerate(args)]),
-            {n: v if type(v) in PLAIN else self._spec(n, v, flattener) for n, v in kwargs.items()},
+            tuple([flatten(value, name_at(names, index)) for index, value in enumerate(args)]),
+            {name: value if type(value) in PLAIN else flatten(value, name) for name, value in kwargs.items()},
         )
         self.tensors = flattener.tensors
         self._constants = flattener.constants
-        self._versions = versions([tensor for _, tensor in self._constants])
+        self._names = flattener.names
+        self._versions = versions(self._constants)
 
     def begin(self, *, watching: bool) -> None:
         """Note what the block may read besides its arguments, before the first pass."""
@@ -78,20 +90,23 @@ class RecordedCall:
 
         Raises SurgeryError where a tensor without gradient among them was written since.
         """
-        if (now := versions([tensor for _, tensor in self._constants])) != self._versions:
-            pairs = zip(self._constants, self._versions, now, strict=True)
-            raise self._refusal(f"its argument {next(name for (name, _), old, new in pairs if old != new)}")
+        if (now := versions(self._constants)) != self._versions:
+            pairs = zip(self._names, self._versions, now, strict=True)
+            raise self._refusal(f"its argument {next(name for name, old, new in pairs if old != new)}")
         args, kwargs = self._specs
         return (
             tuple([_rebuilt(spec, given) for spec in args]),
             {name: _rebuilt(spec, given) for name, spec in kwargs.items()},
         )
 
-    def _spec(self, name: str, value: Any, flattener: Flattener) -> Any:
-        if type(value) not in NEVER_PAST and self.signature.is_past(name, value):
-            flattener.constants += [(name, tensor) for tensor in hidden_tensors(value)]
-            return CacheAtEntry.of(value)
-        return flattener.flatten(value, name)
+    def _flatten(self, flattener: Flattener, value: Any, name: str) -> Any:
+        """Return the spec of an argument that may be a cache."""
+        if not self.signature.is_past(name, value):
+            return flattener.flatten(value, name)
+        for tensor in hidden_tensors(value):
+            flattener.constants.append(tensor)
+            flattener.names.append(name)
+        return CacheAtEntry.of(value)
 
     def _refusal(self, what: str) -> SurgeryError:
         return SurgeryError(

@@ -1,4 +1,4 @@
-"""What a block's forward reads and leaves behind besides tensors that it returns.
+"""The state that a block's forward reads and leaves behind besides tensors that it returns.
 
 It is noted before a call of the block, put back for its recompute, and after that as the forward left it.
 
@@ -67,7 +67,7 @@ class _TensorCopy:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from others."""
+        """An identity among others."""
         return id(self.home), self.name
 
     @property
@@ -102,13 +102,15 @@ class _Layout:
         self.dictionaries: list[dict[str, Any]] = [*map(vars, self.modules), *self.buffers]
         tables = (*(cast(dict[str, Any], module._modules) for module in self.modules), *self.own_parameters)
         self._tables: list[dict[str, Any]] = list(filter(None, tables))
-        self._members = list(chain.from_iterable(map(dict.values, self._tables)))
+        self._members = self._now()
 
     def still_holds(self) -> bool:
         """Tell whether the block has the very same submodules and parameters."""
-        if sum(map(len, self._tables)) != len(self._members):
-            return False
-        return all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._members))
+        now = self._now()
+        return len(now) == len(self._members) and all(map(is_, now, self._members))
+
+    def _now(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._tables)))
 
     def may_be_written(self, *, first: bool) -> Iterator[Attribute]:
         """Yield the tensors that the block may write: buffers, and in the `first` watched call attributes and frozen
@@ -125,7 +127,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class StateEntry:
-    """What was there when a call began; `everything` holds all dictionaries of a watched call until that ends."""
+    """The state as a call began; `everything` holds all dictionaries of a watched call until that ends."""
 
     layout: _Layout
     training: list[bool]

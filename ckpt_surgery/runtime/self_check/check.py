@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,16 +47,16 @@ _RANDOM_STATES = (torch.uint64, torch.int64)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A tensor, held so that its memory is not another's, where it lies, and its print."""
+    """A tensor, held so that its memory is not another's, its elements as `_elements` tells them, and its print."""
 
     tensor: Tensor
-    place: Any
+    elements: Any
     print: Fingerprint | None
 
 
 @dataclass(slots=True)
 class _Trace:
-    """What one run of a block made: the prints of its tensors, in their order, and the indices that it chose."""
+    """One run of a block: the prints of its tensors, in their order, and the indices that it chose."""
 
     prints: list[Fingerprint | None] = field(default_factory=list)
     recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -66,9 +66,9 @@ class _Trace:
     """The prints of the run that this is held against."""
 
     def add(self, tensor: Tensor) -> Fingerprint | None:
-        """Note a tensor; its print."""
-        place = len(self.prints)
-        self.prints.append(fingerprint(tensor, self.expected[place] if place < len(self.expected) else None))
+        """Note a tensor, and return its print."""
+        index = len(self.prints)
+        self.prints.append(fingerprint(tensor, self.expected[index] if index < len(self.expected) else None))
         return self.prints[-1]
 
 
@@ -135,26 +135,17 @@ class SelfCheck:
         if is_parameter(tensor) or _may_be_unset(tensor, self._block):
             trace.prints.append(placeholder(tensor))
             return
-        place = _place(tensor)
-        seen = next((seen.print for seen in trace.recent if seen.place == place), None)
+        elements = _elements(tensor)
+        seen = next((seen.print for seen in trace.recent if seen.elements == elements), None)
         if seen is not None:
             trace.prints.append(seen)
             return
         made = trace.add(tensor)
-        if place is not None:
-            trace.recent.append(_Seen(tensor.detach(), place, made))
+        if elements is not None:
+            trace.recent.append(_Seen(tensor.detach(), elements, made))
 
-    @contextmanager
-    def _choices(self, trace: _Trace) -> Iterator[None]:
-        if not self._routes:
-            yield
-            return
-        record = RoutingRecord()
-        try:
-            with record:
-                yield
-        finally:
-            trace.choices += record.choices
+    def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
+        return RoutingRecord(trace.choices) if self._routes else nullcontext()
 
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
@@ -228,13 +219,13 @@ class SelfCheck:
 
 
 def on_accelerator(block: nn.Module) -> bool:
-    """Whether a block runs elsewhere than on a CPU."""
+    """Tell whether a block runs elsewhere than on a CPU."""
     parameter = next(block.parameters(), None)
     return parameter is not None and parameter.device.type != "cpu"
 
 
 def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
-    """Whether a tensor has the form of those that kernels save without having set them.
+    """Tell whether a tensor has the form of those that kernels save without having set them.
 
     cuDNN and oneDNN save room for notes of their own, bytes in one dimension. On an accelerator attention saves the
     state of random numbers, one or two integers, also where it drops nothing: of uint64 (flash attention), or of
@@ -247,8 +238,8 @@ def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
     return tensor.dtype is torch.uint8 and tensor.dim() == 1
 
 
-def _place(tensor: Tensor) -> Any:
-    """Equal for tensors of the same elements while both are alive; None where that cannot be told."""
+def _elements(tensor: Tensor) -> Any:
+    """Return what is equal for tensors of the same elements while both are alive; None where that cannot be told."""
     if type(tensor) is not Tensor or tensor.layout != torch.strided:
         return None
     bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
@@ -275,7 +266,7 @@ def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
 
 
 def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
-    """Whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
+    """Tell whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
     if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
         return False
@@ -296,7 +287,7 @@ def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
 def _is_noise(
     first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[_CloseTrace]
 ) -> bool:
-    """Whether what differs between forward and recompute is of the size of what differs between recomputes."""
+    """Tell whether what differs between forward and recompute is of the size of what differs between recomputes."""
     if any(len(trace.prints) < len(again) for trace in more):
         return False
     sizes = more[0].magnitudes
@@ -309,14 +300,14 @@ def _is_noise(
 
 
 def _rounding(dtype: torch.dtype, number: float) -> float:
-    """What so many roundings of a dtype are as a share of a magnitude, at most the largest noise; 0 for integers."""
+    """Return so many roundings of a dtype as a share of a magnitude, at most the largest noise; 0 for integers."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
     return min(_MOST_NOISE, number * torch.finfo(dtype).eps)
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
-    """How far two tensors are apart, as a share of their magnitude; infinite where that cannot be said."""
+    """Return how far two tensors are apart, as a share of their magnitude; infinite where that cannot be said."""
     if a is None or b is None or a.values is None or b.values is None or a.shape != b.shape:
         return 0.0 if not _differ(a, b) else float("inf")
     apart = abs(float(a.values) - float(b.values))
@@ -324,16 +315,16 @@ def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
 
 
 def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> str:
-    """The first tensor that differs, in words."""
+    """Say which tensor is the first that differs."""
     pairs = enumerate(zip(first, again, strict=False))
-    place, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
-    name = third.names[place] if place < len(third.names) else ""
+    index, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
+    name = third.names[index] if index < len(third.names) else ""
     where = f" in {name}" if name else ""
     if a is None or b is None:
         return f"{len(again)} tensors of the {len(first)} that the forward saved"
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"a tensor of {_form(b)}{where} in place of one of {_form(a)}"
-    size = third.magnitudes[place] if place < len(third.magnitudes) else 0.0
+    size = third.magnitudes[index] if index < len(third.magnitudes) else 0.0
     share = _share(a, b, size)
     apart = f"is off by about {share:.1g} of its magnitude" if 0 < share < float("inf") else "has other values"
     return f"a tensor of {_form(a)}{where} {apart}"

@@ -54,9 +54,9 @@ class Fingerprint:
 
 
 def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
-    """The fingerprint of a tensor of any dtype and layout; None for one that has no values, as on "meta".
+    """Sum over a tensor of any dtype and layout; None for one that has no values, as on "meta".
 
-    It is `expected` itself where the bits are the same and can be read without waiting for a device.
+    Returns `expected` itself where the bits are the same and can be read without waiting for a device.
     """
     if not _has_values(tensor):
         return None
@@ -75,7 +75,7 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
 
 
 def placeholder(tensor: Tensor) -> Fingerprint | None:
-    """A fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
+    """Return a fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
     return Fingerprint(shape_of(tensor), tensor.dtype, _zero(tensor.device), None) if _has_values(tensor) else None
 
 
@@ -90,7 +90,7 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 def bits_of(tensor: Tensor) -> Tensor | None:
-    """The sum over the bits of a tensor alone: int64, of shape ()."""
+    """Sum over the bits of a tensor alone: int64, of shape ()."""
     if not _has_values(tensor):
         return None
     with unseen(), torch.no_grad():
@@ -98,7 +98,7 @@ def bits_of(tensor: Tensor) -> Tensor | None:
 
 
 def magnitude(tensor: Tensor) -> float:
-    """The root of the sum of squares: what a difference of `values` is measured by."""
+    """Return the root of the sum of squares, by which a difference of `values` is measured."""
     if not _has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
@@ -111,7 +111,7 @@ def _has_values(tensor: Tensor) -> bool:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """The values of a tensor, in one dimension: of a DTensor those on this rank, of a nested one its lengths too."""
+    """Flatten the values of a tensor: of a DTensor those on this rank, of a nested one its lengths too."""
     inside = inner_tensors(tensor)
     return [_flat(inner.detach() if inner.layout == torch.strided else inner.to_dense()) for inner in inside]
 
@@ -126,7 +126,7 @@ def _all_values(parts: Iterable[Tensor]) -> Tensor | None:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """All elements in one dimension, in the order of memory where that saves a copy."""
+    """Return all elements in one dimension, in the order of memory where that saves a copy."""
     if not tensor.is_contiguous():
         strides = tensor.stride()
         order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
@@ -157,7 +157,7 @@ def _sum_of_values(flat: Tensor) -> Tensor | None:
 
 
 def _weighted(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    """A weighted sum over `flat`, of shape ()."""
+    """Return a weighted sum over `flat`, of shape ()."""
     if flat.numel() <= _FEW:
         return _weigh(flat, dtype)
     group = _GROUPS[dtype.is_floating_point]

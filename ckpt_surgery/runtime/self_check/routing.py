@@ -1,4 +1,4 @@
-"""Which experts a block chose for its tokens, so that a recompute that chooses others is told as such."""
+"""The experts that a block chose for its tokens, so that a recompute that chooses others is told as such."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ROUTERS = ("router", "gate", "experts")
 
 
 def has_router(block: nn.Module) -> bool:
-    """Whether a block sends its tokens to experts, by the names of its modules."""
+    """Tell whether a block sends its tokens to experts, by the names of its modules."""
     return any(name.rpartition(".")[2] in _ROUTERS for name, _ in block.named_modules())
 
 
 class RoutingRecord(TorchFunctionMode):
-    """Notes the indices that functions choose inside its `with`; only their own memory is held."""
+    """Adds the indices that functions choose inside its `with` to `choices`; only their own memory is held."""
 
-    def __init__(self) -> None:
+    def __init__(self, choices: list[Tensor]) -> None:
         super().__init__()
-        self.choices: list[Tensor] = []
+        self._choices = choices
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -34,12 +34,12 @@ class RoutingRecord(TorchFunctionMode):
         if getattr(func, "__name__", "") in _CHOICES:
             indices = result if isinstance(result, Tensor) else result[1]
             if indices.dtype == torch.int64 and indices.dim() > 0:
-                self.choices.append(indices.detach().to(torch.uint8))  # modulo 256: experts are few
+                self._choices.append(indices.detach().to(torch.uint8))  # modulo 256: experts are few
         return result
 
 
 def rerouted(first: list[Tensor], again: list[Tensor]) -> tuple[int, int] | None:
-    """How many tokens of how many went to other experts the second time; None where no choice differs.
+    """Count the tokens that went to other experts the second time, and all of them; None where no choice differs.
 
     A choice is of shape (..., tokens, experts chosen), or (tokens,) for one expert each.
     """

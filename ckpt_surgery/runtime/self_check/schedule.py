@@ -1,4 +1,4 @@
-"""When the recomputes of a block are held against their forwards."""
+"""The schedule by which the recomputes of a block are held against their forwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckSchedule:
         self._shapes: set[tuple[torch.Size, ...]] = set()
 
     def due(self, given: Sequence[Tensor]) -> bool:
-        """Whether a call with these gradient tensors is to be checked. To be asked once a call."""
+        """Tell whether a call with these gradient tensors is to be checked. To be asked once a call."""
         if self._recomputed:
             self._step += 1
             self._recomputed = False
@@ -55,7 +55,7 @@ class CheckSchedule:
         return self.when != "never" and self._step % self.when == 0
 
     def _is_new(self, given: Sequence[Tensor]) -> bool:
-        """Whether tensors of these shapes come for the first time; nothing is new once there were many."""
+        """Tell whether tensors of these shapes come for the first time; nothing is new once there were many."""
         shapes = tuple([tensor.shape for tensor in given])
         if shapes in self._shapes or len(self._shapes) >= _MOST_SHAPES:
             return False

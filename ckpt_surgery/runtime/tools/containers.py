@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from types import MappingProxyType
@@ -99,27 +99,31 @@ class _Container:
 
 
 class Flattener:
-    """Splits values into the tensors that are `wanted`, each once, and specs from which `unflatten` rebuilds them.
+    """Splits values into the tensors that require gradient, each once, and specs from which `unflatten` rebuilds them.
 
-    A spec copies containers that can be written into, and so keeps them as they were. Tensors that are not wanted
-    stay in the specs and are listed in `constants` with the name that came with the value.
+    A spec copies containers that can be written into, and so keeps them as they were. Other tensors stay in the specs,
+    and are listed in `constants`, with the name of the value that held them in `names`.
     """
 
-    __slots__ = ("_taken", "_wanted", "constants", "tensors")
+    __slots__ = ("_taken", "constants", "names", "tensors")
 
-    def __init__(self, wanted: Callable[[Tensor], bool]) -> None:
+    def __init__(self) -> None:
         self.tensors: list[Tensor] = []
-        self.constants: list[tuple[str, Tensor]] = []
+        self.constants: list[Tensor] = []
+        self.names: list[str] = []
         self._taken: dict[int, _TakenTensor] = {}
-        self._wanted = wanted
 
     def flatten(self, value: Any, name: str = "") -> Any:
         """Return the spec of `value`: the value itself where nothing in it has to be replaced or copied."""
         kind = type(value)
         if kind in PLAIN:
             return value
-        if isinstance(value, Tensor):
-            return self._take(value, name)
+        if kind is Tensor or isinstance(value, Tensor):
+            if value.requires_grad:
+                return self._take(value)
+            self.constants.append(value)
+            self.names.append(name)
+            return value
         if kind is tuple:
             members = [self.flatten(item, name) for item in value]
             return value if all(map(is_, members, value)) else _Container((), tuple(enumerate(members)))
@@ -131,10 +135,7 @@ class Flattener:
             return value
         return _Container(_rebuilt(value, specs), specs)
 
-    def _take(self, tensor: Tensor, name: str) -> Any:
-        if not self._wanted(tensor):
-            self.constants.append((name, tensor))
-            return tensor
+    def _take(self, tensor: Tensor) -> _TakenTensor:
         if (taken := self._taken.get(id(tensor))) is None:
             taken = self._taken[id(tensor)] = _TakenTensor(len(self.tensors))
             self.tensors.append(tensor)
@@ -143,9 +144,10 @@ class Flattener:
 
 def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
     """Return the value of a spec, with the tensors of `given` in their places; containers are new objects."""
-    if type(spec) is _TakenTensor:
+    kind = type(spec)
+    if kind is _TakenTensor:
         return given[spec.index]
-    if type(spec) is not _Container:
+    if kind is not _Container:
         return spec
     return _rebuilt(spec.like, [(place, unflatten(item, given)) for place, item in spec.contents])
 

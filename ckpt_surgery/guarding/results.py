@@ -1,0 +1,115 @@
+"""What a guard has seen of one model so far, and one step of it while that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
+from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
+from ckpt_surgery.guarding.steps import Phase, SecondRun, StepWatch
+
+MOST_RETRIES = 20
+"""So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
+some are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
+RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR)
+
+
+@dataclass(slots=True)
+class GuardResults:
+    """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
+
+    `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
+    `complete` once no block was left to prove.
+    """
+
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    proofs: dict[str, GradientProof] = field(default_factory=dict)
+    kept: dict[str, KeptBytes] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = field(default_factory=dict)
+    retries: int = 0
+    repeats: int = 0
+    complete: bool = False
+
+    def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
+        """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn."""
+        unproved = [name for name in blocks if self._is_to_prove(name)]
+        self.complete = not unproved
+        if not (unproved or checked):
+            return None
+        names = unproved or list(blocks)
+        name = names[self.repeats % len(names)]
+        self.repeats += not unproved
+        return name
+
+    def add_proof(self, proof: GradientProof) -> list[GuardFault]:
+        """Keep a proof, and return the fault that it shows."""
+        before = self.proofs.get(proof.name)
+        if before is None or not before.judged or proof.judged:  # a later step may say less, as with layer drop
+            self.proofs[proof.name] = proof
+        self.retries += proof.status in RETRIED
+        if proof.status is not ProofStatus.WRONG:
+            return []
+        subjects = (proof.name, *proof.errors)
+        return [GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values()))]
+
+    def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
+        """Keep faults, and return those that are new."""
+        new = {(fault.kind, fault.subjects): fault for fault in faults}
+        new = {key: fault for key, fault in new.items() if key not in self.faults}
+        self.faults |= new
+        return list(new.values())
+
+    def _is_to_prove(self, name: str) -> bool:
+        proof = self.proofs.get(name)
+        return proof is None or (proof.status in RETRIED and self.retries < MOST_RETRIES)
+
+
+class CheckedStep:
+    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`."""
+
+    def __init__(
+        self, model: nn.Module, blocks: Mapping[str, nn.Module], *, checked: bool, to_prove: str | None
+    ) -> None:
+        self._model = model
+        self._second = SecondRun(model, blocks)
+        self._coverage = Coverage(model, blocks) if checked else None
+        self._memory = BlockMemory(blocks) if checked else None
+        self._witness = None if to_prove is None else BlockWitness(to_prove, model, blocks[to_prove])
+        watches = (self._second, self._coverage, self._memory, self._witness)
+        self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
+
+    def enter(self, phase: Phase) -> None:
+        """Take note of what runs from now on."""
+        for watch in self._watches:
+            watch.enter(phase)
+
+    def end(self, results: GuardResults) -> list[GuardFault]:
+        """Add what was seen to `results`, and return the faults: of a model that ran a second time, none."""
+        again = self._second.seen
+        self._remove(results)
+        faults: list[GuardFault] = []
+        if self._coverage is not None and not again:
+            results.counts |= self._coverage.counts()
+            faults += self._coverage.faults()
+        if self._witness is not None:
+            faults += results.add_proof(self._witness.end(ran_again=again))
+        return faults
+
+    def abandon(self, results: GuardResults) -> None:
+        """Give the step up."""
+        self._remove(results)
+        if self._witness is not None:
+            self._witness.release()
+
+    def _remove(self, results: GuardResults) -> None:
+        for watch in self._watches:
+            watch.remove()
+        if self._memory is not None:
+            results.kept |= self._memory.kept
+            results.peaks |= peaks(self._model)
