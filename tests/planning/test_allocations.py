@@ -102,10 +102,9 @@ def test_the_backward_names_the_module_whose_forward_it_is_of() -> None:
     assert {one.phase for one in made} == {StepPhase.BACKWARD}
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_a_recompute_makes_is_told_apart(use_reentrant: bool) -> None:
+def test_what_a_recompute_makes_is_told_apart() -> None:
     model = Stack()
-    wrap_blocks(model, use_reentrant=use_reentrant, self_check="never")
+    wrap_blocks(model, self_check="never")
     step = metered(model)
     recomputed = [one for one in step.allocations if one.kind is Kind.RECOMPUTED and one.operator == "aten.exp"]
     assert [one.place.module for one in recomputed] == ["layers.2", "layers.1", "layers.0"]

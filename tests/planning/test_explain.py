@@ -57,13 +57,12 @@ def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyP
     assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, NOT_BUILT: 1}
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("build", [llama, gpt_bigcode])
-def test_a_wrapped_model_is_explained_as_it_stands(build: Any, use_reentrant: bool) -> None:
+def test_a_wrapped_model_is_explained_as_it_stands(build: Any) -> None:
     model, inputs = build(), tokens()
     plain = explain(model, inputs)
     assert (plain.checkpointed, plain.kept_bytes) == (0, measured(model, inputs))
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant)
+    surgery = wrap_blocks(model)
     wrapped = explain(model, inputs)
     assert wrapped.checkpointed == wrapped.blocks > 0
     assert wrapped.kept_bytes == measured(model, inputs) < plain.kept_bytes / 2
@@ -72,12 +71,11 @@ def test_a_wrapped_model_is_explained_as_it_stands(build: Any, use_reentrant: bo
     assert explain(model, inputs) == plain
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_is_offloaded_is_not_on_the_device(use_reentrant: bool) -> None:
+def test_what_is_offloaded_is_not_on_the_device() -> None:
     model, inputs = llama(8), tokens(32)
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant)
+    surgery = wrap_blocks(model)
     kept = explain(model, inputs).kept_bytes
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant, offload="cpu")
+    surgery = wrap_blocks(model, offload="cpu")
     told = explain(model, inputs)
     block_input = inputs["input_ids"].numel() * 16 * 8
     assert told.kept_bytes == kept - 5 * block_input  # the last stays, and two are on their way

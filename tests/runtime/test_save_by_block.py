@@ -14,7 +14,7 @@ import torch
 
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from tests.runtime.test_kept_results import (
+from tests.runtime.selective.test_kept_results import (
     ATTENTION_BYTES,
     KERNEL,
     MATMUL_BYTES,

@@ -21,7 +21,7 @@ from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.runtime.offload.offloader import MovedTensor, Offloader, OffloadStats
 from ckpt_surgery.runtime.surgery import checkpointing
-from tests.runtime.test_kept_results import (
+from tests.runtime.selective.test_kept_results import (
     ATTENTION_BYTES,
     FAMILIES,
     ITEM,

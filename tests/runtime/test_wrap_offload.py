@@ -48,12 +48,11 @@ def trained(model: Any) -> Step:
     return step(model, tokens(8), blocks=layers_of(model))
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_with_files_gradients_are_those_without_offload(tied: bool, reentrant: bool, tmp_path: Path) -> None:
+def test_with_files_gradients_are_those_without_offload(tied: bool, tmp_path: Path) -> None:
     model = llama(SOME, tie_word_embeddings=tied)
     expected = trained(llama(SOME, tie_word_embeddings=tied))
-    with wrap_blocks(model, offload=tmp_path, use_reentrant=reentrant) as surgery:
+    with wrap_blocks(model, offload=tmp_path) as surgery:
         for _ in range(2):
             assert differences(trained(model), expected) == []
         assert "inputs kept on disk" in str(surgery)
@@ -221,13 +220,12 @@ class NormedLatents(nn.Module):
         return latents * latents.square().mean(-1, keepdim=True).rsqrt() * self.scale
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("expanded", [False, True], ids=["a parameter", "a view of it"])
-def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool, reentrant: bool) -> None:
+def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool) -> None:
     results = []
     for offload in (None, "cpu"):
         model = Latents(expanded=expanded).train()
-        wrap_blocks(model, offload=offload, self_check="always", use_reentrant=reentrant, blocks=NormedLatents)
+        wrap_blocks(model, offload=offload, self_check="always", blocks=NormedLatents)
         for _ in range(2):
             model(3).backward()
         results.append([parameter.grad for parameter in model.parameters()])

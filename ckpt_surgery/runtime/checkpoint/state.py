@@ -255,7 +255,8 @@ def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """The names of the block's own under which a dictionary holds another object than before."""
     if len(home) == len(before) and all(map(is_, home.values(), before.values())):
         return []
-    names = (home.keys() | before.keys()) - _UNWATCHED
+    made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # they stay, also where there was None before
+    names = (home.keys() | before.keys()) - _UNWATCHED - made
     return [name for name in names if home.get(name, Absent) is not before.get(name, Absent)]
 
 
