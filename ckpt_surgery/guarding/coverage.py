@@ -33,7 +33,7 @@ class Coverage(StepWatch):
         else:
             self._counter.set_aside(phase is Phase.ASIDE)
 
-    def remove(self) -> None:
+    def undo(self) -> None:
         """Take the hooks off."""
         self._hooks.close()
 

@@ -36,7 +36,7 @@ class BlockMemory(StepWatch):
         for name, block in blocks.items():
             device = next((parameter.device for parameter in block.parameters()), torch.device("cpu"))
             if allocated(device) is not None:
-                self.handles += [
+                self._handles += [
                     block.register_forward_pre_hook(ModelHook(partial(self._enter_block, name, device))),
                     block.register_forward_hook(ModelHook(partial(self._leave, name, device))),
                 ]

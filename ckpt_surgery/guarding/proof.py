@@ -86,13 +86,15 @@ class BlockWitness(StepWatch):
         self._name = name
         self._block = block
         holders = Counter(id(p) for module in model.modules() for p in set(module.parameters(recurse=False)))
-        wanted = {path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and _trains(p)}
+        wanted = {
+            path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and p.requires_grad and p.is_leaf
+        }
         self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
         self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
         self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
         self._gradients: dict[str, Tensor] = {}
-        self.handles += [
+        self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
         ]
@@ -107,7 +109,7 @@ class BlockWitness(StepWatch):
     def end(self, *, ran_again: bool) -> GradientProof:
         """Run the block alone, and hold its gradients against those of the step, unless the model `ran_again` in it.
 
-        To be called after `remove`.
+        To be called after `undo`.
         """
         try:
             status = ProofStatus.SEVERAL_CALLS if ran_again else self._unprovable()
@@ -125,14 +127,12 @@ class BlockWitness(StepWatch):
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
         kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
-        proof = GradientProof(self._name, status, errors, compared, kept, given)
-        says_nothing = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.HANDS_ON)
-        return GradientProof(self._name, status) if status in says_nothing else proof
+        return GradientProof(self._name, status, errors, compared, kept, given)
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
     ) -> tuple[ProofStatus, dict[str, float], int]:
-        """Hold gradients of the step against those expected: the status, errors by name, and how many were compared."""
+        """Return the status, the errors by name, and how many gradients were compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         if None in errors.values():  # half precision overflows inside a block, too
             return ProofStatus.NOT_FINITE, {}, 0
@@ -141,7 +141,7 @@ class BlockWitness(StepWatch):
         lost = {name: 1.0 for name in missing if name not in passed_by}
         wrong = {name: error for name, error in errors.items() if error} | lost
         status = _status(calls, wrong=bool(wrong), passed_by=bool(passed_by))
-        return status, wrong, len(errors) + len(lost)
+        return status, wrong if status is ProofStatus.WRONG else {}, len(errors) + len(lost)
 
     def _unprovable(self) -> ProofStatus | None:
         """Return why the block need not be run alone; None where it is to be."""
@@ -169,9 +169,7 @@ class BlockWitness(StepWatch):
             for name, gradient in each.parameters.items():
                 expected[name] = expected[name] + gradient if name in expected else gradient
         of_step = dict(self._gradients)
-        if (
-            len(calls) > 1 and (precision := calls[0].surroundings.precision) is not None
-        ):  # autocast casts a weight once for all
+        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for (suffix, call), each in zip(_numbered(calls), reversed(alone), strict=True):
             if not call.hides_gradients:
@@ -191,7 +189,7 @@ class BlockWitness(StepWatch):
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
             add = ModelHook(partial(add_gradient, self._gradients, name))
-            self.handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
+            self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.phase is Phase.ASIDE:
@@ -252,10 +250,6 @@ def _status(calls: Iterable[WitnessedCall], *, wrong: bool, passed_by: bool) -> 
 
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
-
-
-def _trains(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.is_leaf
 
 
 @contextmanager

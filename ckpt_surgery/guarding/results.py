@@ -109,7 +109,7 @@ class CheckedStep:
 
     def _remove(self, results: GuardResults) -> None:
         for watch in self._watches:
-            watch.remove()
+            watch.undo()
         if self._memory is not None:
             results.kept |= self._memory.kept
             results.peaks |= peaks(self._model)

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.undo import UndoableHooks
 
 _NO_BACKWARD = -1
 """What torch says in place of the number of the backward that runs, where none does."""
@@ -30,23 +31,14 @@ class Phase(Enum):
     BACKWARD = "backward"
 
 
-class StepWatch:
-    """The base of what watches one step through hooks on the model, until `remove`. `phase` is what runs."""
+class StepWatch(UndoableHooks):
+    """The base of what watches one step through hooks on the model, until `undo`. `phase` is what runs."""
 
     phase = Phase.FORWARD
-
-    def __init__(self) -> None:
-        self.handles: list[RemovableHandle] = []
 
     def enter(self, phase: Phase) -> None:
         """Take note of what runs from now on."""
         self.phase = phase
-
-    def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles.clear()
 
 
 class StepHooks:
@@ -159,7 +151,7 @@ class SecondRun(StepWatch):
         self.seen = False
         parts = [model.get_submodule(name) for name in {name.partition(".")[0] for name in blocks if "." in name}]
         for modules, enter in ((blocks.values(), self._enter_block), (parts, self._enter_part)):
-            self.handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
+            self._handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
         self.seen |= self.phase is not Phase.BACKWARD and _in_backward()
