@@ -1,8 +1,7 @@
 """The gradients of one block in a step, held against those of the block alone without checkpointing.
 
-The block's inputs and the gradient that reaches its outputs are kept for one step. After the backward it is run once
-more on them, plainly, which takes the memory of one block and never that of the model. Where it ran several times, its
-calls are run one after the other, and what they give to its parameters is added up.
+The block's inputs and the gradient that reaches its outputs are kept for one step, after which it is run once more on
+them, call by call: that takes the memory of one call of one block.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
-from ckpt_surgery.guarding.steps import Phase, StepWatch
+from ckpt_surgery.guarding.steps import StepPhase, StepWatch
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
@@ -34,7 +33,7 @@ _USER = "ckpt_surgery"
 
 
 class ProofStatus(StrEnum):
-    """How the proof of a block ended."""
+    """The ways in which the proof of a block ends."""
 
     PROVED = "proved"
     WRONG = "wrong"
@@ -52,7 +51,7 @@ class ProofStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GradientProof:
-    """What is known of one block's gradients.
+    """The proof of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
@@ -69,16 +68,15 @@ class GradientProof:
 
     @property
     def judged(self) -> bool:
-        """Whether its gradients could be held against those of the block alone."""
+        """True where its gradients could be held against those of the block alone."""
         return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
 
 
 class BlockWitness(StepWatch):
     """Watch one block for one step. `end` after the backward gives the proof.
 
-    Of its parameters those are watched that nothing else in the model uses: the gradient of a shared one is not the
-    block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its
-    gradient is this rank's own, before it is averaged.
+    Parameters that something else in the model uses, too, are left out. In place of a sharded one, the whole one is
+    watched that FSDP2 gathers before the block runs: its gradient is this rank's own, before it is averaged.
     """
 
     def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
@@ -192,18 +190,18 @@ class BlockWitness(StepWatch):
             self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase is Phase.ASIDE:
+        if self.phase is StepPhase.ASIDE:
             return
-        if self.phase is Phase.FORWARD:
+        if self.phase is StepPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
         if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
-            call.hook(args, kwargs, in_backward=self.phase is Phase.BACKWARD)
+            call.hook(args, kwargs, in_backward=self.phase is StepPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
         """Return the call that runs. Of several, nothing says which one is recomputed."""
-        if self.phase is Phase.BACKWARD and len(self._calls) > 1:
+        if self.phase is StepPhase.BACKWARD and len(self._calls) > 1:
             return None
         return self._calls[-1] if self._calls else None
 
@@ -220,9 +218,9 @@ class BlockWitness(StepWatch):
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self.phase is Phase.ASIDE or call is None:
+        if self.phase is StepPhase.ASIDE or call is None:
             return None
-        return call.leave(args, kwargs, output, in_backward=self.phase is Phase.BACKWARD)
+        return call.leave(args, kwargs, output, in_backward=self.phase is StepPhase.BACKWARD)
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:

@@ -1,4 +1,4 @@
-"""What a guard has seen of one model so far, and one step of it while that runs."""
+"""The results of a guard on one model so far, and one step of it while that runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
-from ckpt_surgery.guarding.steps import Phase, SecondRun, StepWatch
+from ckpt_surgery.guarding.report import GuardedBlock
+from ckpt_surgery.guarding.steps import StepPhase, SecondRun, StepWatch
 
 MOST_RETRIES = 20
 """So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
@@ -58,6 +59,11 @@ class GuardResults:
         subjects = (proof.name, *proof.errors)
         return [GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values()))]
 
+    def of_block(self, name: str, block_class: str) -> GuardedBlock:
+        """Return what was seen of a block."""
+        proof = self.proofs.get(name, GradientProof(name, ProofStatus.NOT_YET))
+        return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
+
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
         """Keep faults, and return those that are new."""
         new = {(fault.kind, fault.subjects): fault for fault in faults}
@@ -84,7 +90,7 @@ class CheckedStep:
         watches = (self._second, self._coverage, self._memory, self._witness)
         self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: StepPhase) -> None:
         """Take note of what runs from now on."""
         for watch in self._watches:
             watch.enter(phase)

@@ -1,7 +1,4 @@
-"""Where a training step of a model begins and ends: its forward with gradients, and the end of the backward after it.
-
-Two hooks on the model, and, once a step, one on its output. Nothing global is touched.
-"""
+"""The training steps of a model: each begins with its forward, and ends after the backward. Hooks are on it alone."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from ckpt_surgery.runtime.tools.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.undo import UndoableHooks
 
 _NO_BACKWARD = -1
-"""What torch says in place of the number of the backward that runs, where none does."""
+"""The number that torch gives in place of the number of the backward that runs, where none does."""
 
 
-class Phase(Enum):
-    """What of a step runs: its forward, a forward without gradients that is no part of it, or its backward."""
+class StepPhase(Enum):
+    """The parts of a step: its forward, a forward without gradients that is no part of it, or its backward."""
 
     FORWARD = "forward"
     ASIDE = "aside"
@@ -34,9 +31,9 @@ class Phase(Enum):
 class StepWatch(UndoableHooks):
     """The base of what watches one step through hooks on the model, until `undo`. `phase` is what runs."""
 
-    phase = Phase.FORWARD
+    phase = StepPhase.FORWARD
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: StepPhase) -> None:
         """Take note of what runs from now on."""
         self.phase = phase
 
@@ -55,7 +52,7 @@ class StepHooks:
         model: nn.Module,
         *,
         begin: Callable[[], None],
-        enter: Callable[[Phase], None],
+        enter: Callable[[StepPhase], None],
         end: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
@@ -91,7 +88,7 @@ class StepHooks:
         if training:
             self._begin_forward()
         elif self._running:
-            self._enter(Phase.ASIDE)
+            self._enter(StepPhase.ASIDE)
 
     def _begin_forward(self) -> None:
         self._forwards += 1
@@ -110,7 +107,7 @@ class StepHooks:
         if not self._running:
             return
         if not training:
-            self._enter(Phase.FORWARD)
+            self._enter(StepPhase.FORWARD)
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -126,7 +123,7 @@ class StepHooks:
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
-            self._enter(Phase.BACKWARD)
+            self._enter(StepPhase.BACKWARD)
             Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
@@ -154,10 +151,10 @@ class SecondRun(StepWatch):
             self._handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
-        self.seen |= self.phase is not Phase.BACKWARD and _in_backward()
+        self.seen |= self.phase is not StepPhase.BACKWARD and _in_backward()
 
     def _enter_part(self, *_: Any) -> None:
-        self.seen |= self.phase is Phase.BACKWARD
+        self.seen |= self.phase is StepPhase.BACKWARD
 
 
 def _in_backward() -> bool:

@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_state
 
 @dataclass(frozen=True, slots=True)
 class CallAlone:
-    """What a call made without checkpointing: gradients of parameters and arguments by name, and the bytes it kept."""
+    """The gradients that a call made without checkpointing, by name, and the bytes that it kept."""
 
     parameters: Mapping[str, Tensor]
     arguments: Mapping[str, Tensor]
@@ -67,10 +67,7 @@ class WitnessedCall:
 
     @property
     def hides_gradients(self) -> bool:
-        """Whether gradients can flow around its graph: reentrant checkpointing sees plain arguments and results alone.
-
-        It looks at no keywords and into no containers, and gives no graph to what the block leaves there.
-        """
+        """True where gradients can flow around its graph: reentrant checkpointing looks at no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
 
     @property
