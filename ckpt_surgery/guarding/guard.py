@@ -23,7 +23,7 @@ from ckpt_surgery.guarding.faults import GuardFault
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
-from ckpt_surgery.guarding.steps import StepPhase, StepHooks
+from ckpt_surgery.guarding.steps import StepHooks, WatchedPhase
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -170,7 +170,7 @@ class Guard(Undoable):
     def _is_checked(self) -> bool:
         return self.steps < FIRST_STEPS or self.steps % self._options.every == 0
 
-    def _enter(self, phase: StepPhase) -> None:
+    def _enter(self, phase: WatchedPhase) -> None:
         if self._step is not None:
             self._step.enter(phase)
 

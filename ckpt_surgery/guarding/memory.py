@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.guarding.steps import StepPhase, StepWatch
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
@@ -42,12 +42,12 @@ class BlockMemory(StepWatch):
                 ]
 
     def _enter_block(self, name: str, device: torch.device, *_: Any) -> None:
-        if self.phase is not StepPhase.BACKWARD:
+        if self.phase is not WatchedPhase.BACKWARD:
             self._before[name] = allocated(device) or 0
 
     def _leave(self, name: str, device: torch.device, block: nn.Module, given: Any, output: Any) -> None:
         before = self._before.pop(name, None)
-        if before is None or self.phase is StepPhase.BACKWARD:
+        if before is None or self.phase is WatchedPhase.BACKWARD:
             return
         storages, known = (
             {s._cdata: s for s in map(Tensor.untyped_storage, tensors(each))} for each in (output, given)

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
-from ckpt_surgery.guarding.steps import StepPhase, StepWatch
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
@@ -190,18 +190,18 @@ class BlockWitness(StepWatch):
             self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase is StepPhase.ASIDE:
+        if self.phase is WatchedPhase.ASIDE:
             return
-        if self.phase is StepPhase.FORWARD:
+        if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
         if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
-            call.hook(args, kwargs, in_backward=self.phase is StepPhase.BACKWARD)
+            call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
         """Return the call that runs. Of several, nothing says which one is recomputed."""
-        if self.phase is StepPhase.BACKWARD and len(self._calls) > 1:
+        if self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1:
             return None
         return self._calls[-1] if self._calls else None
 
@@ -218,9 +218,9 @@ class BlockWitness(StepWatch):
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self.phase is StepPhase.ASIDE or call is None:
+        if self.phase is WatchedPhase.ASIDE or call is None:
             return None
-        return call.leave(args, kwargs, output, in_backward=self.phase is StepPhase.BACKWARD)
+        return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:

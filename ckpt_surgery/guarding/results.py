@@ -12,7 +12,7 @@ from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
-from ckpt_surgery.guarding.steps import StepPhase, SecondRun, StepWatch
+from ckpt_surgery.guarding.steps import SecondRun, StepWatch, WatchedPhase
 
 MOST_RETRIES = 20
 """So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
@@ -90,7 +90,7 @@ class CheckedStep:
         watches = (self._second, self._coverage, self._memory, self._witness)
         self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
 
-    def enter(self, phase: StepPhase) -> None:
+    def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
         for watch in self._watches:
             watch.enter(phase)

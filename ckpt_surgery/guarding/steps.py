@@ -20,7 +20,7 @@ _NO_BACKWARD = -1
 """The number that torch gives in place of the number of the backward that runs, where none does."""
 
 
-class StepPhase(Enum):
+class WatchedPhase(Enum):
     """The parts of a step: its forward, a forward without gradients that is no part of it, or its backward."""
 
     FORWARD = "forward"
@@ -31,9 +31,9 @@ class StepPhase(Enum):
 class StepWatch(UndoableHooks):
     """The base of what watches one step through hooks on the model, until `undo`. `phase` is what runs."""
 
-    phase = StepPhase.FORWARD
+    phase = WatchedPhase.FORWARD
 
-    def enter(self, phase: StepPhase) -> None:
+    def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
         self.phase = phase
 
@@ -52,7 +52,7 @@ class StepHooks:
         model: nn.Module,
         *,
         begin: Callable[[], None],
-        enter: Callable[[StepPhase], None],
+        enter: Callable[[WatchedPhase], None],
         end: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
@@ -88,7 +88,7 @@ class StepHooks:
         if training:
             self._begin_forward()
         elif self._running:
-            self._enter(StepPhase.ASIDE)
+            self._enter(WatchedPhase.ASIDE)
 
     def _begin_forward(self) -> None:
         self._forwards += 1
@@ -107,7 +107,7 @@ class StepHooks:
         if not self._running:
             return
         if not training:
-            self._enter(StepPhase.FORWARD)
+            self._enter(WatchedPhase.FORWARD)
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -123,7 +123,7 @@ class StepHooks:
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
-            self._enter(StepPhase.BACKWARD)
+            self._enter(WatchedPhase.BACKWARD)
             Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
@@ -151,10 +151,10 @@ class SecondRun(StepWatch):
             self._handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
-        self.seen |= self.phase is not StepPhase.BACKWARD and _in_backward()
+        self.seen |= self.phase is not WatchedPhase.BACKWARD and _in_backward()
 
     def _enter_part(self, *_: Any) -> None:
-        self.seen |= self.phase is StepPhase.BACKWARD
+        self.seen |= self.phase is WatchedPhase.BACKWARD
 
 
 def _in_backward() -> bool:

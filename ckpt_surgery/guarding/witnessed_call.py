@@ -67,7 +67,7 @@ class WitnessedCall:
 
     @property
     def hides_gradients(self) -> bool:
-        """True where gradients can flow around its graph: reentrant checkpointing looks at no keywords or containers."""
+        """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
 
     @property
