@@ -114,7 +114,7 @@ class Guard(Undoable):
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
-        self._hooks.begin_within(self.model)
+        self._hooks.before(self.model)
 
     def report(self) -> GuardReport:
         """Return what was seen so far; may be called at any time, also after `remove`.

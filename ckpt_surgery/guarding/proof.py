@@ -66,11 +66,6 @@ class GradientProof:
     given_bytes: int = 0
     detail: str = ""
 
-    @property
-    def judged(self) -> bool:
-        """True where its gradients could be held against those of the block alone."""
-        return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
-
 
 class BlockWitness(StepWatch):
     """Watch one block for one step. `end` after the backward gives the proof.

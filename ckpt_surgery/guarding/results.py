@@ -39,7 +39,8 @@ class GuardResults:
 
     def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
         """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn."""
-        unproved = [name for name in blocks if self._is_to_prove(name)]
+        again = RETRIED if self.retries < MOST_RETRIES else ()
+        unproved = [name for name in blocks if name not in self.proofs or self.proofs[name].status in again]
         self.complete = not unproved
         if not (unproved or checked):
             return None
@@ -50,9 +51,10 @@ class GuardResults:
 
     def add_proof(self, proof: GradientProof) -> list[GuardFault]:
         """Keep a proof, and return the fault that it shows."""
+        judged = (ProofStatus.PROVED, ProofStatus.WRONG)
         before = self.proofs.get(proof.name)
-        if before is None or not before.judged or proof.judged:  # a later step may say less, as with layer drop
-            self.proofs[proof.name] = proof
+        if before is None or before.status not in judged or proof.status in judged:
+            self.proofs[proof.name] = proof  # a later step may say less, as with layer drop
         self.retries += proof.status in RETRIED
         if proof.status is not ProofStatus.WRONG:
             return []
@@ -70,10 +72,6 @@ class GuardResults:
         new = {key: fault for key, fault in new.items() if key not in self.faults}
         self.faults |= new
         return list(new.values())
-
-    def _is_to_prove(self, name: str) -> bool:
-        proof = self.proofs.get(name)
-        return proof is None or (proof.status in RETRIED and self.retries < MOST_RETRIES)
 
 
 class CheckedStep:

@@ -57,19 +57,13 @@ class StepHooks:
         abandon: Callable[[], None],
     ) -> None:
         self._begin, self._enter, self._end, self._abandon = begin, enter, end, abandon
-        self._running = False
-        self._in_backward = False
-        self._several = False
+        self._running = self._in_backward = self._several = False
         self._first = self._forwards = 0
         self._training: list[bool] = []
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(ModelHook(self._before), prepend=True),
+            model.register_forward_pre_hook(ModelHook(self.before), prepend=True),
             model.register_forward_hook(ModelHook(self._after), always_call=True),
         ]
-
-    def begin_within(self, model: nn.Module) -> None:
-        """Begin a step in a forward of the model that has begun before the hooks were there."""
-        self._before(model, None)
 
     def remove(self) -> None:
         """Take the hooks off, and give up a step that has begun."""
@@ -78,7 +72,8 @@ class StepHooks:
         if self._running:
             self._give_up()
 
-    def _before(self, model: nn.Module, _: Any) -> None:
+    def before(self, model: nn.Module, _: Any = None) -> None:
+        """Take note that a forward begins, or has begun before the hooks were there."""
         if self._in_backward and not _in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
