@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ckpt_surgery.distributed.hooks import UndoableHooks
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError, PlacementError
+from ckpt_surgery.runtime.tools.undo import UndoableHooks
 from ckpt_surgery.text import size as in_bytes
 
 Placed = dict[str, list[nn.Parameter]]

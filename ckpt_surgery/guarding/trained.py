@@ -54,8 +54,7 @@ class UntrainedParameters:
         last = self._steps == self._patience
         if look or last:
             self._drop_those_with_gradients()
-        if not self._handles:
-            self._done = True
+        self._done = not self._handles
         if not last:
             return []
         names = self._untrained = tuple(self._handles)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
+
+from torch.utils.hooks import RemovableHandle
 
 
 class Undoable:
@@ -28,3 +31,17 @@ class Undoable:
     def undo(self) -> None:
         """Take the change back."""
         raise NotImplementedError
+
+
+class UndoableHooks(Undoable):
+    """Hooks on a model, until `undo` removes them."""
+
+    def __init__(self, handles: Iterable[RemovableHandle] = ()) -> None:
+        self._handles = list(handles)
+
+    def undo(self) -> None:
+        """Remove the hooks. A second call does nothing."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._undone = True

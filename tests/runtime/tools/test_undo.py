@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ckpt_surgery.distributed.hooks import UndoableHooks
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
 
 pytestmark = pytest.mark.both
 
