@@ -53,7 +53,7 @@ class _Judge:
             run = self._setup.run(self._mode)
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
-        if run.refused is not None and self._mode == "reentrant":
+        if run.refused is not None:
             return self._refusal(run.refused)
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
@@ -106,7 +106,7 @@ class _Judge:
         return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:
-        """A mode in which a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
+        """Report that a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
         faults = self._ranks(()).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, refused=sentence)

@@ -29,7 +29,7 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.text import aligned, listed, percent, plural, ratio, size, wrapped
 
-Status = Literal["ok", "failed", "unsupported", "not built"]
+Status = Literal["ok", "failed", "skipped", "unsupported", "not built"]
 WIDTH = 100
 MARKS: Mapping[Cell, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped", "refused": "refused"}
 """How each cell reads in plain text."""
@@ -67,16 +67,19 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every mode was measured and none has a fault."""
+        """Tell whether a mode was measured, and none has a fault or is refused."""
         return self.status == "ok"
 
     @property
     def status(self) -> Status:
+        """Tell what came of the model: skipped where there is one, and none of its modes was run."""
         if not self.supported:
             return "unsupported"
-        if any(not mode.ok for mode in self.modes):
+        if any(mode.wrong for mode in self.modes):
             return "failed"
-        return "not built" if self.problem or not self.modes else "ok"
+        if self.problem or not self.modes:
+            return "not built"
+        return "ok" if any(mode.ok for mode in self.modes) else "skipped"
 
     @property
     def label(self) -> str:
@@ -107,7 +110,7 @@ class Report:
 
     @property
     def refusals(self) -> list[tuple[Mode, str]]:
-        """The modes in which a surgery refuses a call, with its sentence."""
+        """List the modes in which a surgery refuses a call, with its sentence."""
         return [(mode.mode, mode.refused) for mode in self.modes if mode.refused]
 
     @property
@@ -117,7 +120,7 @@ class Report:
         return replace(self, modes=repair.modes, problem=repair.problem, repair=None)
 
     def columns(self, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
-        """The modes with their titles, each beside what it is after `wrap_blocks` where that was tried.
+        """List the modes with their titles, each beside what it is after a repair where it runs then.
 
         None stands for a mode that was not examined. A title that stands `alone` says what it is after.
         """
@@ -126,7 +129,8 @@ class Report:
         before, after = ({run.mode: run for run in runs} for runs in (self.modes, self.repair.modes))
         columns: list[tuple[str, ModeReport | None]] = []
         for mode in (mode for mode in MODES if mode in {**before, **after}):
-            columns += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
+            columns.append((mode, before.get(mode)))
+            columns += [(f"{mode}, after" if alone else "after", after[mode])] if mode in after else []
         return columns
 
     def __str__(self) -> str:
@@ -237,5 +241,6 @@ def _surgery_lines(report: Report, width: int) -> list[str]:
     if report.repair is None:
         return []
     table = [f"  {line.replace(_RULE, '-')}" for line in report.repair.surgery.splitlines()]
-    problem = wrapped(f"Not repaired: {report.repair.problem}", width, "  ") if report.repair.problem else []
+    said = f"{'Refused' if report.repair.refused else 'Not repaired'}: {report.repair.problem}"
+    problem = wrapped(said, width, "  ") if report.repair.problem else []
     return ["", *table, *problem] if table or problem else []

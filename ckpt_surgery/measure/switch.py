@@ -76,12 +76,10 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
-    for block in _surgical_blocks(model):
-        function = vars(block).get(FUNCTION)
-        if checkpointing is None or function is None:
+    """Switch a surgery off, or leave it as it is."""
+    if checkpointing is None:
+        for block in _surgical_blocks(model):
             vars(block)[FUNCTION] = None
-        else:
-            vars(block)[FUNCTION] = function.changed(use_reentrant=checkpointing == "reentrant")
 
 
 def has_surgery(model: nn.Module) -> bool:

@@ -48,7 +48,7 @@ def survey(
     Args:
         targets: what `resolve.resolve` returned.
         modes, levels: what to examine, as in `verify`; by default not the levels that take the most steps.
-        fix: also examine the same modes after `wrap_blocks`, on the same model.
+        fix: also examine what runs after `wrap_blocks`, on the same model.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
         timeout: seconds for the build, the reference run and each mode, each on its own; a day at most.
         resume: a file to which finished reports are appended. What is in it already is not examined again, unless the

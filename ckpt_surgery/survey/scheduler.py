@@ -99,7 +99,7 @@ class Scheduler:
             _EXAMINE,
             target=job.target.to_dict(),
             modes=job.modes_left,
-            after=job.modes_left_after,
+            fix=job.surgery_left,
             levels=job.options.levels,
             examination=job.options.examination,
         )
