@@ -24,10 +24,10 @@ from ckpt_surgery.measure.arguments import (
     checked_tolerance,
 )
 from ckpt_surgery.measure.judge import judge
+from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of

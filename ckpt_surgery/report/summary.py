@@ -103,15 +103,21 @@ def stays_broken(report: Report) -> bool:
 
 
 def broken_after(reports: Iterable[Report]) -> list[Report]:
-    """The reports of classes that were right and are wrong, or refused, after `wrap_blocks`."""
+    """List the reports of classes that were not wrong and are, or were right and are refused, by `wrap_blocks`."""
     return [
-        report for report, repair in repairs(reports) if repair.status in ("failed", "refused") and not _wrong(report)
+        report
+        for report, repair in repairs(reports)
+        if not _wrong(report) and (repair.status == "failed" or (repair.status == "refused" and _right(report)))
     ]
 
 
 def worth_telling(report: Report) -> bool:
     """Whether something is wrong, before or after `wrap_blocks`."""
     return _wrong(report) or bool(broken_after([report]))
+
+
+def _right(report: Report) -> bool:
+    return any(mode.ok for mode in report.modes)
 
 
 def _wrong(report: Report) -> bool:
