@@ -81,7 +81,7 @@ def _memory(model: nn.Module, inputs: Mapping[str, Any], mode: Mode | None, swit
     record = run_step(model, inputs, blocks={}, checkpointing=mode, switch=switch)
     if record.error is not None:
         raise RuntimeError(str(record.error))
-    return Memory(record.kept_bytes, max(live for _, live in record.timeline.points))
+    return Memory(record.memory.kept, max(live for _, live in record.memory.timeline.points))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:

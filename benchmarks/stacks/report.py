@@ -143,19 +143,8 @@ def _tables(rows: Sequence[Row]) -> Iterator[str]:
         if lines:
             yield f"## {library}"
             yield ""
-            yield markdown_table(
-                (
-                    "model",
-                    "proportions",
-                    "blocks",
-                    *(m.replace("_", "-") for m in modes),
-                    "kept",
-                    "peak",
-                    "peak, own switch",
-                    "undo",
-                ),
-                lines,
-            )
+            header = ("model", "proportions", "blocks", *titles, "kept", "peak", "peak, own switch", "undo")
+            yield markdown_table(header, lines)
 
 
 def _line(row: Row, modes: Sequence[Mode]) -> tuple[str, ...]:

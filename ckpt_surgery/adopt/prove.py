@@ -76,7 +76,7 @@ def _of_folder(report: Report, place: Path, folder: ModelFolder) -> Report:
     return replace(
         report,
         target=str(folder.path),
-        source=report.source.replace(own, f"{folder.path}{os.sep}"),
+        facts=replace(report.facts, source=report.facts.source.replace(own, f"{folder.path}{os.sep}")),
         problem=report.problem.replace(own, ""),
     )
 

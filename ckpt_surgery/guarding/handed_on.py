@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.tools.containers import Path, is_differentiable, items, placed_tensors, tensors
 from ckpt_surgery.runtime.tools.model_hook import ModelHook
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def contained(arguments: Arguments) -> dict[Path, Tensor]:

@@ -66,7 +66,9 @@ class WitnessedCall:
         }
         self._record.tensors = []
         self._states = torch_states(devices_of(block))
-        self._casting = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
+        self._casting = [
+            (kind, torch.get_autocast_dtype(kind)) for kind in _DEVICE_KINDS if torch.is_autocast_enabled(kind)
+        ]
         self._contributions: Contributions | None = None
         self._cut_outputs: set[int] = set()
         self._output_gradients: dict[int, Tensor] = {}
@@ -218,7 +220,7 @@ def _note_output(gradients: dict[int, Tensor], place: int, gradient: Tensor | No
         gradients.setdefault(place, gradient.detach())
 
 
-_KINDS = ("cpu", "cuda")
+_DEVICE_KINDS = ("cpu", "cuda")
 
 
 def _has_graph(value: Any) -> bool:

@@ -77,8 +77,8 @@ class _Judge:
             blocks=self._counts(run),
             errors=verdict.errors or {},
             cost=verdict.cost,
-            kept_results=run.kept_results,
-            timeline=run.timeline,
+            kept_results=run.memory.kept_results,
+            timeline=run.memory.timeline,
             seconds=time.perf_counter() - started,
         )
 
@@ -138,7 +138,7 @@ class _Judge:
     def _missing_blocks(self, run: RunRecord) -> list[Fault]:
         """The fault of a model of transformers that says it supports checkpointing and has nothing to checkpoint."""
         claims = bool(getattr(self._setup.model, "supports_gradient_checkpointing", False))
-        saves = run.kept_bytes < self._reference.record.kept_bytes  # in a block that is no stack
+        saves = run.memory.kept < self._reference.record.memory.kept  # in a block that is no stack
         if self._setup.blocks or run.error or not claims or saves:
             return []
         return [Fault(FaultKind.NO_BLOCKS)]

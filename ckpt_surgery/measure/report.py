@@ -37,6 +37,18 @@ _RULE = "\u2500"  # what the table of a surgery draws, and not every terminal ca
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before it runs: its dtype, its parameters, and the file of its class.
+
+    `source` is empty where the class is one of the installed transformers.
+    """
+
+    dtype: str = ""
+    parameters: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
@@ -44,8 +56,7 @@ class Report:
     layers all the same there are `modes`: what would be if it said otherwise.
 
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `source` is the file of the class, where it is not one of
-    the installed transformers. `versions` are those of torch and transformers.
+    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
     `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
     as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
     """
@@ -54,8 +65,7 @@ class Report:
     model_type: str = ""
     variant: str = ""
     target: str = ""
-    dtype: str = ""
-    parameters: int = 0
+    facts: ModelFacts = ModelFacts()
     versions: Mapping[str, str] = field(default_factory=dict)
     modes: tuple[ModeReport, ...] = ()
     reference: Timeline | None = None
@@ -63,7 +73,6 @@ class Report:
     supported: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
     repair: Repair | None = None
-    source: str = ""
 
     @property
     def ok(self) -> bool:
@@ -142,11 +151,12 @@ class Report:
         Where a repair was tried, its result stands beside and below; `repaired_by` says what made it. The table of
         the surgery keeps its own width.
         """
-        about = [self.dtype, plural(self.parameters, "parameter") if self.parameters else ""]
+        facts = self.facts
+        about = [facts.dtype, plural(facts.parameters, "parameter") if facts.parameters else ""]
         about += [f"{package} {version}" for package, version in self.versions.items()]
         lines = [*wrapped(_headline(self, repaired_by), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
-        if self.source:
-            lines += wrapped(f"code: {self.source}", width, "  ")
+        if facts.source:
+            lines += wrapped(f"code: {facts.source}", width, "  ")
         if self.problem:
             lines += wrapped(self.problem, width, "  ")
         elif not self.supported:
@@ -157,9 +167,11 @@ class Report:
         return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `report_of` reads it back."""
+        """Return plain JSON data, in which the facts stand beside the rest; `report_of` reads it back."""
+        values = dataclasses.asdict(self)
         return {
-            **dataclasses.asdict(self),
+            **values.pop("facts"),
+            **values,
             "modes": [mode.to_dict() for mode in self.modes],
             "repair": None if self.repair is None else self.repair.to_dict(),
             "status": self.status,
@@ -171,11 +183,12 @@ class Report:
 
 
 def report_of(data: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
-    fields = {name: value for name, value in data.items() if name != "status"}
+    """Return the report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError otherwise."""
+    facts = {field.name: data[field.name] for field in dataclasses.fields(ModelFacts)}
     return Report(
         **{
-            **fields,
+            **{name: value for name, value in data.items() if name != "status" and name not in facts},
+            "facts": ModelFacts(**facts),
             "modes": tuple(map(mode_report_of, data["modes"])),
             "reference": timeline_of(data["reference"]),
             "repair": repair_of(data["repair"]),

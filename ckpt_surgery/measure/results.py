@@ -45,7 +45,7 @@ LEVEL_TITLES: Mapping[Level, str] = {
 }
 
 
-_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
+_FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "run": (
         FaultKind.NOT_SWITCHED_ON,
         FaultKind.IRREPRODUCIBLE,
@@ -94,7 +94,7 @@ _KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
         FaultKind.MEAN_VALUE,
     ),
 }
-_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _KINDS.items() for kind in kinds}
+_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _FAULT_KINDS.items() for kind in kinds}
 
 Detail = int | float | str | tuple[int, ...]
 """A number, a text that others wrote (an error, a name), or ranks."""

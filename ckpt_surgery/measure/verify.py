@@ -27,7 +27,7 @@ from ckpt_surgery.measure.judge import judge
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.reference import Reference, run_reference
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
@@ -132,10 +132,12 @@ class Examination:
         return Report(
             model=self._setup.name,
             model_type=str(getattr(getattr(model, "config", None), "model_type", "") or ""),
-            dtype=str(next((p.dtype for p in model.parameters()), "")).removeprefix("torch."),
-            parameters=sum(p.numel() for p in model.parameters()),
+            facts=ModelFacts(
+                str(next((p.dtype for p in model.parameters()), "")).removeprefix("torch."),
+                sum(p.numel() for p in model.parameters()),
+            ),
             versions=installed_versions(),
-            reference=self._reference.record.timeline if self._reference else None,
+            reference=self._reference.record.memory.timeline if self._reference else None,
             problem="" if self._reference else unsupported,
             supported=supported,
             seconds=dict(self._seconds),

@@ -65,7 +65,7 @@ def survey_markdown(reports: Sequence[Report]) -> str:
         _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
         _unrepaired([report.repaired for report, repair in repairs(reports) if repair.status == "not repaired"]),
         _unbuilt(of_status(reports, "not built")),
-        _sources([report for report in reports if report.source]),
+        _sources([report for report in reports if report.facts.source]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -176,7 +176,7 @@ def _unbuilt(reports: Sequence[Report]) -> str:
 
 def _sources(reports: Sequence[Report]) -> str:
     """The classes that are not of transformers, with the last folder and the name of their file."""
-    rows = sorted([code(report.label), code("/".join(Path(report.source).parts[-2:]))] for report in reports)
+    rows = sorted([code(report.label), code("/".join(Path(report.facts.source).parts[-2:]))] for report in reports)
     return "## What came with its own code\n\n" + markdown_table(["class", "file"], rows) if rows else ""
 
 

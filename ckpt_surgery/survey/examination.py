@@ -12,7 +12,7 @@ from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import LEVELS, SURGERY_MODE, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Event, Phase, PhaseKind
 from ckpt_surgery.survey.file_digests import imported_files
@@ -70,7 +70,9 @@ def examine(
 
 def empty_report(target: SurveyTarget) -> Report:
     """A report that says no more than what the target is."""
-    return Report(target.model, target.model_type, target.variant, target.argument, source=target.code_file)
+    return Report(
+        target.model, target.model_type, target.variant, target.argument, ModelFacts(source=target.code_file)
+    )
 
 
 def has_model(report: Report) -> bool:
@@ -121,7 +123,7 @@ def _begin(
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)
-    return examiner, replace(report, source=empty.source)
+    return examiner, replace(report, facts=replace(report.facts, source=empty.facts.source))
 
 
 def _problem(phase: PhaseKind, error: Exception) -> str:

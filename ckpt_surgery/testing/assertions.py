@@ -7,14 +7,14 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from ckpt_surgery.measure.arguments import Options
+from ckpt_surgery.measure.arguments import VerifyOptions
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.verify import verify
 
 __unittest = True  # leaves the frames of this module out of unittest's tracebacks
 
 
-def assert_checkpointing(model: nn.Module, inputs: Mapping[str, Any], **options: Unpack[Options]) -> Report:
+def assert_checkpointing(model: nn.Module, inputs: Mapping[str, Any], **options: Unpack[VerifyOptions]) -> Report:
     """Raise AssertionError, with the report as its text, unless gradient checkpointing works on `model`.
 
     The options and the result are those of `verify`. A model that says it does not support checkpointing fails, and so

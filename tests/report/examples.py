@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import (
     SURGERY_MODE,
     BlockCount,
@@ -74,8 +74,7 @@ def report(model: str, *modes: ModeReport, model_type: str = "", problem: str = 
         model_type or model.split("For")[0].lower(),
         variant,
         model,
-        "float32",
-        1_234_567,
+        ModelFacts("float32", 1_234_567),
         VERSIONS,
         modes,
         timeline(6, checkpointed=False),
@@ -123,7 +122,7 @@ def drifted() -> Report:
     broken = mode_report("reentrant", fault, error=0.41)
     errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
     made = report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
-    return replace(made, source="/home/me/gemma3n/modeling_gemma3n.py")
+    return replace(made, facts=replace(made.facts, source="/home/me/gemma3n/modeling_gemma3n.py"))
 
 
 def endless() -> Report:
@@ -170,7 +169,7 @@ def hostile() -> Report:
         skips=(not_taken(HOSTILE),),
     )
     made = report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE)
-    return replace(made, dtype=HOSTILE, source=HOSTILE)
+    return replace(made, facts=replace(made.facts, dtype=HOSTILE, source=HOSTILE))
 
 
 def huge() -> Report:
@@ -183,7 +182,7 @@ def huge() -> Report:
         cost=Cost(10**15, 10**18, 10**12, 10**24, 10**23, 10**22, 10**21),
         timeline=Timeline(tuple((10**12 * at, 10**16 * (at % 7)) for at in range(200)), 10**14),
     )
-    return replace(report("HugeModel", mode), parameters=10**13)
+    return replace(report("HugeModel", mode), facts=ModelFacts(parameters=10**13))
 
 
 SURGERY = f"Toy: 6 of 6 blocks checkpointed, non-reentrant\n  stack    block\n {18 * chr(0x2500)}\n  layers   ToyLayer"
