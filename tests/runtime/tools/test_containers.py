@@ -54,7 +54,7 @@ def expected() -> Tensor:
 
 
 def flattened(value: Any) -> tuple[Flattener, Any]:
-    flattener = Flattener(lambda tensor: tensor.requires_grad)
+    flattener = Flattener()
     return flattener, flattener.flatten(value, "it")
 
 
