@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, UserDict
+from collections import UserDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
@@ -61,23 +61,6 @@ class Streams:
     rest: list[Tensor]
 
 
-@dataclass(frozen=True)
-class FrozenStreams:
-    """Tensors in a dataclass that cannot be written."""
-
-    main: Tensor
-    rest: tuple[Tensor, ...]
-
-
-class PairSlots:
-    """Tensors in an object that is no container."""
-
-    __slots__ = ("first", "second")
-
-    def __init__(self, first: Tensor, second: Tensor) -> None:
-        self.first, self.second = first, second
-
-
 CONTAINERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Any], Iterable[Tensor]]]] = {
     "list": (lambda a, b: [a, b], list),
     "tuple": (lambda a, b: (a, None, b), lambda value: [value[0], value[2]]),
@@ -85,12 +68,9 @@ CONTAINERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Any], Ite
     "nested": (lambda a, b: {"a": [a, {"b": (b,)}]}, lambda value: [value["a"][0], value["a"][1]["b"][0]]),
     "named tuple": (Point, lambda value: [value.x, value.y]),
     "dataclass": (lambda a, b: Streams(a, "main", [b]), lambda value: [value.main, *value.rest]),
-    "frozen dataclass": (lambda a, b: FrozenStreams(a, (b,)), lambda value: [value.main, *value.rest]),
     "proxy": (lambda a, b: MappingProxyType({"a": a, "b": b}), lambda value: [value["a"], value["b"]]),
     "user dict": (lambda a, b: UserDict({"a": a, "b": b}), lambda value: [value["a"], value["b"]]),
-    "ordered dict": (lambda a, b: OrderedDict(a=a, b=b), lambda value: list(value.values())),
     "namespace": (lambda a, b: SimpleNamespace(a=a, b=b), lambda value: [value.a, value.b]),
-    "slots": (PairSlots, lambda value: [value.first, value.second]),
     "set": (lambda a, b: {a}, list),
     "closure": (lambda a, b: lambda: [a, b], lambda value: value()),
 }
@@ -143,15 +123,6 @@ class SameTensorTwice(TensorArgument):
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         return hidden
-
-
-class ViewOfHidden(TensorArgument):
-    """A view of the hidden states."""
-
-    argument = "view"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return hidden[:, :1].expand_as(hidden)
 
 
 class Mask(Feature):

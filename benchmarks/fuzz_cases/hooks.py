@@ -75,18 +75,6 @@ class PreHookInside(Feature):
             layer.down.register_forward_pre_hook(lambda module, args: (args[0] * 0.9,))
 
 
-class CapturingHook(Feature):
-    """A forward hook keeps the outputs of a part, without their graphs."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.captured: list[Tensor] = []
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            layer.down.register_forward_hook(lambda module, args, output: self.captured.append(output.detach()))
-
-
 class SideLossHook(Feature):
     """A forward hook keeps the outputs of a part with their graphs; the model's loss has a term of them."""
 

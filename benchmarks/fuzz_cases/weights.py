@@ -84,16 +84,6 @@ class MomentumEncoder(Feature):
         return block.student(hidden).tanh() * block.teacher(hidden).sigmoid() + hidden
 
 
-class Scripted(Feature):
-    """A scripted part."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.scripted = torch.jit.script(nn.Linear(FEATURES, FEATURES))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.tanh(block.scripted(hidden))
-
-
 class ComputedWeight(Feature):
     """A weight that the block computes once from a parameter in each call and keeps as an attribute."""
 
