@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from types import ModuleType
 from typing import TypeVar
 
@@ -46,18 +47,17 @@ def _by_name(module: ModuleType, base: type[Kind]) -> dict[str, type[Kind]]:
     return {**getattr(module, "TABLE", {}), **classes}
 
 
-def _by_kind(base: type[Kind], *modules: ModuleType) -> dict[str, dict[str, type[Kind]]]:
+def _by_kind(base: type[Kind], modules: Iterable[ModuleType]) -> dict[str, dict[str, type[Kind]]]:
     return {module.__name__.rpartition(".")[2]: _by_name(module, base) for module in modules}
 
 
-GROUPS = _by_kind(
-    Feature,
-    *(layers, state, elsewhere, draws, experts, graph, weights, numerics, hooks, arguments, objects, outputs),
-    *(caches, use_cache),
-)
-LOOPS = _by_kind(Scenario, steps, interruptions, late, exceptions)
+_PARTS = (layers, state, elsewhere, draws, experts, graph, weights, numerics, hooks)
+_AROUND = (arguments, objects, outputs, caches, use_cache)
+GROUPS = _by_kind(Feature, (*_PARTS, *_AROUND))
+LOOPS = _by_kind(Scenario, (steps, interruptions, late, exceptions))
 FEATURES = {name: feature for group in GROUPS.values() for name, feature in group.items()}
 SCENARIOS = {name: loop for group in LOOPS.values() for name, loop in group.items()}
 PLAIN_SCENARIO = steps.OneStep.__name__
-KIND_OF = {name: kind for kind, group in (*GROUPS.items(), *LOOPS.items()) for name in group}
+KIND_OF = {name: kind for kind, group in GROUPS.items() for name in group}
+KIND_OF |= {name: kind for kind, group in LOOPS.items() for name in group}
 KINDS = (*GROUPS, *LOOPS)

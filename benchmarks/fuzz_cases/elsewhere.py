@@ -1,14 +1,13 @@
 """Features that write what no recompute puts back: harmless where nothing reads it, and refused where that shows.
 
-Each row of the table is an object and what a call writes into it. The object is an attribute of the block, an argument,
-or outside; every call counts on it, or draws from it.
+Each row of the table is an object, and how a call counts on it or draws from it. The object is an attribute of the
+block, an argument, or outside.
 """
 
 from __future__ import annotations
 
 import array
 import contextvars
-import io
 import itertools
 import random
 from collections import Counter, defaultdict, deque
@@ -23,7 +22,7 @@ from torch import Tensor
 from benchmarks.fuzz_cases.feature import FEATURES, scaled
 from benchmarks.fuzz_cases.state import Stateful
 
-PLACES = ("block", "argument", "outside", "class", "model")
+PLACES = ("block", "argument", "outside", "class")
 
 
 class _Elsewhere(Stateful):
@@ -43,33 +42,15 @@ class _Elsewhere(Stateful):
                 setattr(layer, self.argument, type(self).make())
             elif self._place == "class":
                 setattr(type(layer), self.argument, self.state)
-            elif self._place == "model":
-                object.__setattr__(layer, self.argument, [self.state])
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         return self.state if self._place == "argument" else None
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        held = getattr(block, self.argument, None)
-        state = {"block": held, "class": held, "argument": value, "outside": self.state}.get(self._place)
-        written = type(self).count(held[0] if self._place == "model" else state, hidden)
-        return scaled(hidden, written) if self.read else hidden
-
-
-class Schedule:
-    """An iterator with a class of its own."""
-
-    __slots__ = ("step",)
-
-    def __init__(self) -> None:
-        self.step = 0
-
-    def __iter__(self) -> Schedule:
-        return self
-
-    def __next__(self) -> int:
-        self.step += 1
-        return self.step
+        if self._place != "argument":
+            value = self.state if self._place == "outside" else getattr(block, self.argument)
+        count = type(self).count(value, hidden)
+        return scaled(hidden, count) if self.read else hidden
 
 
 def _counter() -> Callable[[], int]:
@@ -114,11 +95,6 @@ def _count_list(values: list[Any], hidden: Tensor) -> int:
     return len(values)
 
 
-def _stream(stream: io.StringIO, hidden: Tensor) -> int:
-    stream.write("a")
-    return len(stream.getvalue())
-
-
 def _average(averages: dict[str, Tensor], hidden: Tensor) -> Tensor:
     averages["mean"] = 0.5 * averages["mean"] + hidden.detach().mean((0, 1))
     return averages["mean"]
@@ -131,7 +107,6 @@ def _keep(kept: list[Tensor], hidden: Tensor) -> float:
 
 _ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any, Tensor], Any]]] = {
     "Namespaces": (lambda: SimpleNamespace(a=[{"c": SimpleNamespace(count=0)}]), _count_namespace),
-    "SlottedIterator": (Schedule, lambda state, hidden: next(state)),
     "CountingIterator": (lambda: itertools.count(1), lambda state, hidden: next(state)),
     "ZippedIterator": (lambda: zip(range(1, 9999), range(9999), strict=False), lambda state, hidden: next(state)[0]),
     "PythonGenerator": (lambda: (number for number in range(9999)), lambda state, hidden: next(state)),
@@ -139,7 +114,6 @@ _ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any, Tensor], Any]]] = {
     "ContextVariable": (_variable, _count_variable),
     "Containers": (lambda: (deque([0], 2), {0}, Counter(calls=0), defaultdict(list), bytearray(1)), _count_many),
     "GrowingList": (list, _count_list),
-    "TextStream": (io.StringIO, _stream),
     "PlainArray": (lambda: array.array("d", [0.0]), lambda state, hidden: state.append(0.0) or len(state)),
     "NumpyArray": (lambda: numpy.zeros(2), lambda state, hidden: float(state.__iadd__(1)[0])),
     "TensorInTuple": (lambda: (torch.zeros(1), "name"), lambda state, hidden: state[0].add_(1)),

@@ -1,9 +1,9 @@
-"""Training loops in which an error ends a forward or a backward, and healthy steps follow while its traceback lives."""
+"""Training loops in which an error ends a pass, and healthy steps follow while its traceback lives."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.fuzz_cases.training import Scenario, Training
 
@@ -18,7 +18,9 @@ class Interrupted(Exception):
 class _Interruption(Scenario):
     """Healthy steps, one that an error ends, and healthy steps."""
 
-    error: type[BaseException] = Interrupted
+    error: ClassVar[type[BaseException]] = Interrupted
+    everywhere: ClassVar[bool] = True
+    """Whether the error comes without checkpointing too."""
 
     def train(self, training: Training) -> None:
         for number in range(training.rng.choice((1, 1, 2, 4))):
@@ -32,6 +34,8 @@ class _Interruption(Scenario):
         except BaseException as error:
             if not self.armed:
                 raise
+            if self.everywhere:
+                training.note("error", type(error).__name__)
             for name, value in zip(_HELD, (type(error), error, error.__traceback__), strict=True):
                 setattr(sys, name, value)
         self.armed = False
@@ -70,6 +74,8 @@ class ForwardKeyboardInterrupt(_Interruption):
 
 class RecomputeInterrupted(_Interruption):
     """A part of a block raises in its recompute; without checkpointing that backward ends, and is dropped."""
+
+    everywhere = False
 
     def interrupt(self, training: Training) -> None:
         loss = training.forward(20)

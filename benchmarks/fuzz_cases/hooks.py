@@ -5,66 +5,26 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature
+from benchmarks.fuzz_cases.feature import Feature
 
 
 class HookInside(Feature):
-    """A forward hook on a part of the block counts calls and changes what the part returns."""
+    """A forward hook on the block or a part of it counts calls and changes what that returns."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.calls = 0
         self.counts, self.changes = rng.choice([(True, False), (False, True), (True, True)])
 
-    def target(self, layer: Any) -> nn.Module:
-        """The module that the hook is on."""
-        part: nn.Module = layer.up
-        return part
-
     def attach(self, model: Any) -> None:
         for layer in dict.fromkeys(model.layers):
-            self.target(layer).register_forward_hook(self._hook)
+            (layer.up if self._variant else layer).register_forward_hook(self._hook)
 
     def _hook(self, module: nn.Module, args: Any, output: Any) -> Any:
         self.calls += self.counts
         return output * 1.1 if self.changes and isinstance(output, Tensor) else None
-
-
-class _Product(nn.Module):
-    """A product."""
-
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        return hidden * table
-
-
-class ObservedTable(HookInside):
-    """A hook on a part that is given a table: an attribute of the block, or one of the Python module."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.product = _Product()
-        if self._variant:
-            block.factors = torch.linspace(0.5, 1.5, FEATURES)
-
-    def target(self, layer: Any) -> nn.Module:
-        part: nn.Module = layer.product
-        return part
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(block.product(hidden, block.factors if self._variant else _TABLE))
-
-
-_TABLE = torch.linspace(0.5, 1.5, FEATURES)
-
-
-class HookOnBlock(HookInside):
-    """The same on the block itself."""
-
-    def target(self, layer: Any) -> nn.Module:
-        block: nn.Module = layer
-        return block
 
 
 class PreHookInside(Feature):

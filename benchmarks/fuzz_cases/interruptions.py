@@ -47,17 +47,6 @@ class OptimizerBetween(_Between):
                 layer.down.bias.mul_(0.5)
 
 
-class ReplacedParameters(_Between):
-    """Parameters are replaced by others between forward and backward."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        self._before = layers[0].down.weight
-        layers[0].down.weight = nn.Parameter(self._before.detach() * 1.5)
-
-    def after(self, training: Training) -> None:
-        training.note("gradient", self._before.grad)
-
-
 class SwappedBack(_Between):
     """Averaged weights are put in for an evaluation between forward and backward, and taken out again."""
 
@@ -199,28 +188,6 @@ class Redone(Scenario):
             training.undo()
         training.treat()
         training.step(1)
-        training.step(2)
-
-
-class StateLoaded(Scenario):
-    """The state at the beginning is loaded again after a step."""
-
-    def train(self, training: Training) -> None:
-        kept = copy.deepcopy(training.model.state_dict())
-        training.step(0)
-        training.model.load_state_dict(kept)
-        training.step(1)
-
-
-class PassingHook(Scenario):
-    """A hook that changes what a part of a block returns comes after the first step, and goes again."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        layers: Any = training.model.layers
-        handle = layers[0].up.register_forward_hook(lambda module, args, output: output * 1.2)
-        training.step(1)
-        handle.remove()
         training.step(2)
 
 

@@ -41,14 +41,6 @@ TABLE = parts(
         ),
         "Dropout": (lambda: {"dropout": nn.Dropout(0.3)}, lambda block, hidden: block.dropout(hidden)),
         "DropoutFunction": (nothing, lambda block, hidden: functional.dropout(hidden, 0.3, block.training)),
-        "Gated": (
-            lambda: {"gate": linear(), "gated": linear(), "back": linear()},
-            lambda block, hidden: hidden + block.back(functional.silu(block.gate(hidden)) * block.gated(hidden)),
-        ),
-        "Convolution": (
-            lambda: {"convolution": nn.Conv1d(FEATURES, FEATURES, 3, padding=1, groups=FEATURES)},
-            lambda block, hidden: hidden + torch.sin(block.convolution(hidden.transpose(1, 2)).transpose(1, 2)),
-        ),
         "Recurrence": (
             lambda: {"recurrence": nn.GRU(FEATURES, FEATURES, batch_first=True)},
             lambda block, hidden: hidden + block.recurrence(hidden)[0],

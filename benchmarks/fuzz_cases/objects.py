@@ -35,15 +35,6 @@ class Holder(Feature):
         return hidden * torch.cos(value["keys"])
 
 
-class RewrittenHolder(Holder):
-    """A dictionary from which each block reads what the block before wrote, and into which it writes."""
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        before = value.get("keys")
-        value["keys"] = block.keys(hidden)
-        return hidden * torch.cos(value["keys"] if before is None else before)
-
-
 class HolderObject(Holder):
     """The same through an attribute of an object, which is an argument or one that all blocks hold."""
 
@@ -167,18 +158,6 @@ class FunctionArgument(Feature):
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         return hidden + torch.tanh(value(hidden))
-
-
-class PlainValues(Feature):
-    """A dictionary of values without tensors, and a dtype."""
-
-    argument = "settings"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return {"eps": 1e-3, "dtype": hidden.dtype, "shape": hidden.shape, "names": ("a", "b"), "layer": index}
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return scaled(hidden.to(value["dtype"]).view(value["shape"]), value["layer"])
 
 
 class RecordedModule(nn.Module):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import array
-import dataclasses
 import functools
-import io
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -140,14 +136,6 @@ def _collect(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) 
 def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) -> None:
     if isinstance(value, numpy.ndarray):
         leaves[path] = (str(value.dtype), value.shape, value.tobytes())
-    elif isinstance(value, torch.Generator):
-        leaves[path] = value.get_state()
-    elif isinstance(value, random.Random):
-        leaves[path] = value.getstate()
-    elif isinstance(value, numpy.random.Generator):
-        leaves[path] = repr(value.bit_generator.state)
-    elif isinstance(value, numpy.random.RandomState):
-        leaves[path] = numpy_state(value)
     elif isinstance(value, Mapping):
         leaves[f"{path}.keys"] = repr(list(value))
         _collect_all(value.items(), path, leaves, seen, depth)
@@ -156,15 +144,8 @@ def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth
         _collect_all(enumerate(value), path, leaves, seen, depth)
     elif isinstance(value, (set, frozenset)):
         leaves[path] = repr(sorted(value, key=repr))
-    elif isinstance(value, io.StringIO):
-        leaves[path] = value.getvalue()
-    elif isinstance(value, array.array):
-        leaves[path] = value.tobytes()
     elif isinstance(value, Iterator):
         _collect_all(enumerate(next(value, None) for _ in range(_PEEKED)), path, leaves, seen, depth)
-    elif isinstance(value, FunctionType):
-        cells = (cell.cell_contents for cell in value.__closure__ or ())
-        _collect_all(enumerate(cells), f"{path}.closure", leaves, seen, depth)
     elif isinstance(value, functools.partial):
         _collect_all(enumerate((value.func, *value.args)), path, leaves, seen, depth)
     else:
@@ -177,8 +158,6 @@ def _collect_all(pairs: Any, path: str, leaves: Leaves, seen: set[int], depth: i
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [
         *getattr(value, "__dict__", {}).items(),

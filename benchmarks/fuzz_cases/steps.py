@@ -132,16 +132,6 @@ class GradFunction(Scenario):
             training.end_backward()
 
 
-class InputGradients(Scenario):
-    """The gradient of the inputs counts too."""
-
-    def train(self, training: Training) -> None:
-        values = training.batch(requires_grad=True)
-        training.backward(training.forward(values=values))
-        training.note("gradient", values.grad)
-        training.update()
-
-
 class RetainedGradients(Scenario):
     """The gradients of what the blocks return are kept."""
 
@@ -197,35 +187,6 @@ class MetaLearning(Scenario):
         training.note("loss", outer)
         training.backward(outer)
         training.update()
-
-
-class ClippedNorm(Scenario):
-    """Gradients are clipped by their norm."""
-
-    def train(self, training: Training) -> None:
-        for number in range(2):
-            training.backward(training.forward(number))
-            norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
-            training.note("gradient", norm)
-            training.update()
-
-
-class ZeroedGradients(Scenario):
-    """Gradients are zeroed and not dropped."""
-
-    def train(self, training: Training) -> None:
-        for number in range(3):
-            training.backward(training.forward(number))
-            training.note_gradients()
-            training.model.zero_grad(set_to_none=False)
-
-
-class Anomaly(Scenario):
-    """With torch's detection of anomalies."""
-
-    def train(self, training: Training) -> None:
-        with torch.autograd.detect_anomaly(check_nan=False):
-            training.step()
 
 
 class WithoutEarlyStop(Scenario):

@@ -19,14 +19,6 @@ class TiedParts(Feature):
             layer.up = model.layers[0].up
 
 
-class TiedToHead(Feature):
-    """A layer of the blocks is also used by the model, before them."""
-
-    def attach(self, model: Any) -> None:
-        common = model.layers[0].down
-        model.embed = nn.Sequential(model.embed, common)
-
-
 class SameBlockTwice(Feature):
     """The first block is also the last."""
 
@@ -105,28 +97,3 @@ class UpdatesParameter(Feature):
         with torch.no_grad():
             block.temperature.data.mul_(0.9).clamp_(max=1.5)
         return torch.sin(hidden * block.temperature)
-
-
-class OneElement(Feature):
-    """Parameters and buffers of one element, with strides other than 1."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.strange = nn.Parameter(torch.ones(3).as_strided((1,), (7,)))
-        block.register_buffer("one", torch.zeros(9)[::5][:1].as_strided((1, 1), (3, 5)))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        if block.training:
-            block.one += 1
-        return torch.sin(hidden * block.strange)
-
-
-class OutsideParameter(Feature):
-    """A parameter of another part of the model, through a reference that is no submodule."""
-
-    def attach(self, model: Any) -> None:
-        model.common = nn.Linear(FEATURES, FEATURES)
-        for layer in dict.fromkeys(model.layers):
-            object.__setattr__(layer, "reference", [model.common])
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.tanh(block.reference[0](hidden))
