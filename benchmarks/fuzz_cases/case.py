@@ -108,9 +108,9 @@ class Case:
         return tuple(dict.fromkeys(KIND_OF[name] for name in (*self.features, self.scenario)))
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        """Everything by which cases are counted."""
-        return (*self.features, self.scenario, *(word.partition(":")[0] for word in self._options))
+    def size(self) -> int:
+        """How much there is to a case."""
+        return len(self.features) + (self.scenario != PLAIN_SCENARIO) + len(self._options)
 
     @property
     def _options(self) -> list[str]:

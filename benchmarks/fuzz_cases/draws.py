@@ -13,12 +13,6 @@ from torch.nn import functional
 from benchmarks.fuzz_cases.feature import Feature, nothing, parts, scaled
 
 
-def _shuffle(block: Any, hidden: Any) -> Any:
-    order = list(range(hidden.shape[-1]))
-    random.shuffle(order)
-    return hidden[..., order]
-
-
 def _numpy_draw(block: Any, hidden: Any) -> Any:
     return scaled(hidden, torch.from_numpy(numpy.random.rand(hidden.shape[-1])).to(hidden.dtype))
 
@@ -28,18 +22,6 @@ def _reseeding(block: Any, hidden: Any) -> Any:
     return hidden * (1 + 0.3 * torch.rand_like(hidden))
 
 
-def _forked_draw(block: Any, hidden: Any) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        noise = torch.rand_like(hidden)
-    return hidden * (1 + 0.3 * noise)
-
-
-def _distribution(block: Any, hidden: Any) -> Any:
-    sampled = torch.distributions.Normal(hidden, torch.ones_like(hidden)).rsample()
-    chosen = torch.multinomial(torch.ones(hidden.shape[-1]), 4)
-    return (sampled * 0.1 + hidden)[..., torch.randperm(hidden.shape[-1])] + hidden[..., chosen].mean(-1, True)
-
-
 TABLE = parts(
     {
         "TorchNoise": (nothing, lambda block, hidden: hidden * (1 + 0.3 * torch.rand_like(hidden))),
@@ -47,11 +29,8 @@ TABLE = parts(
         "TorchDraw": (nothing, lambda block, hidden: torch.tanh(hidden) if torch.rand(()).item() < 0.5 else hidden),
         "PythonDraw": (nothing, lambda block, hidden: scaled(hidden, random.gauss(0, 1))),
         "PythonLayerDrop": (nothing, lambda block, hidden: torch.tanh(hidden) if random.random() < 0.5 else hidden),
-        "PythonShuffle": (nothing, _shuffle),
         "NumpyDraw": (nothing, _numpy_draw),
         "Reseeding": (nothing, _reseeding),
-        "ForkedDraw": (nothing, _forked_draw),
-        "Distribution": (nothing, _distribution),
     }
 )
 

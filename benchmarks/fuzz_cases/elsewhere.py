@@ -7,7 +7,6 @@ block, an argument, or outside.
 from __future__ import annotations
 
 import array
-import contextvars
 import itertools
 import random
 from collections import Counter, defaultdict, deque
@@ -64,10 +63,6 @@ def _counter() -> Callable[[], int]:
     return tick
 
 
-def _variable() -> contextvars.ContextVar[int]:
-    return contextvars.ContextVar("calls", default=0)
-
-
 def _count_namespace(space: Any, hidden: Tensor) -> int:
     space.a[0]["c"].count += 1
     count: int = space.a[0]["c"].count
@@ -83,11 +78,6 @@ def _count_many(containers: Any, hidden: Tensor) -> int:
     raw[0] += 1
     count: int = kinds["calls"]
     return count
-
-
-def _count_variable(variable: contextvars.ContextVar[int], hidden: Tensor) -> int:
-    variable.set(variable.get() + 1)
-    return variable.get()
 
 
 def _count_list(values: list[Any], hidden: Tensor) -> int:
@@ -111,7 +101,6 @@ _ROWS: dict[str, tuple[Callable[[], Any], Callable[[Any, Tensor], Any]]] = {
     "ZippedIterator": (lambda: zip(range(1, 9999), range(9999), strict=False), lambda state, hidden: next(state)[0]),
     "PythonGenerator": (lambda: (number for number in range(9999)), lambda state, hidden: next(state)),
     "ClosureCount": (_counter, lambda state, hidden: state()),
-    "ContextVariable": (_variable, _count_variable),
     "Containers": (lambda: (deque([0], 2), {0}, Counter(calls=0), defaultdict(list), bytearray(1)), _count_many),
     "GrowingList": (list, _count_list),
     "PlainArray": (lambda: array.array("d", [0.0]), lambda state, hidden: state.append(0.0) or len(state)),

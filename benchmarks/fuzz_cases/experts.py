@@ -76,18 +76,3 @@ class BalancedExperts(Experts):
     def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
         load = chosen.reshape(-1).bincount(minlength=EXPERTS)
         block.bias -= 0.2 * torch.sign(load - load.float().mean())
-
-
-class StoredLogits(Experts):
-    """The router's logits are left on the block, from which the model makes a term of its loss."""
-
-    unjudged = frozenset({"blocks"})
-
-    def begin(self, model: Any) -> None:
-        self.blocks = list(model.layers)
-
-    def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
-        block.logits = logits
-
-    def added_loss(self) -> Tensor | None:
-        return torch.stack([block.logits.logsumexp(-1).mean() for block in self.blocks]).sum()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear, nothing, parts
+from benchmarks.fuzz_cases.feature import FEATURES, linear, nothing, parts
 
 
 def _in_place(block: Any, hidden: Any) -> Any:
@@ -19,15 +19,21 @@ def _in_place(block: Any, hidden: Any) -> Any:
     return functional.relu(own, inplace=True) - 0.1 * own
 
 
-def _views(block: Any, hidden: Any) -> Any:
-    view = hidden.transpose(0, 1).unflatten(-1, (2, -1)).movedim(-1, -2)
-    return (view * 1.01).movedim(-2, -1).flatten(-2).transpose(0, 1)
-
-
 def _detached(block: Any, hidden: Any) -> Any:
     with torch.no_grad():
         target = block.detached(hidden)
     return hidden * torch.sigmoid(target) + hidden.detach()
+
+
+def _slope(layer: nn.Module, hidden: Any, *, create_graph: bool) -> Any:
+    with torch.enable_grad():
+        point = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(torch.tanh(layer(point)).square().sum(), point, create_graph=create_graph)
+    return slope
+
+
+def _gradient(block: Any, hidden: Any) -> Any:
+    return hidden - 0.1 * _slope(block.energy, hidden, create_graph=False)
 
 
 def _inner() -> nn.Module:
@@ -41,13 +47,6 @@ def _clipped(block: Any, hidden: Any) -> Any:
     return torch.sin(hidden)
 
 
-def _retained(block: Any, hidden: Any) -> Any:
-    hidden = torch.sin(hidden)
-    if hidden.requires_grad:
-        hidden.retain_grad()
-    return hidden
-
-
 def _swallowed(block: Any, hidden: Any) -> Any:
     try:  # torch ends a recompute early by an exception
         return torch.exp(-torch.sin(hidden).square())
@@ -59,7 +58,6 @@ TABLE = parts(
     {
         "InPlace": (nothing, _in_place),
         "InPlaceArgument": (nothing, lambda block, hidden: hidden.add_(0.1)),
-        "Views": (nothing, _views),
         "Detached": (lambda: {"detached": linear()}, _detached),
         "StraightThrough": (nothing, lambda block, hidden: hidden + (hidden.round() - hidden).detach()),
         "NestedCheckpoint": (
@@ -75,25 +73,15 @@ TABLE = parts(
             lambda block, hidden: hidden + torch.vmap(lambda rows: torch.tanh(rows @ block.mapped))(hidden),
         ),
         "ClippedInside": (nothing, _clipped),
-        "RetainedInside": (nothing, _retained),
         "SwallowedErrors": (nothing, _swallowed),
-        "OwnFunction": (nothing, lambda block, hidden: _Swish.apply(hidden)),  # type: ignore[no-untyped-call]
+        "GradInside": (lambda: {"energy": linear()}, _gradient),
+        "GradInsideWithStatistics": (
+            lambda: {"energy_norm": nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(FEATURES), linear())},
+            lambda block, hidden: hidden - 0.1 * _slope(block.energy_norm, hidden, create_graph=True),
+        ),
         "KeepingFunction": (nothing, lambda block, hidden: sum(_Scale.apply(hidden))),  # type: ignore[no-untyped-call]
     }
 )
-
-
-class _Swish(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.save_for_backward(values)
-        return values * torch.sigmoid(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (values,) = ctx.saved_tensors
-        gate = torch.sigmoid(values)
-        return gradients[0] * gate * (1 + values * (1 - gate))
 
 
 class _Scale(torch.autograd.Function):
@@ -112,24 +100,3 @@ class _Scale(torch.autograd.Function):
         signs, _ = ctx.saved_tensors
         _, again = ctx.saved_tensors
         return gradients[0] * (ctx.values.abs() + again * signs)
-
-
-class GradInside(Feature):
-    """The gradient of an energy, taken inside the block."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.energy = linear()
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        with torch.enable_grad():
-            point = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
-            energy = torch.tanh(block.energy(point)).square().sum()
-            (slope,) = torch.autograd.grad(energy, point, create_graph=self._variant)
-        return hidden - 0.1 * slope
-
-
-class GradInsideWithStatistics(GradInside):
-    """The same, through a batch norm."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.energy = nn.Sequential(nn.Flatten(0, 1), nn.BatchNorm1d(FEATURES), linear())

@@ -27,14 +27,6 @@ class HookInside(Feature):
         return output * 1.1 if self.changes and isinstance(output, Tensor) else None
 
 
-class PreHookInside(Feature):
-    """A forward pre-hook on a part of the block changes its input."""
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            layer.down.register_forward_pre_hook(lambda module, args: (args[0] * 0.9,))
-
-
 class SideLossHook(Feature):
     """A forward hook keeps the outputs of a part with their graphs; the model's loss has a term of them."""
 
@@ -66,24 +58,6 @@ class BackwardHook(Feature):
     def _hook(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         self.calls += 1
         return tuple(None if gradient is None else gradient * 0.5 for gradient in inputs)
-
-
-class ParameterHook(Feature):
-    """A hook on parameters clips their gradients."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.calls = 0
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            for parameter in layer.parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(self._hook)
-
-    def _hook(self, gradient: Tensor) -> Tensor:
-        self.calls += bool(gradient.any())  # one of zeros is as good as none
-        return gradient.clamp(-1e-2, 1e-2)
 
 
 class AccumulationHook(Feature):

@@ -138,15 +138,6 @@ class Modes(Scenario):
         training.step(2)
 
 
-class WithoutGradients(Scenario):
-    """A forward without gradients, as of a reference model, before each step."""
-
-    def train(self, training: Training) -> None:
-        for number in range(2):
-            training.evaluate(number + 5)
-            training.step(number)
-
-
 class DroppedForward(Scenario):
     """A forward that nobody goes backward through."""
 
@@ -169,16 +160,6 @@ class CopiedModel(Scenario):
         training.step(2)
 
 
-class Undone(Scenario):
-    """After a step the treatment is taken back, and the model trains on."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        training.undo()
-        copy.deepcopy(training.model)
-        training.step(1)
-
-
 class Redone(Scenario):
     """After a step the treatment is taken back and given again, or given once more."""
 
@@ -189,17 +170,3 @@ class Redone(Scenario):
         training.treat()
         training.step(1)
         training.step(2)
-
-
-class SideChannel(Scenario):
-    """After the first step a hook begins to keep what a part makes, and the loss has a term of it."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        layers: Any = training.model.layers
-        kept: list[torch.Tensor] = []
-        handle = layers[0].up.register_forward_hook(lambda module, args, output: kept.append(output))
-        loss = training.forward(1)
-        handle.remove()
-        training.backward(loss + kept[0].square().mean())
-        training.update()

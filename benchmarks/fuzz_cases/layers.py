@@ -31,20 +31,8 @@ TABLE = parts(
             lambda: {"batch_norm": nn.BatchNorm1d(FEATURES)},
             lambda block, hidden: block.batch_norm(hidden.transpose(1, 2)).transpose(1, 2),
         ),
-        "CumulativeBatchNorm": (
-            lambda: {"cumulative_norm": nn.BatchNorm1d(FEATURES, momentum=None)},
-            lambda block, hidden: block.cumulative_norm(hidden.transpose(1, 2)).transpose(1, 2),
-        ),
-        "InstanceNorm": (
-            lambda: {"instance_norm": nn.InstanceNorm1d(FEATURES, affine=True, track_running_stats=True)},
-            lambda block, hidden: block.instance_norm(hidden.transpose(1, 2)).transpose(1, 2),
-        ),
         "Dropout": (lambda: {"dropout": nn.Dropout(0.3)}, lambda block, hidden: block.dropout(hidden)),
         "DropoutFunction": (nothing, lambda block, hidden: functional.dropout(hidden, 0.3, block.training)),
-        "Recurrence": (
-            lambda: {"recurrence": nn.GRU(FEATURES, FEATURES, batch_first=True)},
-            lambda block, hidden: hidden + block.recurrence(hidden)[0],
-        ),
         "SpectralNorm": (
             lambda: {"spectral": spectral_norm(linear())},
             lambda block, hidden: hidden + torch.tanh(block.spectral(hidden)),
@@ -52,10 +40,6 @@ TABLE = parts(
         "WeightNorm": (
             lambda: {"weight_normed": weight_norm(linear())},
             lambda block, hidden: hidden + torch.tanh(block.weight_normed(hidden)),
-        ),
-        "PositionTable": (
-            lambda: {"table": nn.Embedding(16, FEATURES)},
-            lambda block, hidden: hidden + block.table(torch.arange(hidden.shape[1])),
         ),
         "Branch": (lambda: {"left": linear(), "right": linear()}, _branch),
     }

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.fuzz_cases.feature import FEATURES, POSITIONS, Feature, linear, nothing, parts
+from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear, nothing, parts
 
 
 def _autocast(block: Any, hidden: Any) -> Any:
@@ -26,16 +26,6 @@ def _complex(block: Any, hidden: Any) -> Any:
     return torch.view_as_real(turned).flatten(-2).to(hidden.dtype)
 
 
-def _adjacency() -> dict[str, Any]:
-    places = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 0, 3, 2, 5, 4]])
-    return {"adjacency": torch.sparse_coo_tensor(places, torch.ones(6), (POSITIONS, POSITIONS)).coalesce()}
-
-
-def _sparse(block: Any, hidden: Any) -> Any:
-    rows = [torch.sparse.mm(block.adjacency.to(row.dtype), row) for row in hidden]
-    return hidden + 0.5 * torch.sin(torch.stack(rows))
-
-
 TABLE = parts(
     {
         "AutocastInside": (lambda: {"cast": linear()}, _autocast),
@@ -44,7 +34,6 @@ TABLE = parts(
             lambda block, hidden: hidden + torch.tanh(block.low(hidden.to(torch.bfloat16))).to(hidden.dtype),
         ),
         "Complex": (lambda: {"angles": nn.Parameter(torch.linspace(0, 1, FEATURES // 2))}, _complex),
-        "Sparse": (_adjacency, _sparse),
         "DefaultDtype": (nothing, lambda block, hidden: hidden + torch.ones(hidden.shape[-1]).cumsum(0) / 10),
     }
 )

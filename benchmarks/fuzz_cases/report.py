@@ -1,4 +1,4 @@
-"""What many cases came to: outcomes by kind, reasons of refusals, what failing cases have in common, reproducers."""
+"""What many cases came to: outcomes by kind, reasons of refusals, and the smallest of the cases that fail alike."""
 
 from __future__ import annotations
 
@@ -13,19 +13,7 @@ from benchmarks.fuzz_cases.catalog import KINDS
 from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome, Result
 from benchmarks.fuzz_cases.pool import Judged
 
-_MOST_TAGS = 25
-_LEAST_CASES = 5
 _ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """How much more often cases with a tag fail than cases do: `failed` of `cases`."""
-
-    tag: str
-    failed: int
-    cases: int
-    lift: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +56,8 @@ def groups(judged: Iterable[Judged]) -> list[Group]:
 
 
 def _ordered(alike: Iterable[list[Result]]) -> list[Group]:
-    rows = [Group(rs[0].reason, len(rs), min(rs, key=lambda r: len(r.case.tags))) for rs in alike]
+    rows = [Group(rs[0].reason, len(rs), min(rs, key=lambda r: r.case.size)) for rs in alike]
     return sorted(rows, key=lambda row: (-row.count, str(row.smallest.case)))
-
-
-def lifts(results: Sequence[Result]) -> list[Lift]:
-    """The tags that failing cases have more often than others, by how much."""
-    valid = [result for result in results if result.outcome is not Outcome.INVALID]
-    failing = [result for result in valid if result.outcome in FAILURES]
-    cases = Counter(tag for result in valid for tag in result.case.tags)
-    failed = Counter(tag for result in failing for tag in result.case.tags)
-    rate = len(failing) / max(len(valid), 1)
-    rows = [Lift(tag, failed[tag], count, failed[tag] / count / rate) for tag, count in cases.items() if failed[tag]]
-    often = [row for row in rows if row.cases >= _LEAST_CASES and row.lift > 1]
-    return sorted(often, key=lambda row: (-row.lift, -row.failed))[:_MOST_TAGS]
 
 
 def tables(judged: Sequence[Judged]) -> list[RenderableType]:
@@ -91,9 +67,6 @@ def tables(judged: Sequence[Judged]) -> list[RenderableType]:
     for outcome in (Outcome.REFUSED, Outcome.FALSE_ALARM, Outcome.HARMLESS, Outcome.TORCH_RAISES, Outcome.INVALID):
         if rows := reasons(results, outcome):
             parts.append(_table(outcome, ("cases", "reason", "example: --case"), map(_reason, rows)))
-    if tags := lifts(results):
-        rows_of_tags = ((tag.tag, f"{tag.failed}", f"{tag.cases}", f"{tag.lift:.1f}") for tag in tags)
-        parts.append(_table("what failing cases have", ("tag", "failed", "cases", "lift"), rows_of_tags))
     if failing := groups(judged):
         headings = ("cases", "outcome", "rerun with --case", "what differs")
         parts.append(_table("failing cases, minimised", headings, map(_failure, failing)))

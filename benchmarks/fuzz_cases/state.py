@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature, scaled
+from benchmarks.fuzz_cases.feature import FEATURES, Feature, Make, nothing, scaled
 
 
 class Stateful(Feature):
@@ -74,18 +74,6 @@ class MovingAverage(Stateful):
         return block.average
 
 
-class TensorAttribute(Stateful):
-    """A tensor that is no buffer, written in place: a memory bank with a pointer."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.bank, block.pointer = torch.zeros(4, FEATURES), 0
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        block.bank[block.pointer] = hidden.detach().mean((0, 1))
-        block.pointer = (block.pointer + 1) % 4
-        return block.bank.sum(0)
-
-
 class Pair(NamedTuple):
     """State that is replaced."""
 
@@ -93,74 +81,68 @@ class Pair(NamedTuple):
     last: float
 
 
-class ReplacedTuple(Stateful):
-    """A named tuple, replaced in every call."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.pair_state = Pair(0, 0.0)
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        block.pair_state = Pair(block.pair_state.calls + 1, float(hidden.detach().mean()))
-        return block.pair_state.calls
+def _fill_bank(block: Any, hidden: Tensor) -> Tensor:
+    block.bank[block.pointer] = hidden.detach().mean((0, 1))
+    block.pointer = (block.pointer + 1) % 4
+    filled: Tensor = block.bank.sum(0)
+    return filled
 
 
-class ReplacedFunction(Stateful):
-    """A function on the block that every call replaces by another."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.gain = functools.partial(float, 1)
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        gain: Callable[[], float] = block.gain
-        block.gain = functools.partial(float, gain() + 1)
-        return gain()
+def _replace_pair(block: Any, hidden: Tensor) -> int:
+    block.pair_state = Pair(block.pair_state.calls + 1, float(hidden.detach().mean()))
+    calls: int = block.pair_state.calls
+    return calls
 
 
-class LateState(Stateful):
-    """A number that is counted from the third call of a block on."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.before, block.late_calls = 0, 0
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        if block.before < 2:
-            block.before += 1
-        else:
-            block.late_calls += 1
-        return block.late_calls
+def _replace_function(block: Any, hidden: Tensor) -> float:
+    gain: float = block.gain()
+    block.gain = functools.partial(float, gain + 1)
+    return gain
 
 
-class LazyTable(Stateful):
-    """A table that the first call makes, and that stays."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.lazy = None
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        if block.lazy is None:
-            block.lazy = torch.linspace(0, 1, hidden.shape[-1], dtype=hidden.dtype)
-        return block.lazy
+def _count_late(block: Any, hidden: Tensor) -> int:
+    block.late_calls += 1
+    calls: int = block.late_calls
+    return max(calls - 2, 0)
 
 
-class KeptActivation(Stateful):
-    """The hidden states of this call stay on the block, with their graph."""
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        last = getattr(block, "kept", None)
-        block.kept = hidden * 1
-        return 0.0 if last is None else last.detach().mean()
+def _make_table(block: Any, hidden: Tensor) -> Any:
+    if block.lazy is None:
+        block.lazy = torch.linspace(0, 1, hidden.shape[-1], dtype=hidden.dtype)
+    return block.lazy
 
 
-class Memory(Stateful):
-    """A tensor made of this call's hidden states that the next call reads."""
+def _keep(block: Any, hidden: Tensor) -> Any:
+    last = getattr(block, "kept", None)
+    block.kept = hidden * 1
+    return 0.0 if last is None else last.detach().mean()
 
-    def build(self, block: Any, index: int) -> None:
-        block.memory = torch.zeros(FEATURES)
 
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        last = block.memory
-        block.memory = hidden.detach().mean((0, 1))
-        return last
+def _remember(block: Any, hidden: Tensor) -> Any:
+    last, block.memory = block.memory, hidden.detach().mean((0, 1))
+    return last
+
+
+_ROWS: dict[str, tuple[Make, Callable[[Any, Tensor], Any]]] = {
+    "TensorAttribute": (lambda: {"bank": torch.zeros(4, FEATURES), "pointer": 0}, _fill_bank),
+    "ReplacedTuple": (lambda: {"pair_state": Pair(0, 0.0)}, _replace_pair),
+    "ReplacedFunction": (lambda: {"gain": functools.partial(float, 1)}, _replace_function),
+    "LateState": (lambda: {"late_calls": 0}, _count_late),
+    "LazyTable": (lambda: {"lazy": None}, _make_table),
+    "KeptActivation": (nothing, _keep),
+    "Memory": (lambda: {"memory": torch.zeros(FEATURES)}, _remember),
+}
+
+
+def _row(name: str, make: Make, write: Callable[[Any, Tensor], Any]) -> type[Stateful]:
+    def build(feature: Feature, block: Any, index: int) -> None:
+        vars(block).update(make())
+
+    attributes = {"__doc__": name, "build": build, "write": lambda feature, block, hidden: write(block, hidden)}
+    return type(name, (Stateful,), attributes)
+
+
+TABLE = {name: _row(name, *row) for name, row in _ROWS.items()}
 
 
 class LazyLayer(Feature):

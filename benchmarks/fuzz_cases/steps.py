@@ -76,21 +76,6 @@ class RetainedGraph(Scenario):
         training.update()
 
 
-class TwoParts(Scenario):
-    """A loss whose two parts go backward one after the other."""
-
-    def train(self, training: Training) -> None:
-        kept: list[torch.Tensor] = []
-        layers: Any = training.model.layers
-        handle = layers[-1].register_forward_hook(lambda module, args, output: kept.append(_first(output)))
-        loss = training.forward()
-        handle.remove()
-        training.backward(kept[0].square().mean(), retain_graph=True)
-        training.note_gradients()
-        training.backward(loss)
-        training.update()
-
-
 def _first(output: Any) -> torch.Tensor:
     if isinstance(output, torch.Tensor):
         return output
@@ -110,15 +95,6 @@ class GradientPenalty(Scenario):
             training.note("slope", slope)
             training.backward(loss + slope.square().sum())
             training.update()
-
-
-class BackwardInputs(Scenario):
-    """A backward for some of the parameters."""
-
-    def train(self, training: Training) -> None:
-        chosen = [p for p in training.model.parameters() if p.requires_grad][::2]
-        training.backward(training.forward(), inputs=chosen)
-        training.update()
 
 
 class GradFunction(Scenario):

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from benchmarks.fuzz_cases.feature import FEATURES, Feature
 
@@ -74,17 +73,6 @@ class MomentumEncoder(Feature):
             for own, followed in zip(block.teacher.parameters(), block.student.parameters(), strict=True):
                 (own.data if self._variant else own).lerp_(followed, 0.3)
         return block.student(hidden).tanh() * block.teacher(hidden).sigmoid() + hidden
-
-
-class ComputedWeight(Feature):
-    """A weight that the block computes once from a parameter in each call and keeps as an attribute."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.raw_weight = nn.Parameter(torch.randn(FEATURES, FEATURES) / 4)
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        block.computed = torch.tanh(block.raw_weight)
-        return hidden + functional.linear(hidden, block.computed).tanh()
 
 
 class UpdatesParameter(Feature):

@@ -74,7 +74,7 @@ def test_state_outside_is_harmless_where_nothing_reads_it() -> None:
         assert judge(case, replacing(running_twice)).outcome is Outcome.HARMLESS
 
 
-@pytest.mark.parametrize("name", catalog.elsewhere.TABLE)
+@pytest.mark.parametrize("name", catalog.GROUPS["elsewhere"])
 def test_state_outside_is_silent_where_gradients_depend_on_it(name: str) -> None:
     case = case_with(name, "ThreeSteps", read=True)
     expected = Outcome.HARMLESS if name == "KeptInList" else Outcome.SILENT

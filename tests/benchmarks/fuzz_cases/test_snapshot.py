@@ -55,7 +55,8 @@ def test_a_gradient_of_a_leaf_is_seen() -> None:
 
 def test_what_a_recompute_may_write_twice_is_told_from_what_it_may_not() -> None:
     model = nn.ModuleDict({"layers": nn.ModuleList([nn.BatchNorm1d(2)]), "head": nn.Linear(2, 2)})
-    block, head = model["layers"][0], model["head"]  # type: ignore[index]
+    block: Any = model["layers"][0]  # type: ignore[index]
+    head: Any = model["head"]
     block.calls, block.names, block.log, head.calls = 0, (1, "a"), [], 0
     (own, held), names = model_leaves(model), attribute_names(model)
     block.calls, block.names, block.running_mean[0], block.training = 1, (2, "a"), 3.0, False
