@@ -70,23 +70,24 @@ def attribute_names(model: nn.Module) -> frozenset[tuple[str, str]]:
     return frozenset((name, key) for name, module in model.named_modules() for key in vars(module))
 
 
-def differences(ours: Leaves, theirs: Leaves) -> list[str]:
-    """The paths at which two tables differ, with what stands there."""
+def differences(ours: Leaves, theirs: Leaves, tolerance: float = 0.0) -> list[str]:
+    """The paths at which two tables differ, with what stands there; `tolerance` is relative to the largest element."""
     found = []
     for path in [*ours, *(path for path in theirs if path not in ours)]:
         one, other = ours.get(path, _ABSENT), theirs.get(path, _ABSENT)
-        if not _same(one, other):
+        if not _same(one, other, tolerance):
             found.append(f"{path}: {_shown(one)} instead of {_shown(other)}{_distance(one, other)}")
     return found
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Any, other: Any, tolerance: float) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False
         if one.layout == other.layout == torch.strided and torch.equal(one, other):
             return True
-        return torch.allclose(_dense(one), _dense(other), rtol=0, atol=0, equal_nan=True)
+        largest = float(_dense(other).abs().max()) if tolerance and other.numel() else 0.0
+        return torch.allclose(_dense(one), _dense(other), rtol=0, atol=tolerance * largest, equal_nan=True)
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (one != one and other != other)
     return type(one) is type(other) and bool(one == other)

@@ -49,6 +49,18 @@ def test_a_lost_gradient_is_silent() -> None:
     assert outcome(replacing(treatments.without_gradient)) is Outcome.SILENT
 
 
+@pytest.mark.parametrize(
+    ("name", "by", "expected"),
+    [
+        ("LayerNorm", 1 + 1e-6, Outcome.SILENT),
+        ("EmptyCache", 1 + 1e-6, Outcome.EQUAL),
+        ("EmptyCache", 1 + 1e-3, Outcome.SILENT),
+    ],
+)
+def test_gradients_are_compared_to_the_bit_except_with_caches(name: str, by: float, expected: Outcome) -> None:
+    assert outcome(partial(treatments.scaling, by=by), name) is expected
+
+
 def test_numbers_drawn_again_are_silent() -> None:
     assert outcome(replacing(treatments.drawing_again), "TorchNoise") is Outcome.SILENT
 

@@ -76,6 +76,13 @@ def test_what_a_recompute_may_write_twice_is_told_from_what_it_may_not() -> None
     }
 
 
+def test_close_is_relative_to_the_largest_element() -> None:
+    one, other = leaves_of(torch.tensor([100.0, 1.0])), leaves_of(torch.tensor([100.0, 1.01]))
+    assert differences(one, other)
+    assert differences(one, other, 1e-5)
+    assert not differences(one, other, 1e-3)
+
+
 def test_nothing_is_not_zero() -> None:
     assert differences(leaves_of(torch.zeros(2)), leaves_of(None))
 

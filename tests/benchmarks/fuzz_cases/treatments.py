@@ -153,6 +153,13 @@ def endless(forward: Forward) -> Forward:
     return run
 
 
+def scaling(model: nn.Module, case: Case, *, by: float) -> Callable[[], None]:
+    """Scales the gradients of one parameter."""
+    layers: Any = model.layers
+    layers[0].up.weight.register_hook(lambda gradient: gradient * by)
+    return lambda: None
+
+
 def zero_gradients(model: nn.Module, case: Case) -> Callable[[], None]:
     """Gives zeros to all parameters that would have no gradient."""
     for parameter in model.parameters():
