@@ -181,7 +181,7 @@ def test_a_dropped_cache_is_silent(name: str, options: dict[str, int]) -> None:
     assert outcome(treatment, name, scenario="SummedLosses", **options) is Outcome.SILENT
 
 
-@pytest.mark.parametrize("name", ["EmptyCache", "FilledCache", "CacheOfModel", "CacheOfCaller"])
+@pytest.mark.parametrize("name", ["FilledCache", "CacheOfModel", "CacheOfCaller"])
 def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
     result = judge(case_with(name, "SummedLosses", _kind="KeyCache"), replacing(running_twice))
     assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
@@ -229,6 +229,7 @@ class Infinite(Feature):
 @pytest.mark.parametrize("kind", [Undetermined, Failing, Infinite])
 def test_a_case_that_has_no_reference_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
     monkeypatch.setitem(catalog.FEATURES, kind.__name__, kind)
+    monkeypatch.setitem(catalog.KIND_OF, kind.__name__, "layers")
     assert outcome(checkpointed, kind.__name__) is Outcome.INVALID
 
 
