@@ -159,9 +159,13 @@ def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
 
 
 class GivenCaches:
-    """The caches with which the caller of a model has called it, held weakly; copies and pickles have none."""
+    """The caches with which the caller of a model has called it, held weakly; copies and pickles have none.
+
+    `asked_for` says whether that caller asked the model to make one: models ask their parts whatever the caller said.
+    """
 
     def __init__(self) -> None:
+        self.asked_for = False
         self._caches: WeakSet[Any] = WeakSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
