@@ -199,8 +199,7 @@ def run_command(
             [launched, *rest] if launched else rest,
             module,
             True if long_context else wrap,
-            {"wrap_options": given(wrapping), "operation": operation},
-            given(guarding),
+            {"wrap_options": given(wrapping), "operation": operation, **given(guarding)},
             takeovers,
         )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
@@ -220,7 +219,6 @@ def _run(
     module: bool,
     wrap: bool | None,
     options: Mapping[str, Any],
-    guarding: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
     """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
@@ -235,8 +233,9 @@ def _run(
 
         if os.getpid() != process:
             return
-        guard_options = GuardOptions(**{"on_fault": "collect", **guarding})
-        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **options, guard_options=guard_options), _tell)
+        guarding = {"on_fault": "collect", **options}
+        wrapping = {name: guarding.pop(name) for name in ("wrap_options", "operation")}
+        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **wrapping, guard_options=GuardOptions(**guarding)), _tell)
         takeover.install()
         takeovers.append(takeover)
 

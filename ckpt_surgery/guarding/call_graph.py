@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,10 +56,8 @@ class CallGraph:
         """Let go of the graph."""
         for handle in self._handles:
             handle.remove()
-        self._handles.clear()
-        self.made.clear()
-        self.nodes.clear()
-        self._names.clear()
+        for held in (self._handles, self.made, self.nodes, self._names):
+            held.clear()
 
 
 def add_gradient(gradients: dict[str, Tensor], name: str, gradient: Tensor | None) -> None:
@@ -96,8 +95,6 @@ def _nodes_behind(made: Iterable[Node], first: int = 0, ends: Collection[Edge] =
             waiting += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in ends]
 
 
-def _add_each(
-    gradients: dict[str, Tensor], names: Mapping[int, str], inputs: tuple[Tensor | None, ...], _: object
-) -> None:
+def _add_each(gradients: dict[str, Tensor], names: Mapping[int, str], inputs: Sequence[Tensor | None], _: Any) -> None:
     for place, name in names.items():
         add_gradient(gradients, name, inputs[place])

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from torch import nn
 
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.steps import Phase, StepWatch
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
@@ -26,14 +26,14 @@ class Coverage(StepWatch):
         self._hooks = ExitStack()
         self._counter = self._hooks.enter_context(EntryCounter(model, blocks))
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: WatchedPhase) -> None:
         """Count entries as recomputes in the backward, and those of a forward aside as none."""
-        if phase is Phase.BACKWARD:
+        if phase is WatchedPhase.BACKWARD:
             self._counter.start_backward()
         else:
-            self._counter.set_aside(phase is Phase.ASIDE)
+            self._counter.set_aside(phase is WatchedPhase.ASIDE)
 
-    def remove(self) -> None:
+    def undo(self) -> None:
         """Take the hooks off."""
         self._hooks.close()
 

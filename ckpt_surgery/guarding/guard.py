@@ -20,11 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.faults import GuardFault
-from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.guarding.ranks import RankGradients
-from ckpt_surgery.guarding.report import GuardedBlock, GuardReport
+from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
-from ckpt_surgery.guarding.steps import Phase, StepHooks
+from ckpt_surgery.guarding.steps import StepHooks, WatchedPhase
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -80,21 +79,7 @@ def guard(
         OptionError: a value is none of those above.
         GuardError: the model is compiled, so that its hooks would not run; with `on_fault="raise"`, for a fault.
     """
-    return guard_with(model, GuardOptions(every, prove, on_fault, patience))
-
-
-def guard_with(model: nn.Module, options: GuardOptions) -> Guard:
-    """Do what `guard` does, with options that were checked before."""
-    if not isinstance(model, nn.Module):
-        raise OptionError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
-    wrapper = model if isinstance(model, DistributedDataParallel) else None
-    inner = model if wrapper is None else wrapper.module
-    for module in inner.modules():
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            raise GuardError(
-                f"{type(inner).__name__} is compiled, so that no hook runs in it: guard it without compile"
-            )
-    return Guard(inner, options, wrapper)
+    return Guard(model, GuardOptions(every, prove, on_fault, patience))
 
 
 class Guard(Undoable):
@@ -105,16 +90,22 @@ class Guard(Undoable):
 
     at_end: Callable[[Guard], None] | None = None
 
-    def __init__(self, model: nn.Module, options: GuardOptions, wrapper: DistributedDataParallel | None) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, options: GuardOptions) -> None:
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+        self._wrapper = model if isinstance(model, DistributedDataParallel) else None
+        self.model: nn.Module = model if self._wrapper is None else self._wrapper.module
+        name = type(self.model).__name__
+        for module in self.model.modules():
+            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+                raise GuardError(f"{name} is compiled, so that no hook runs in it: guard it without compile")
         self.steps = 0
         self._options = options
         self._results = GuardResults()
         self._step: CheckedStep | None = None
-        self._untrained = UntrainedParameters(model, options.patience)
-        self._wrapper = wrapper
+        self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
-        self._hooks = StepHooks(model, begin=self._begin, enter=self._enter, end=self._end, abandon=self._abandon)
+        self._hooks = StepHooks(self.model, begin=self._begin, enter=self._enter, end=self._end, abandon=self._abandon)
 
     def __del__(self) -> None:
         if self.at_end is not None and not sys.is_finalizing():
@@ -123,7 +114,7 @@ class Guard(Undoable):
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
-        self._hooks.begin_within(self.model)
+        self._hooks.before(self.model)
 
     def report(self) -> GuardReport:
         """Return what was seen so far; may be called at any time, also after `remove`.
@@ -134,23 +125,13 @@ class Guard(Undoable):
         results = self._results
         results.add_faults(self._rank_faults())
         blocks = blocks_of(self.model)
-        rows = tuple(
-            GuardedBlock(
-                name,
-                type(block.module).__name__,
-                results.counts.get(name),
-                results.proofs.get(name, GradientProof(name, ProofStatus.NOT_YET)),
-                results.kept.get(name),
-            )
-            for name, block in blocks.items()
-            if not block.inside
-        )
+        outer = {name: type(block.module).__name__ for name, block in blocks.items() if not block.inside}
         forwards = (vars(block.module).get("forward") for block in blocks.values())
         stats = getattr(vars(self.model).get(SURGERY), "stats", None)
         return GuardReport(
             type(self.model).__name__,
             self.steps,
-            rows,
+            tuple(results.of_block(name, block_class) for name, block_class in outer.items()),
             tuple(results.faults.values()),
             ranks_compared=self._ranks.compared if self._ranks is not None else 0,
             fingerprints=sum(f.schedule.checked for f in forwards if isinstance(f, BlockForward)),
@@ -179,20 +160,17 @@ class Guard(Undoable):
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
-            self._step = self._checked_step(checked)
+            blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
+            if not blocks:
+                return
+            to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
+            self._step = CheckedStep(self.model, blocks, checked=checked, to_prove=to_prove)
         self._untrained.begin()
-
-    def _checked_step(self, checked: bool) -> CheckedStep | None:
-        blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
-        if not blocks:
-            return None
-        to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
-        return CheckedStep(self.model, blocks, checked=checked, to_prove=to_prove)
 
     def _is_checked(self) -> bool:
         return self.steps < FIRST_STEPS or self.steps % self._options.every == 0
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: WatchedPhase) -> None:
         if self._step is not None:
             self._step.enter(phase)
 
@@ -200,13 +178,13 @@ class Guard(Undoable):
         checked = self._is_checked()
         self.steps += 1
         step, self._step = self._step, None
-        faults = step.end(self._results) if step is not None else []
+        faults = step.end(self._results, follows_forward=self._hooks.follows_forward) if step is not None else []
         self._tell([*faults, *self._untrained.end(look=checked)])
 
     def _abandon(self) -> None:
-        step, self._step = self._step, None
-        if step is not None:
-            step.abandon(self._results)
+        if self._step is not None:
+            self._step.abandon(self._results)
+        self._step = None
 
     def _rank_faults(self) -> list[GuardFault]:
         """Return what the ranks show, each kind once: the sampled parameters are others in each step."""

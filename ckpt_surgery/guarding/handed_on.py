@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
-from ckpt_surgery.runtime.tools.containers import Place, items, placed_tensors
+from ckpt_surgery.runtime.tools.containers import Keys, items, keyed_tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -26,7 +26,7 @@ class HandedOnTensors:
     """
 
     def __init__(self, arguments: Arguments) -> None:
-        self.gradients: dict[Place, Tensor] = {}
+        self.gradients: dict[Keys, Tensor] = {}
         self.nodes: list[Node] = []
         self.untold = False
         self._before = _contained(arguments)
@@ -64,12 +64,12 @@ def note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | N
         gradients.setdefault(place, gradient.detach())
 
 
-def _contained(arguments: Arguments) -> dict[Place, Tensor]:
+def _contained(arguments: Arguments) -> dict[Keys, Tensor]:
     """Return the tensors in containers among the arguments of a call, by their places."""
-    return {path: tensor for path, tensor in placed_tensors(arguments) if len(path) > _DIRECT}
+    return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}
 
 
-def _replaced(value: Any, path: Place, new: Tensor) -> Any:
+def _replaced(value: Any, path: Keys, new: Tensor) -> Any:
     """Return `value` with `new` at the end of `path`: written into it where that can be, else a copy of a tuple."""
     if not path:
         return new

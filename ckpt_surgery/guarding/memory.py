@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.guarding.steps import Phase, StepWatch
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
-    """What the forward of a block left: `kept` in all, of which `returned` are its results, which have to stay."""
+    """The bytes that the forward of a block left: all that is `kept`, of which `returned` are its results."""
 
     kept: int
     returned: int
@@ -36,18 +36,18 @@ class BlockMemory(StepWatch):
         for name, block in blocks.items():
             device = next((parameter.device for parameter in block.parameters()), torch.device("cpu"))
             if allocated(device) is not None:
-                self.handles += [
+                self._handles += [
                     block.register_forward_pre_hook(ModelHook(partial(self._enter_block, name, device))),
                     block.register_forward_hook(ModelHook(partial(self._leave, name, device))),
                 ]
 
     def _enter_block(self, name: str, device: torch.device, *_: Any) -> None:
-        if self.phase is not Phase.BACKWARD:
+        if self.phase is not WatchedPhase.BACKWARD:
             self._before[name] = allocated(device) or 0
 
     def _leave(self, name: str, device: torch.device, block: nn.Module, given: Any, output: Any) -> None:
         before = self._before.pop(name, None)
-        if before is None or self.phase is Phase.BACKWARD:
+        if before is None or self.phase is WatchedPhase.BACKWARD:
             return
         storages, known = (
             {s._cdata: s for s in map(Tensor.untyped_storage, tensors(each))} for each in (output, given)

@@ -1,4 +1,4 @@
-"""What guards saw, as one HTML page that needs no network, in the style of the pages of `verify`."""
+"""The reports of guards as one HTML page that needs no network, in the style of the pages of `verify`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> li
         parts.append(f'<ul class="faults">{items}</ul>')
     parts.append(_table("blocks", HEADINGS, report.rows()))
     parts += [f"<p>{coded(note)}</p>" for note in report.notes()]
-    rows = [
-        (row.name, row.proof.status.value, " + ".join(map(str, row.counts or ())), str(row.proof.compared or ""))
-        for row in report.blocks
-    ]
+    proofs = [(row.proof, " + ".join(map(str, row.counts or ()))) for row in report.blocks]
+    rows = [(proof.name, proof.status.value, runs, str(proof.compared or "")) for proof, runs in proofs]
     table = _table("blocks", ("block", "gradients", "runs + recomputes", "gradients compared"), rows)
     return [*parts, f"<details><summary>each block</summary>{table}</details></section>"]
 

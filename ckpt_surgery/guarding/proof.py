@@ -1,8 +1,7 @@
 """The gradients of one block in a step, held against those of the block alone without checkpointing.
 
-The block's inputs and the gradient that reaches its outputs are kept for one step. After the backward it is run once
-more on them, plainly, which takes the memory of one block and never that of the model. Where it ran several times, its
-calls are run one after the other, and what they give to its parameters is added up.
+The block's inputs and the gradient that reaches its outputs are kept for one step, after which it is run once more on
+them, call by call: that takes the memory of one call of one block.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
-from ckpt_surgery.guarding.steps import Phase, StepWatch
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 
@@ -34,12 +33,13 @@ _USER = "ckpt_surgery"
 
 
 class ProofStatus(StrEnum):
-    """How the proof of a block ended."""
+    """The ways in which the proof of a block ends."""
 
     PROVED = "proved"
     WRONG = "wrong"
     NOT_YET = "not yet"
     SEVERAL_CALLS = "runs several times in a step"
+    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
@@ -52,7 +52,7 @@ class ProofStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GradientProof:
-    """What is known of one block's gradients.
+    """The proof of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
@@ -67,18 +67,12 @@ class GradientProof:
     given_bytes: int = 0
     detail: str = ""
 
-    @property
-    def judged(self) -> bool:
-        """Whether its gradients could be held against those of the block alone."""
-        return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
-
 
 class BlockWitness(StepWatch):
     """Watch one block for one step. `end` after the backward gives the proof.
 
-    Of its parameters those are watched that nothing else in the model uses: the gradient of a shared one is not the
-    block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its
-    gradient is this rank's own, before it is averaged.
+    Parameters that something else in the model uses, too, are left out. In place of a sharded one, the whole one is
+    watched that FSDP2 gathers before the block runs: its gradient is this rank's own, before it is averaged.
     """
 
     def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
@@ -86,13 +80,15 @@ class BlockWitness(StepWatch):
         self._name = name
         self._block = block
         holders = Counter(id(p) for module in model.modules() for p in set(module.parameters(recurse=False)))
-        wanted = {path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and _trains(p)}
+        wanted = {
+            path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and p.requires_grad and p.is_leaf
+        }
         self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
         self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
         self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
         self._gradients: dict[str, Tensor] = {}
-        self.handles += [
+        self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
         ]
@@ -104,13 +100,13 @@ class BlockWitness(StepWatch):
             call.release()
         self._calls.clear()
 
-    def end(self, *, ran_again: bool) -> GradientProof:
-        """Run the block alone, and hold its gradients against those of the step, unless the model `ran_again` in it.
+    def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
+        """Run the block alone, and hold its gradients against those of the step, unless it is `unprovable` for others.
 
-        To be called after `remove`.
+        To be called after `undo`.
         """
         try:
-            status = ProofStatus.SEVERAL_CALLS if ran_again else self._unprovable()
+            status = self._unprovable() if unprovable is None else unprovable
             return GradientProof(self._name, status) if status is not None else self._proof()
         finally:
             self.release()
@@ -125,14 +121,12 @@ class BlockWitness(StepWatch):
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
         kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
-        proof = GradientProof(self._name, status, errors, compared, kept, given)
-        says_nothing = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.HANDS_ON)
-        return GradientProof(self._name, status) if status in says_nothing else proof
+        return GradientProof(self._name, status, errors, compared, kept, given)
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
     ) -> tuple[ProofStatus, dict[str, float], int]:
-        """Hold gradients of the step against those expected: the status, errors by name, and how many were compared."""
+        """Hold gradients of the step against those expected: status, errors by name, and the number compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
         if None in errors.values():  # half precision overflows inside a block, too
             return ProofStatus.NOT_FINITE, {}, 0
@@ -141,7 +135,7 @@ class BlockWitness(StepWatch):
         lost = {name: 1.0 for name in missing if name not in passed_by}
         wrong = {name: error for name, error in errors.items() if error} | lost
         status = _status(calls, wrong=bool(wrong), passed_by=bool(passed_by))
-        return status, wrong, len(errors) + len(lost)
+        return status, wrong if status is ProofStatus.WRONG else {}, len(errors) + len(lost)
 
     def _unprovable(self) -> ProofStatus | None:
         """Return why the block need not be run alone; None where it is to be."""
@@ -169,9 +163,7 @@ class BlockWitness(StepWatch):
             for name, gradient in each.parameters.items():
                 expected[name] = expected[name] + gradient if name in expected else gradient
         of_step = dict(self._gradients)
-        if (
-            len(calls) > 1 and (precision := calls[0].surroundings.precision) is not None
-        ):  # autocast casts a weight once for all
+        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for (suffix, call), each in zip(_numbered(calls), reversed(alone), strict=True):
             if not call.hides_gradients:
@@ -191,21 +183,21 @@ class BlockWitness(StepWatch):
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
             add = ModelHook(partial(add_gradient, self._gradients, name))
-            self.handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
+            self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase is Phase.ASIDE:
+        if self.phase is WatchedPhase.ASIDE:
             return
-        if self.phase is Phase.FORWARD:
+        if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
         if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
-            call.hook(args, kwargs, in_backward=self.phase is Phase.BACKWARD)
+            call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
         """Return the call that runs. Of several, nothing says which one is recomputed."""
-        if self.phase is Phase.BACKWARD and len(self._calls) > 1:
+        if self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1:
             return None
         return self._calls[-1] if self._calls else None
 
@@ -222,9 +214,9 @@ class BlockWitness(StepWatch):
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self.phase is Phase.ASIDE or call is None:
+        if self.phase is WatchedPhase.ASIDE or call is None:
             return None
-        return call.leave(args, kwargs, output, in_backward=self.phase is Phase.BACKWARD)
+        return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:
@@ -252,10 +244,6 @@ def _status(calls: Iterable[WitnessedCall], *, wrong: bool, passed_by: bool) -> 
 
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
-
-
-def _trains(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad and parameter.is_leaf
 
 
 @contextmanager

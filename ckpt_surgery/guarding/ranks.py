@@ -1,8 +1,7 @@
 """The gradients on which the ranks of a DistributedDataParallel step, held against each other.
 
 Each rank lays a few sums over sampled gradients into the store at which the ranks have met, and looks for those of the
-others in later steps. Nothing waits for another rank, and no collective joins those of the training: ranks that check
-in other steps, or not at all, are not compared, and nobody hangs.
+others in later steps. Nothing waits for another rank: ranks that check in other steps, or not at all, go uncompared.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOST_POLLS = 20
 Sums = Mapping[str, tuple[int, int | None]]
 """The sums over the bits of a parameter and of its gradient, by name; None where it has no gradient."""
 _MADE: Counter[str] = Counter()
-"""How many comparisons were made for a model: by that number the ranks find those of the same guard."""
+"""The number of comparisons made for a model: by that number the ranks find those of the same guard."""
 
 
 class RankGradients:

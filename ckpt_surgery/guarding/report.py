@@ -47,7 +47,7 @@ class GuardedBlock:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """What a guard saw of one model in so many steps. Print it for a table.
+    """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
     recomputes that `wrap_blocks` held against their forwards, and `peak_bytes` are by device, where it counts them.
@@ -65,7 +65,7 @@ class GuardReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing wrong was seen; `proved` says how much was."""
+        """True where nothing wrong was seen; `proved` says how much was."""
         return not self.faults
 
     @property

@@ -1,7 +1,4 @@
-"""Where a training step of a model begins and ends: its forward with gradients, and the end of the backward after it.
-
-Two hooks on the model, and, once a step, one on its output. Nothing global is touched.
-"""
+"""The training steps of a model: each begins with its forward, and ends after the backward. Hooks are on it alone."""
 
 from __future__ import annotations
 
@@ -15,38 +12,30 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.undo import UndoableHooks
 
 _NO_BACKWARD = -1
-"""What torch says in place of the number of the backward that runs, where none does."""
+"""The number that torch gives in place of the number of the backward that runs, where none does."""
 
 
-class Phase(Enum):
-    """What of a step runs: its forward, a forward without gradients that is no part of it, or its backward."""
+class WatchedPhase(Enum):
+    """The parts of a step: its forward, a forward without gradients that is no part of it, or its backward."""
 
     FORWARD = "forward"
     ASIDE = "aside"
     BACKWARD = "backward"
 
 
-class StepWatch:
-    """The base of what watches one step through hooks on the model, until `remove`. `phase` is what runs."""
+class StepWatch(UndoableHooks):
+    """The base of what watches one step through hooks on the model, until `undo`. `phase` is what runs."""
 
-    phase = Phase.FORWARD
+    phase = WatchedPhase.FORWARD
 
-    def __init__(self) -> None:
-        self.handles: list[RemovableHandle] = []
-
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
         self.phase = phase
-
-    def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self.handles:
-            handle.remove()
-        self.handles.clear()
 
 
 class StepHooks:
@@ -56,6 +45,9 @@ class StepHooks:
     reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
     A forward in between without gradients, such as that of a reference model, is set aside. A step whose backward
     raised is given up when the next forward begins.
+
+    `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
+    may be part of this step's, as where a cache leads from one to the other.
     """
 
     def __init__(
@@ -63,24 +55,19 @@ class StepHooks:
         model: nn.Module,
         *,
         begin: Callable[[], None],
-        enter: Callable[[Phase], None],
+        enter: Callable[[WatchedPhase], None],
         end: Callable[[], None],
         abandon: Callable[[], None],
     ) -> None:
         self._begin, self._enter, self._end, self._abandon = begin, enter, end, abandon
-        self._running = False
-        self._in_backward = False
-        self._several = False
+        self.follows_forward = False
+        self._running = self._in_backward = self._several = False
         self._first = self._forwards = 0
         self._training: list[bool] = []
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(ModelHook(self._before), prepend=True),
+            model.register_forward_pre_hook(ModelHook(self.before), prepend=True),
             model.register_forward_hook(ModelHook(self._after), always_call=True),
         ]
-
-    def begin_within(self, model: nn.Module) -> None:
-        """Begin a step in a forward of the model that has begun before the hooks were there."""
-        self._before(model, None)
 
     def remove(self) -> None:
         """Take the hooks off, and give up a step that has begun."""
@@ -89,7 +76,8 @@ class StepHooks:
         if self._running:
             self._give_up()
 
-    def _before(self, model: nn.Module, _: Any) -> None:
+    def before(self, model: nn.Module, _: Any = None) -> None:
+        """Take note that a forward begins, or has begun before the hooks were there."""
         if self._in_backward and not _in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
@@ -99,13 +87,14 @@ class StepHooks:
         if training:
             self._begin_forward()
         elif self._running:
-            self._enter(Phase.ASIDE)
+            self._enter(WatchedPhase.ASIDE)
 
     def _begin_forward(self) -> None:
         self._forwards += 1
         if self._running and self._several:
             return
         if self._running:
+            self.follows_forward = True
             self._give_up()
         self._running = True
         self._first = self._forwards
@@ -118,7 +107,7 @@ class StepHooks:
         if not self._running:
             return
         if not training:
-            self._enter(Phase.FORWARD)
+            self._enter(WatchedPhase.FORWARD)
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -134,13 +123,14 @@ class StepHooks:
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
-            self._enter(Phase.BACKWARD)
+            self._enter(WatchedPhase.BACKWARD)
             Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
         if running:
             self._end()
+        self.follows_forward = False
 
     def _give_up(self) -> None:
         self._running = self._in_backward = False
@@ -159,13 +149,13 @@ class SecondRun(StepWatch):
         self.seen = False
         parts = [model.get_submodule(name) for name in {name.partition(".")[0] for name in blocks if "." in name}]
         for modules, enter in ((blocks.values(), self._enter_block), (parts, self._enter_part)):
-            self.handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
+            self._handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
-        self.seen |= self.phase is not Phase.BACKWARD and _in_backward()
+        self.seen |= self.phase is not WatchedPhase.BACKWARD and _in_backward()
 
     def _enter_part(self, *_: Any) -> None:
-        self.seen |= self.phase is Phase.BACKWARD
+        self.seen |= self.phase is WatchedPhase.BACKWARD
 
 
 def _in_backward() -> bool:

@@ -11,27 +11,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet, ref
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.guard import Guard, GuardOptions, guard_with
+from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
 
 
 class Wrap(StrEnum):
-    """Which models are wrapped."""
+    """The models that are wrapped."""
 
     ASKED = "asked"
     """Those on which the script has switched checkpointing on."""
@@ -44,15 +43,13 @@ class Wrap(StrEnum):
         return cls.ASKED if wrap is None else cls.ALWAYS if wrap else cls.NEVER
 
 
-class Operation(Protocol):
-    """Does something to a model instead of `wrap_blocks`, whose forward may be `running`. Raises CkptSurgeryError."""
-
-    def __call__(self, model: nn.Module, *, running: bool) -> Undoable: ...
+Operation = Callable[..., Undoable]
+"""Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """What is done with a model: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place."""
+    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place."""
 
     wrap: Wrap = Wrap.ASKED
     wrap_options: Mapping[str, Any] = field(default_factory=dict)
@@ -86,13 +83,13 @@ class Trained:
 
     @property
     def report(self) -> GuardReport | None:
-        """What its guard saw; None where it could have none."""
+        """The report of its guard; None where it could have none."""
         watching = self._guard()
         return self._report if watching is None else watching.report()
 
     @property
     def table(self) -> str:
-        """What its surgery did; empty where it got none."""
+        """The table of its surgery; empty where it got none."""
         return self._table if self.surgery is None else str(self.surgery)
 
     def release(self) -> None:
@@ -115,23 +112,22 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._hooks: list[RemovableHandle] = []
+        self._hooks = UndoableHooks()
         self._needs_blocks = False
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self._hooks.append(register_module_forward_pre_hook(self._look))
+        self._hooks = UndoableHooks([register_module_forward_pre_hook(self._look)])
 
     def install_on(self, model: nn.Module) -> None:
         """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
         self._needs_blocks = True
-        self._hooks += [module.register_forward_pre_hook(ModelHook(self._look)) for module in model.modules()]
+        look = ModelHook(self._look)
+        self._hooks = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
 
     def look_no_more(self) -> None:
         """Take the hooks off that look for models; what was found stays wrapped and guarded."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._hooks.undo()
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
@@ -161,7 +157,7 @@ class Takeover:
             problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{type(model).__name__}: {problems[-1]}")
         if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
-            watching = self._tried(problems, partial(guard_with, model, self._options.guard_options))
+            watching = self._tried(problems, partial(Guard, model, self._options.guard_options))
         if watching is not None:
             watching.begin_within()
         return Trained(model, watching, surgery, tuple(problems))

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 
 
 class UntrainedParameters:
@@ -54,8 +54,7 @@ class UntrainedParameters:
         last = self._steps == self._patience
         if look or last:
             self._drop_those_with_gradients()
-        if not self._handles:
-            self._done = True
+        self._done = not self._handles
         if not last:
             return []
         names = self._untrained = tuple(self._handles)

@@ -8,7 +8,7 @@ from typing import Any
 import torch  # noqa: F401 - where it is missing, that is the error, and not what transformers says about it
 from transformers import TrainerCallback
 
-from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault, guard_with
+from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import own_options
 from ckpt_surgery.measure.switch import has_surgery
@@ -51,7 +51,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
             self._guard.remove()
         if self._wrap and not has_surgery(model):
             self._surgery = wrap_blocks(model, **own_options(model))
-        self._guard = guard_with(model, self._options)
+        self._guard = Guard(model, self._options)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop watching, print what was seen, and undo what was done."""

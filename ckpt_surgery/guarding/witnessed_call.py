@@ -17,19 +17,18 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ckpt_surgery.guarding.call_graph import CallGraph
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, note_gradient
+from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, is_differentiable, tensors, unflatten
-from ckpt_surgery.runtime.tools.rng import devices_of, torch_states, torch_states_kept
-
-_KINDS = ("cpu", "cuda")
+from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 
 @dataclass(frozen=True, slots=True)
 class CallAlone:
-    """What a call made without checkpointing: gradients of parameters and arguments by name, and the bytes it kept."""
+    """The gradients that a call made without checkpointing, by name, and the bytes that it kept."""
 
     parameters: Mapping[str, Tensor]
     arguments: Mapping[str, Tensor]
@@ -39,7 +38,8 @@ class CallAlone:
 class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
-    `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns.
+    `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
+    are cast to `precision`, if to anything.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -60,16 +60,15 @@ class WitnessedCall:
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
-        self.surroundings = _Surroundings(block)
+        self._states = torch_states(devices_of(block))
+        self._kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
+        self.precision = torch.get_autocast_dtype(self._kind) if torch.is_autocast_enabled(self._kind) else None
         self._output_gradients: dict[int, Tensor] = {}
         self._record.begin(watching=True)
 
     @property
     def hides_gradients(self) -> bool:
-        """Whether gradients can flow around its graph: reentrant checkpointing sees plain arguments and results alone.
-
-        It looks at no keywords and into no containers, and gives no graph to what the block leaves there.
-        """
+        """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
 
     @property
@@ -123,7 +122,10 @@ class WitnessedCall:
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
             torch.enable_grad(),
-            self.surroundings.as_before(),
+            torch_states_kept(self._states),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            torch.autocast(self._kind, dtype=self.precision, enabled=self.precision is not None, cache_enabled=False),
             self._record.as_at_entry(),
             _without_checkpointing(self._block),
             _noting_kept(present) as kept,
@@ -143,32 +145,6 @@ class WitnessedCall:
         gradients = iter(made)
         of_parameters, of_arguments = (_those_made(names, gradients) for names in (parameters, wanted))
         return CallAlone(of_parameters, of_arguments, sum(kept.values()))
-
-
-class _Surroundings:
-    """What a call of `block` depends on besides its arguments: torch's generators, and what operators are cast to."""
-
-    def __init__(self, block: nn.Module) -> None:
-        self._states = torch_states(devices_of(block))
-        kinds = [kind for kind in _KINDS if torch.is_autocast_enabled(kind)]
-        self._casting = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds]
-
-    @property
-    def precision(self) -> torch.dtype | None:
-        """What operators are cast to, if to anything."""
-        return self._casting[0][1] if self._casting else None
-
-    @contextmanager
-    def as_before(self) -> Iterator[None]:
-        """Inside, all is as it was at the call."""
-        kind, dtype = self._casting[0] if self._casting else (_KINDS[0], None)
-        with (
-            torch_states_kept(self._states),
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-            torch.autocast(kind, dtype=dtype, enabled=dtype is not None, cache_enabled=False),
-        ):
-            yield
 
 
 def _has_graph(value: Any) -> bool:

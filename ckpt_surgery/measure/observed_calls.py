@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.measure.restore import identities
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, name_at, positional_names
-from ckpt_surgery.runtime.tools.containers import hidden_tensors, identities, items, tensors
-from ckpt_surgery.runtime.tools.rng import devices_of, generator_state
+from ckpt_surgery.runtime.tools.containers import hidden_tensors, items, tensors
+from ckpt_surgery.runtime.tools.rng import generator_state
 
 
 @dataclass(frozen=True, slots=True)

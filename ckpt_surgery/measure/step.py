@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
+from ckpt_surgery.measure.generators import devices_of, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
@@ -26,9 +27,8 @@ from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
-from ckpt_surgery.runtime.surgery.summary import kept_by
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.rng import devices_of, drawn_since, generator_state, generator_states, seed_all
+from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 
 _GATE = 1e-3
@@ -88,8 +88,8 @@ def run_step(
             best_kept_bytes=step.meter.best_kept_bytes,
             held_bytes=step.meter.held_bytes,
             policy_bytes={name: size for policy in policies for name, size in policy.bytes.items()},
-            policy_flops=sum(policy.flops.total() for policy in policies),
-            kept_results=tuple(kept for policy in policies for kept in kept_by(policy)),
+            policy_flops=sum(policy.flops for policy in policies),
+            kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
             recompute_bytes=step.meter.recompute_bytes(gradients),
             left_bytes=step.left_bytes,
             forward_flops=step.meter.forward_flops,

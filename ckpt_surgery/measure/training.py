@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.casting import cast_to, in_precision
+from ckpt_surgery.measure.generators import seed_all
 from ckpt_surgery.measure.kinds import Precision
 from ckpt_surgery.measure.meter import LiveBytes, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copy, run_forward
-from ckpt_surgery.runtime.tools.rng import seed_all
 
 
 @dataclass(slots=True)

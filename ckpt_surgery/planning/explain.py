@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
+from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
@@ -36,13 +37,12 @@ from ckpt_surgery.planning.shapes import (
     shapes_of,
 )
 from ckpt_surgery.planning.sharding import held_states, sharded
+from ckpt_surgery.planning.states import bytes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.blocks.discovery import Block, find_blocks
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
-from ckpt_surgery.runtime.tools.rng import random_state_kept
-from ckpt_surgery.runtime.tools.tensors import bytes_of
 from ckpt_surgery.text import error_line
 
 _MOST_COPIED_BYTES = 2**31

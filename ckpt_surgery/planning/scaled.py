@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ckpt_surgery.errors import CannotBuild, NotOnShapes
 from ckpt_surgery.measure.arguments import call_arguments
+from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
 from ckpt_surgery.planning.explain import explanation_of
@@ -31,7 +32,6 @@ from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.rng import random_state_kept, seed_all
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.tiny.configs import nested_configs
 from ckpt_surgery.tiny.field_rules import names_token

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime.offload.offloader import MovedResult, Offloader, OffloadStats
+from ckpt_surgery.runtime.offload.offloader import MovedTensor, Offloader, OffloadStats
 from ckpt_surgery.runtime.surgery import checkpointing
 from tests.runtime.selective.test_kept_results import (
     ATTENTION_BYTES,
@@ -152,8 +152,8 @@ def test_broken_copies_show_in_the_gradients(
     wrap_blocks(plain := llama(BLOCKS), self_check="never")
     use(Deferred(None))
     if what == "other values":
-        fetched = MovedResult.tensor
-        monkeypatch.setattr(MovedResult, "tensor", lambda self: fetched(self) * 2)
+        fetched = MovedTensor.tensor
+        monkeypatch.setattr(MovedTensor, "tensor", lambda self: fetched(self) * 2)
     else:
         monkeypatch.setattr(Offloader, "_wait_for", lambda *_: None)
         sent = Offloader._send

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.offload import pinned_pool
-from ckpt_surgery.runtime.offload.buffer_pool import BufferPool
+from ckpt_surgery.runtime.offload import buffer_pool
+from ckpt_surgery.runtime.offload.buffer_pool import BufferPool, PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import MappedFiles, large_temporary_folder
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from tests.runtime.streams import Pinning, instead_of_the_processor
 from tests.zoo.surgery_toys import Step, differences, step
 from tests.zoo.tiny_models import layers_of, llama, tokens
@@ -146,7 +145,7 @@ def test_a_pickle_that_is_read_where_the_folder_is_not_trains(tmp_path: Path) ->
 
 @pytest.mark.parametrize("way", ["undo", "switched off", "wrapped again", "collected"])
 def test_what_was_held_for_later_steps_is_given_back(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_pool, "pinned_buffer", pin := Pinning())
+    monkeypatch.setattr(buffer_pool, "pinned_buffer", pin := Pinning())
     model = llama(SOME)
     surgery = wrap_blocks(model, offload="cpu", self_check="never")
     with monkeypatch.context() as patch:
@@ -168,7 +167,7 @@ def test_what_was_held_for_later_steps_is_given_back(way: str, monkeypatch: pyte
 
 
 def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_pool, "pinned_buffer", pin := Pinning())
+    monkeypatch.setattr(buffer_pool, "pinned_buffer", pin := Pinning())
     model = llama(SOME)
     with monkeypatch.context() as patch:
         instead_of_the_processor(patch)

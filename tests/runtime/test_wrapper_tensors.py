@@ -16,8 +16,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from ckpt_surgery import SurgeryError, explain, verify, wrap_blocks
 from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.measure.ranks import digest
 from ckpt_surgery.runtime.self_check.fingerprints import fingerprint, magnitude
-from ckpt_surgery.runtime.tools.tensors import digest, inner_tensors, same_bits
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, same_bits
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from tests.runtime.streams import (
     PLENTY,
     Device,
