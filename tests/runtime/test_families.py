@@ -19,6 +19,7 @@ from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 from tests.measure.toys import changed, snapshot
 from tests.zoo.families import FAMILIES, RATE, SEED, Family, Subject
 
@@ -42,7 +43,8 @@ def test_a_wrapped_model_trains_as_without(subject: Subject) -> None:
         verdict = subject.judged(run)
         assert verdict.ok, f"at dropout {rate}: " + "\n".join(map(str, verdict.faults))
         assert set(run.entries.values()) == {Entries(1, 1)}
-        assert run.memory.kept <= MOST_KEPT * subject.reference.memory.best
+        if not any(map(is_cache, subject.inputs.values())):  # else it is filled
+            assert run.memory.kept <= MOST_KEPT * subject.reference.memory.best
 
 
 @pytest.mark.both

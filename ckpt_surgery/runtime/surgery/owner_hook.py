@@ -34,8 +34,8 @@ class OwnerHook:
         stops_cache: bool,
     ) -> None:
         names = list(inspect.signature(owner.forward).parameters)
-        stops = stops_cache and "use_cache" in names and not needs_cache(owner) and takes_switch(owner)
-        self._cache_index = names.index("use_cache") if stops else None
+        self._stops_cache = stops_cache and "use_cache" in names and not needs_cache(owner) and takes_switch(owner)
+        self._cache_index = names.index("use_cache") if "use_cache" in names else len(names)
         self._forwards = tuple(forwards)
         self._given_caches = given_caches
         self._is_outermost = is_outermost
@@ -45,21 +45,21 @@ class OwnerHook:
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         values = (*args, *kwargs.values())
+        index = self._cache_index
+        asked = args[index] if index < len(args) else kwargs.get("use_cache")
         if not torch.compiler.is_compiling():
             for forward in self._forwards:
                 current = vars(forward.block).get("forward")
                 if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
             if self._is_outermost:
-                self._given_caches.note(values)
-        index = self._cache_index
-        if index is None or not owner.training or not torch.is_grad_enabled():
+                self._given_caches.begin(owner, values, asked_for=asked is True)
+        if not self._stops_cache or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
         if not on or any(is_cache(value) and value in self._given_caches for value in values):
             return None
-        asked = args[index] if index < len(args) else kwargs.get("use_cache")
-        if asked is True and not self._warned:
+        if asked is True and self._given_caches.asked_for and not self._warned:
             self._warned = True
             warnings.warn(
                 f"{type(owner).__name__} was called with use_cache=True: it makes no cache while its blocks are "

@@ -141,6 +141,27 @@ def test_nothing_is_said_where_no_cache_was_asked_for() -> None:
         assert model(**tokens(), use_cache=False).past_key_values is None
 
 
+class Asking(nn.Module):
+    """Asks its model for a cache, whatever its caller says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = llama()
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.inner(**{**inputs, "use_cache": True})
+
+
+def test_nothing_is_said_where_only_a_part_was_asked() -> None:
+    model = Asking().train()
+    wrap_blocks(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SurgeryWarning)
+        assert model(**tokens()).past_key_values is None
+    with pytest.warns(SurgeryWarning, match="called with use_cache=True"):
+        model(**tokens(), use_cache=True)
+
+
 class PairStack(toys.Stack):
     """Gives its blocks a cache and use_cache=True."""
 

@@ -409,7 +409,7 @@ def test_what_is_kept_does_not_hide_what_went_into_it(by_data: bool) -> None:
         for number in (1.0, 1.0, again, again):
             WRITES.put(number)
         loss = model(torch.ones(2, 4, requires_grad=True)).sum()
-        with pytest.raises(SurgeryError, match=r"recomputing Scaling 1 gave") if refused else nullcontext():
+        with pytest.raises(SurgeryError, match=r"recomput\w+ (of )?Scaling 1 ") if refused else nullcontext():
             loss.backward()
         while not WRITES.empty():
             WRITES.get_nowait()
