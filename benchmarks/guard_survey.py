@@ -65,8 +65,7 @@ def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
             loss_of(model(**tiny.inputs)).backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
         report = watching.report()
-    of_blocks = (GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.CUT_GRADIENTS)
-    wrong = [fault.subjects for fault in report.faults if fault.kind in of_blocks]
+    wrong = [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.WRONG_GRADIENTS]
     names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
     statuses = Counter(str(row.proof.status) for row in report.blocks)
     names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}

@@ -166,8 +166,8 @@ Step = tuple[float, Mapping[str, Any], int]
 def step(model: Any, inputs: Mapping[str, Any]) -> Step | None:
     """The loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
 
+    from ckpt_surgery.measure.generators import seed_all
     from ckpt_surgery.measure.meter import Meter
-    from ckpt_surgery.runtime.tools.rng import seed_all
 
     model.zero_grad(set_to_none=True)
     seed_all(0)

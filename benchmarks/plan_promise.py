@@ -62,11 +62,11 @@ def examine(name: str, plans: int) -> dict[str, Any]:
 def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[str, Any]]:
     """The planner is asked for all budgets, so that it meters each step once, as `plan` does for one of them."""
     from ckpt_surgery.errors import DoesNotFitError
+    from ckpt_surgery.measure.generators import random_state_kept
     from ckpt_surgery.planning.explain import metered
     from ckpt_surgery.planning.planner import BudgetPlanner
     from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
     from ckpt_surgery.planning.training import training_of
-    from ckpt_surgery.runtime.tools.rng import random_state_kept
 
     shapes = ShapesOnly()
     with random_state_kept():

@@ -250,12 +250,12 @@ class Bench:
         moving: dict[str, Any] = {"offload": "cpu", "self_check": "never"}
         away, beside = self.subject(**moving), self.subject(**moving, save=save)
         moved = self.subject(**moving, save=save, save_offload=True)
-        here = away.run().kept_bytes
-        beside_bytes, stayed = beside.run().kept_bytes - here, moved.run().kept_bytes - here
+        here = away.run().memory.kept
+        beside_bytes, stayed = beside.run().memory.kept - here, moved.run().memory.kept - here
         assert away.offloader is not None
         assert moved.offloader is not None
         left = moved.offloader.stats.bytes - away.offloader.stats.bytes
-        added = after.kept_bytes - before.kept_bytes
+        added = after.memory.kept - before.memory.kept
         of_one_block = max(moved.surgery.policies[0].bytes.values())
         totals = {
             Check.BYTES: (added, summary),

@@ -157,9 +157,9 @@ def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[
     reference = records[NONE]
     return {
         way: Cost(
-            record.kept_bytes,
-            record.forward_flops,
-            record.backward_flops,
+            record.memory.kept,
+            record.flops.forward,
+            record.flops.backward,
             () if way == NONE else tuple(str(fault) for fault in compare(reference, record).faults),
             record.error is None,
         )

@@ -48,6 +48,7 @@ INNER_ROOMS = {
         {"rules"},
         {"rule"},
     ),
+    "runtime": ({"tools"}, {"blocks"}, {"self_check", "offload"}, {"selective"}, {"checkpoint"}, {"surgery"}),
     "upstream": ({"layout", "options"}, {"plan", "evidence"}, {"run"}),
 }
 """The files and folders of these rooms likewise. No rule imports another."""
@@ -254,6 +255,9 @@ def test_imports_inside_a_room_go_one_way() -> None:
         ("upstream/evidence/a.py", "upstream.run.git.Git"),
         ("upstream/plan/a.py", "upstream.evidence.results.Commit"),
         ("upstream/layout.py", "upstream.options.GroupBy"),
+        ("runtime/blocks/a.py", "runtime.surgery.options.SurgeryOptions"),
+        ("runtime/self_check/a.py", "runtime.offload.offloader.Offloader"),
+        ("runtime/tools/a.py", "runtime.blocks.discovery.Block"),
     ],
 )
 def test_an_import_the_other_way_inside_a_room_is_seen(tmp_path: Path, name: str, module: str) -> None:

@@ -228,12 +228,14 @@ def _run(
     process = os.getpid()
 
     def install() -> None:
+        from ckpt_surgery.guarding.guard import GuardOptions
         from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
 
         if os.getpid() != process:
             return
-        which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        takeover = Takeover(TakeoverOptions(which, **options), _tell)
+        guarding = {"on_fault": "collect", **options}
+        wrapping = {name: guarding.pop(name) for name in ("wrap_options", "operation")}
+        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **wrapping, guard_options=GuardOptions(**guarding)), _tell)
         takeover.install()
         takeovers.append(takeover)
 

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.distributed.agreement import Ranks, ranks_of
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError
-from ckpt_surgery.runtime.tools.tensors import digest
+from ckpt_surgery.measure.ranks import digest
 from ckpt_surgery.text import error_line
 
 BUCKET_BYTES = 25 * 2**20

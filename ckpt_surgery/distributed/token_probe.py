@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.state import BlockState
-from ckpt_surgery.runtime.tools.rng import devices_of, random_state_kept
 from ckpt_surgery.text import error_line
 
 Forward = Callable[[Tensor], Any]

@@ -1,1 +1,1 @@
-"""What watches gradient checkpointing inside the user's own training: `guard`."""
+"""The guard, which watches gradient checkpointing inside the user's own training."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
@@ -25,9 +26,7 @@ class _Finder(MetaPathFinder):
         self._name = name
         self._action = action
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
@@ -36,29 +35,18 @@ class _Finder(MetaPathFinder):
         finally:
             sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._imported)
+            self._follow(spec.loader)
         return spec
 
-    def _imported(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._action()
+    def _follow(self, loader: Any) -> None:
+        """Act once `loader`, which is of this module alone, has run it."""
+        run = loader.exec_module
 
+        def run_and_act(module: ModuleType) -> None:
+            del loader.exec_module  # from here on all is as if this had not been
+            run(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._action()
 
-class _Loader(Loader):
-    """Loads as another loader does, and then acts."""
-
-    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
-        self._loader = loader
-        self._action = action
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        if spec is not None:
-            spec.loader = self._loader  # from here on all is as if this had not been
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._action()
+        loader.exec_module = run_and_act

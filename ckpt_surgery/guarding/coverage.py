@@ -1,66 +1,69 @@
-"""Whether each block was recomputed exactly once in a step, and why not, where the block shows it."""
+"""The recomputes of each block in a step: once each, or why not, where the block shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from torch import nn
 
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
-class Coverage:
-    """Counts the entries of `blocks` in one step of `model`."""
+class Coverage(StepWatch):
+    """Count the entries of `blocks` in one step of `model`."""
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
-        self._model = model
+        super().__init__()
         self._blocks = blocks
         self._expected = {name for name, block in blocks.items() if _is_on(model, name, block)}
         self._evaluating = {name for name, block in blocks.items() if not block.training}
-        self._counter = EntryCounter(model, blocks)
-        self._counter.__enter__()
-        self._removed = False
+        self._hooks = ExitStack()
+        self._counter = self._hooks.enter_context(EntryCounter(model, blocks))
 
-    def start_backward(self) -> None:
-        """Count entries as recomputes from now on."""
-        self._counter.start_backward()
+    def enter(self, phase: WatchedPhase) -> None:
+        """Count entries as recomputes in the backward, and those of a forward aside as none."""
+        if phase is WatchedPhase.BACKWARD:
+            self._counter.start_backward()
+        else:
+            self._counter.set_aside(phase is WatchedPhase.ASIDE)
 
-    def set_aside(self, aside: bool) -> None:
-        """While it is set, a forward runs that is no part of the step."""
-        self._counter.set_aside(aside)
-
-    def remove(self) -> None:
+    def undo(self) -> None:
         """Take the hooks off."""
-        if not self._removed:
-            self._removed = True
-            self._counter.__exit__(None, None, None)
+        self._hooks.close()
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """The entries of each block in forward and backward."""
+        """Return the entries of each block in forward and backward."""
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
     def faults(self) -> list[GuardFault]:
-        """The faults of the step, those of one kind and cause together."""
-        found: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
+        """Return the faults of the step, those of one kind and cause together."""
+        together: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
         for name, (forward, backward) in self.counts().items():
-            block = self._blocks[name]
-            trains = any(p.requires_grad and p.grad is not None for p in block.parameters())
-            if name in self._expected and forward and not backward and trains:
-                cause = self._cause(name, block)
-                if cause is CoverageCause.PLAIN and self._counter.recomputed_inside(name):
-                    continue  # its library checkpoints parts of it
-                found.setdefault((GuardFaultKind.NOT_RECOMPUTED, cause, (forward, 0)), []).append(name)
-            elif backward > forward > 0:
-                found.setdefault(
-                    (GuardFaultKind.RECOMPUTED_AGAIN, CoverageCause.TWICE, (forward, backward)), []
-                ).append(name)
-        return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in found.items()]
+            if backward > forward > 0:
+                fault = GuardFaultKind.RECOMPUTED_AGAIN, CoverageCause.TWICE
+            elif forward and not backward and self._should_recompute(name):
+                fault = GuardFaultKind.NOT_RECOMPUTED, self._cause(name)
+            else:
+                continue
+            together.setdefault((*fault, (forward, backward)), []).append(name)
+        return [GuardFault(kind, tuple(names), cause, counts) for (kind, cause, counts), names in together.items()]
 
-    def _cause(self, name: str, block: nn.Module) -> CoverageCause:
+    def _should_recompute(self, name: str) -> bool:
+        """Tell whether a block is to be recomputed whole: it trains, and its library checkpoints no part of it."""
+        if name not in self._expected:
+            return False
+        trains = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())
+        in_parts = self._cause(name) is CoverageCause.PLAIN and self._counter.recomputed_inside(name)
+        return trains and not in_parts
+
+    def _cause(self, name: str) -> CoverageCause:
+        block = self._blocks[name]
         if name in self._evaluating:
             return CoverageCause.EVALUATION
         if isinstance(vars(block).get("forward"), BlockForward):
@@ -71,7 +74,7 @@ class Coverage:
 
 
 def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
-    """Whether a block is to be checkpointed: by its surgery, or by a switch of its library around it."""
+    """Tell whether a block is to be checkpointed: by its surgery, or by a switch of its library around it."""
     if isinstance(vars(block).get("forward"), BlockForward):
         return vars(block).get(FUNCTION) is not None
     if is_layer(block):
@@ -87,7 +90,7 @@ def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
 
 
 def _is_replaced(block: nn.Module) -> bool:
-    """Whether something else stands where the forward of a checkpointing layer was, on the instance or its class."""
+    """Tell whether the forward of a checkpointing layer was replaced, on the instance or its class."""
     if "forward" in vars(block):
         return True
     base = next(kind for kind in type(block).__mro__ if kind.__name__ == "GradientCheckpointingLayer")

@@ -1,8 +1,7 @@
-"""What a guard can find, as data, and the words for it."""
+"""The faults that a guard can find, as data, and the words for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,19 +9,18 @@ from ckpt_surgery.text import plural, some
 
 
 class GuardFaultKind(StrEnum):
-    """What is wrong with the checkpointing of a run."""
+    """The kinds of fault in the checkpointing of a run."""
 
     NOT_RECOMPUTED = "not recomputed"
     RECOMPUTED_AGAIN = "recomputed several times"
     WRONG_GRADIENTS = "wrong gradients"
-    CUT_GRADIENTS = "gradients cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
     WEIGHTS_APART = "ranks have different weights"
 
 
 class CoverageCause(StrEnum):
-    """Why a block is not recomputed, or several times, where that can be seen on it."""
+    """The reasons that a block shows for being recomputed not at all, or several times."""
 
     UNKNOWN = ""
     EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
@@ -40,8 +38,7 @@ class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
-    `ranks` are those that differ from most others. Of gradients that are cut off, the first subject hands on tensors
-    without a graph to the block `used_by`.
+    `ranks` are those that differ from most others.
     """
 
     kind: GuardFaultKind
@@ -51,83 +48,55 @@ class GuardFault:
     error: float = 0.0
     steps: int = 0
     ranks: tuple[int, ...] = ()
-    used_by: str = ""
 
     @property
     def rule(self) -> str:
         """The code of the rule that finds the same in source; empty where none does."""
-        return _RULES.get(self.kind) or _RULES_OF_CAUSES.get(self.cause, "")
+        return _RULES.get(self.kind) or _RULES.get(self.cause, "")
 
     def __str__(self) -> str:
-        because = f"; {self.cause}" if self.cause else ""
-        return f"{_SAID[self.kind](self)}{because}"
-
-
-def _not_recomputed(fault: GuardFault) -> str:
-    return f"{_blocks(fault.subjects)} ran in the forward, and no recompute followed: what it made was kept"
-
-
-def _again(fault: GuardFault) -> str:
-    forward, recomputed = fault.counts
-    times = f"{plural(recomputed, 'time')} for {plural(forward, 'forward')}"
-    return f"{_blocks(fault.subjects)} was recomputed {times}: each is paid for"
-
-
-def _wrong(fault: GuardFault) -> str:
-    return (
-        f"{_blocks(fault.subjects[:1])} got other gradients than it has without checkpointing: "
-        f"{some(fault.subjects[1:])}, off by up to {fault.error:.2g} of the largest entry"
-    )
-
-
-def _cut(fault: GuardFault) -> str:
-    block, *parameters = fault.subjects
-    of = f" of {some(parameters)}, and of what lies before it," if parameters else " of what lies before it"
-    return (
-        f"block {block} hands on tensors that have lost their gradient in reentrant mode, and {fault.used_by} uses "
-        f"them: gradients{of} are wrong; use use_reentrant=False, or call wrap_blocks"
-    )
-
-
-def _untrained(fault: GuardFault) -> str:
-    return (
-        f"{plural(len(fault.subjects), 'parameter')} got no gradient in {plural(fault.steps, 'step')}: "
-        f"{some(fault.subjects)}; freeze what is not to train, or look for where the graph is cut"
-    )
-
-
-def _gradients_apart(fault: GuardFault) -> str:
-    return (
-        f"{_ranks(fault)} stepped on other gradients than the other ranks: {some(fault.subjects)}; compute the loss "
-        "through DistributedDataParallel, not through its module, or call sync_gradients before the step"
-    )
-
-
-def _weights_apart(fault: GuardFault) -> str:
-    return (
-        f"{_ranks(fault)} trained to other weights than the other ranks: {some(fault.subjects)}; in some step its "
-        "gradients were not averaged, or it stepped more or less often"
-    )
-
-
-def _ranks(fault: GuardFault) -> str:
-    names = ", ".join(map(str, fault.ranks))
-    return f"rank {names}" if len(fault.ranks) == 1 else f"each of ranks {names}"
-
-
-def _blocks(names: Sequence[str]) -> str:
-    return f"block {names[0]}" if len(names) == 1 else f"each of {plural(len(names), 'block')} ({some(names)})"
+        first, *others = self.subjects
+        one, ranks = not others, ", ".join(map(str, self.ranks))
+        said = _SAID[self.kind].format(
+            block=f"block {first}"
+            if one
+            else f"each of {plural(len(self.subjects), 'block')} ({some(self.subjects)})",
+            first=first,
+            gradients=some(others),
+            parameters=some(self.subjects),
+            many=plural(len(self.subjects), "parameter"),
+            forwards=plural(self.counts[0], "forward"),
+            recomputes=plural(self.counts[1], "time"),
+            error=self.error,
+            steps=plural(self.steps, "step"),
+            rank=f"rank {ranks}" if len(self.ranks) == 1 else f"each of ranks {ranks}",
+        )
+        return f"{said}; {self.cause}" if self.cause else said
 
 
 _SAID = {
-    GuardFaultKind.NOT_RECOMPUTED: _not_recomputed,
-    GuardFaultKind.RECOMPUTED_AGAIN: _again,
-    GuardFaultKind.WRONG_GRADIENTS: _wrong,
-    GuardFaultKind.CUT_GRADIENTS: _cut,
-    GuardFaultKind.UNTRAINED: _untrained,
-    GuardFaultKind.GRADIENTS_APART: _gradients_apart,
-    GuardFaultKind.WEIGHTS_APART: _weights_apart,
+    GuardFaultKind.NOT_RECOMPUTED: "{block} ran in the forward, and no recompute followed: what it made was kept",
+    GuardFaultKind.RECOMPUTED_AGAIN: "{block} was recomputed {recomputes} for {forwards}: each is paid for",
+    GuardFaultKind.WRONG_GRADIENTS: (
+        "block {first} got other gradients than it has without checkpointing: {gradients}, off by up to {error:.2g} "
+        "of the largest entry"
+    ),
+    GuardFaultKind.UNTRAINED: (
+        "{many} got no gradient in {steps}: {parameters}; freeze what is not to train, or look for where the graph is "
+        "cut"
+    ),
+    GuardFaultKind.GRADIENTS_APART: (
+        "{rank} stepped on other gradients than the other ranks: {parameters}; compute the loss through "
+        "DistributedDataParallel, not through its module, or call sync_gradients before the step"
+    ),
+    GuardFaultKind.WEIGHTS_APART: (
+        "{rank} trained to other weights than the other ranks: {parameters}; in some step its gradients were not "
+        "averaged, or it stepped more or less often"
+    ),
 }
-
-_RULES = {GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106", GuardFaultKind.GRADIENTS_APART: "CKPT101"}
-_RULES_OF_CAUSES = {CoverageCause.PLAIN: "CKPT001", CoverageCause.REPLACED: "CKPT013"}
+_RULES: dict[StrEnum, str] = {
+    GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106",
+    GuardFaultKind.GRADIENTS_APART: "CKPT101",
+    CoverageCause.PLAIN: "CKPT001",
+    CoverageCause.REPLACED: "CKPT013",
+}

@@ -1,145 +1,87 @@
-"""Tensors that a block hands on: those that it leaves for others in containers among its arguments, as in a shared
-dictionary, and those that have lost their graph on the way."""
+"""Tensors that a block leaves for others in containers among its arguments, as in a shared dictionary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
-from weakref import ref
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
-from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.runtime.tools.containers import Place, is_differentiable, items, placed_tensors, tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.containers import Keys, items, keyed_tensors
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def contained(arguments: Arguments) -> dict[Place, Tensor]:
-    """The tensors in containers among the arguments of a call, by their places; not those that are arguments."""
-    return {path: tensor for path, tensor in placed_tensors(arguments) if len(path) > _DIRECT}
-
-
-class HandedOnTensors:
-    """What one call of a block puts into containers among its `arguments`. Made before the call; `note` follows it.
-
-    `gradients` are those that reach what was handed on with a graph, and `without_graph` the places of what was handed
-    on without one. `nodes` are those of the former. With `untold`, gradients may reach the block through
-    something that could not be watched.
-    """
-
-    def __init__(self, arguments: Arguments) -> None:
-        self.gradients: dict[Place, Tensor] = {}
-        self.without_graph: set[Place] = set()
-        self.nodes: list[Node] = []
-        self.untold = False
-        self._before = contained(arguments)
-
-    def note(self, arguments: Arguments, *, watch: bool) -> None:
-        """Note what is there now; to `watch` it, put views in the places of what has a graph.
-
-        The gradient of a view is none that the block itself adds to.
-        """
-        before, self._before = self._before, {}
-        new = {path: tensor for path, tensor in contained(arguments).items() if tensor is not before.get(path)}
-        self.without_graph = {path for path, tensor in new.items() if not tensor.requires_grad}
-        views = {path: tensor.view_as(tensor) for path, tensor in new.items() if tensor.requires_grad and watch}
-        if views:
-            put(arguments, (), views)
-            self.nodes = [get_gradient_edge(view).node for view in views.values()]
-        now = contained(arguments)
-        for path in new.keys() - self.without_graph:
-            if path in views and now.get(path) is views[path]:
-                views[path].register_hook(partial(self._reached, path))  # type: ignore[no-untyped-call]
-            else:
-                self.untold = True
-
-    def reached_in(self, left: Mapping[Place, Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """What another call has `left` where gradients have reached the first one, each with the gradient.
-
-        Where that has left nothing with a graph, what reaches the block is untold.
-        """
-        self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
-        return [(left[path], self.gradients[path]) for path in self.gradients if path in left]
-
-    def cut_in(self, left: Mapping[Place, Tensor]) -> list[Tensor]:
-        """What another call has `left` with a graph where the first one left it without."""
-        return [left[path] for path in self.without_graph if path in left and left[path].requires_grad]
-
-    def _reached(self, path: Place, gradient: Tensor | None) -> None:
-        if gradient is not None:
-            self.gradients.setdefault(path, gradient.detach())
-
-
-class CutTensors:
-    """In one step, the tensors without a graph that `blocks` hand on, in containers or among what they return.
-
-    While `running` says so, a forward is part of the step.
-    """
-
-    def __init__(self, blocks: Mapping[str, nn.Module], running: Callable[[], bool]) -> None:
-        self._running = running
-        self._tensors: dict[int, tuple[str, ref[Tensor]]] = {}
-        self._before: dict[str, dict[Place, Tensor]] = {}
-        self.handles: list[RemovableHandle] = []
-        for name, block in blocks.items():
-            self.handles += [
-                block.register_forward_pre_hook(ModelHook(partial(self._enter, name)), with_kwargs=True),
-                block.register_forward_hook(ModelHook(partial(self._leave, name)), prepend=True, with_kwargs=True),
-            ]
-
-    def __bool__(self) -> bool:
-        return bool(self._tensors)
-
-    def maker(self, tensor: Tensor) -> str | None:
-        """The block that handed on this very tensor without a graph."""
-        name, noted = self._tensors.get(id(tensor), (None, None))
-        return name if noted is not None and noted() is tensor else None
-
-    def _enter(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._running():
-            self._before[name] = contained((args, kwargs))
-
-    def _leave(self, name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        before = self._before.pop(name, None)
-        if before is None:
-            return
-        left = [tensor for path, tensor in contained((args, kwargs)).items() if tensor is not before.get(path)]
-        for tensor in (*left, *tensors(output)):
-            if not tensor.requires_grad and is_differentiable(tensor):
-                self._tensors[id(tensor)] = name, ref(tensor)
-
 
 _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
 
 
-def put(value: Any, path: Place, new: Mapping[Place, Tensor]) -> Any:
-    """The value with the tensors of `new` in their places: a container that can be written into is, others are made.
+class HandedOnTensors:
+    """Watch what one call of a block puts into containers among its `arguments`, with a graph.
 
-    Where neither can be done, those in it are left as they are.
+    Made before the call; `note` follows it. `gradients` are those that reach what was handed on, and `nodes` where its
+    graph begins. With `untold`, gradients may reach the block through something that could not be watched.
     """
-    if isinstance(value, Tensor):
-        return new.get(path, value)
-    changed = {}
-    for place, item in items(value):
-        if any(other[: len(path) + 1] == (*path, place) for other in new):
-            replaced = put(item, (*path, place), new)
-            if replaced is not item:
-                changed[place] = replaced
-    if not changed:
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.gradients: dict[Keys, Tensor] = {}
+        self.nodes: list[Node] = []
+        self.untold = False
+        self._before = _contained(arguments)
+
+    def note(self, arguments: Arguments, *, watch: bool) -> None:
+        """Note what is there now; to `watch` it, put views in its place.
+
+        The gradient of a view is none that the block itself adds to.
+        """
+        before, self._before = self._before, {}
+        left = {path: tensor for path, tensor in _contained(arguments).items() if tensor.requires_grad}
+        new = {path: tensor for path, tensor in left.items() if tensor is not before.get(path)}
+        views = {path: tensor.view_as(tensor) for path, tensor in new.items()} if watch else {}
+        for path, view in views.items():
+            _replaced(arguments, path, view)
+        now = _contained(arguments) if new else {}
+        self.untold = any(path not in views or now.get(path) is not views[path] for path in new)
+        for path, view in views.items():
+            self.nodes.append(get_gradient_edge(view).node)
+            view.register_hook(partial(note_gradient, self.gradients, path))  # type: ignore[no-untyped-call]
+
+    def reached_in(self, arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
+        """Return what another call has left where gradients have reached the first one, each with the gradient.
+
+        Where that has left nothing with a graph, what reaches the block is untold.
+        """
+        left = _contained(arguments)
+        self.untold |= any(path not in left or not left[path].requires_grad for path in self.gradients)
+        return [(left[path], gradient) for path, gradient in self.gradients.items() if path in left]
+
+
+def note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | None) -> None:
+    """Keep the first gradient that reaches `place`."""
+    if gradient is not None:
+        gradients.setdefault(place, gradient.detach())
+
+
+def _contained(arguments: Arguments) -> dict[Keys, Tensor]:
+    """Return the tensors in containers among the arguments of a call, by their places."""
+    return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}
+
+
+def _replaced(value: Any, path: Keys, new: Tensor) -> Any:
+    """Return `value` with `new` at the end of `path`: written into it where that can be, else a copy of a tuple."""
+    if not path:
+        return new
+    place, *inner = path
+    held: dict[Any, Any] = dict(items(value))
+    before, held[place] = held[place], _replaced(held[place], tuple(inner), new)
+    if held[place] is before:
         return value
     if isinstance(value, tuple):
-        members = [changed.get(place, item) for place, item in enumerate(value)]
-        return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
+        return type(value)(*held.values()) if hasattr(value, "_fields") else type(value)(held.values())
     if isinstance(value, (list, MutableMapping)):
-        for place, item in changed.items():
-            value[place] = item
+        value[place] = held[place]
     elif is_dataclass(value):
-        for place, item in changed.items():
-            object.__setattr__(value, place, item)
+        object.__setattr__(value, place, held[place])
     return value

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.guarding.guard import OnFault
+from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
 
@@ -32,10 +33,10 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     Args:
         wrap: call `wrap_blocks` on the models, and undo that at the end. With None that is done where their library's
             checkpointing is switched on, with its options.
-        every: as in `guard`.
-        prove: as in `guard`.
-        on_fault: as in `guard`.
-        patience: as in `guard`.
+        every, prove, on_fault, patience: as in `guard`.
+
+    Raises:
+        OptionError: a value is none of those that `guard` takes.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         patience: int = 20,
     ) -> None:
         super().__init__()
-        which = Wrap.ASKED if wrap is None else Wrap.ALWAYS if wrap else Wrap.NEVER
-        self._options = TakeoverOptions(which, every=every, prove=prove, on_fault=on_fault, patience=patience)
+        guard_options = GuardOptions(every, prove, on_fault, patience)
+        self._options = TakeoverOptions(Wrap.of(wrap), guard_options=guard_options)
         self._takeover: Takeover | None = None
         self.reports: Sequence[GuardReport] = ()
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
         """Look for the models in the first step."""
-        self._takeover = Takeover(self._options, _warn)
+        self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
         self._takeover.install_on(pl_module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
-        """The models are known after a step."""
+        """Look no more: the models are known after a step."""
         if self._takeover is not None:
             self._takeover.look_no_more()
 
@@ -75,9 +76,5 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
                 print(report, file=sys.stderr)
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
-        """The same after an error, or an interrupt."""
+        """Do the same after an error, or an interrupt."""
         self.on_train_end(trainer, pl_module)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, SurgeryWarning, stacklevel=2)

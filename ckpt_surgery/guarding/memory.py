@@ -11,81 +11,58 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor, nn
 
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
-    """What the forward of a block left: `kept` in all, of which `returned` are its results, which have to stay."""
+    """The bytes that the forward of a block left: all that is `kept`, of which `returned` are its results."""
 
     kept: int
     returned: int
 
 
-class BlockMemory:
-    """Reads the counter around each call of `blocks` in the forward of one step."""
+class BlockMemory(StepWatch):
+    """Read the counter around each call of `blocks` in the forward of one step. `kept` has those that ran."""
 
     def __init__(self, blocks: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.kept: dict[str, KeptBytes] = {}
         self._before: dict[str, int] = {}
-        self._seen: dict[str, KeptBytes] = {}
-        self._in_backward = False
-        self._handles: list[RemovableHandle] = []
         for name, block in blocks.items():
-            device = _device_of(block)
+            device = next((parameter.device for parameter in block.parameters()), torch.device("cpu"))
             if allocated(device) is not None:
                 self._handles += [
-                    block.register_forward_pre_hook(ModelHook(partial(self._enter, name, device))),
+                    block.register_forward_pre_hook(ModelHook(partial(self._enter_block, name, device))),
                     block.register_forward_hook(ModelHook(partial(self._leave, name, device))),
                 ]
 
-    def start_backward(self) -> None:
-        """Read no more."""
-        self._in_backward = True
-
-    def end(self) -> dict[str, KeptBytes]:
-        """What was read, of blocks that ran."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        return self._seen
-
-    def _enter(self, name: str, device: torch.device, *_: Any) -> None:
-        if not self._in_backward:
+    def _enter_block(self, name: str, device: torch.device, *_: Any) -> None:
+        if self.phase is not WatchedPhase.BACKWARD:
             self._before[name] = allocated(device) or 0
 
     def _leave(self, name: str, device: torch.device, block: nn.Module, given: Any, output: Any) -> None:
         before = self._before.pop(name, None)
-        if before is None or self._in_backward:
+        if before is None or self.phase is WatchedPhase.BACKWARD:
             return
-        results: dict[int, int] = {}
-        known = {tensor.untyped_storage()._cdata for tensor in tensors(given)}
-        for tensor in tensors(output):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in known:
-                results[storage._cdata] = storage.nbytes()
-        self._seen[name] = KeptBytes((allocated(device) or 0) - before, sum(results.values()))
+        storages, known = (
+            {s._cdata: s for s in map(Tensor.untyped_storage, tensors(each))} for each in (output, given)
+        )
+        returned = sum(storage.nbytes() for place, storage in storages.items() if place not in known)
+        self.kept[name] = KeptBytes((allocated(device) or 0) - before, returned)
 
 
-def allocated(device: torch.device) -> int | None:
-    """The bytes that are allocated on a device; None where nobody counts them."""
-    count = getattr(torch.get_device_module(device), "memory_allocated", None)
-    return int(count(device)) if count is not None and device.type != "cpu" else None
+def allocated(device: torch.device, what: str = "memory_allocated") -> int | None:
+    """Return the bytes that are allocated on a device, or another count of torch's; None where nobody counts them."""
+    count = None if device.type in ("cpu", "meta") else getattr(torch.get_device_module(device), what, None)
+    return None if count is None else int(count(device))
 
 
 def peaks(model: nn.Module) -> dict[str, int]:
-    """The most bytes that were allocated on each device of a model, since the process began or the count was reset."""
-    found: dict[str, int] = {}
-    for device in {parameter.device for parameter in model.parameters()}:
-        count = getattr(torch.get_device_module(device), "max_memory_allocated", None)
-        if count is not None and device.type not in ("cpu", "meta"):
-            found[str(device)] = int(count(device))
-    return found
-
-
-def _device_of(block: nn.Module) -> torch.device:
-    parameter = next(block.parameters(), None)
-    return torch.device("cpu") if parameter is None or parameter.is_meta else parameter.device
+    """Return the peak of allocated bytes by device of a model, since the process began or the count was reset."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return {str(device): peak for device in devices if (peak := allocated(device, "max_memory_allocated")) is not None}

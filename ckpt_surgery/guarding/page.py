@@ -1,4 +1,4 @@
-"""What guards saw, as one HTML page that needs no network, in the style of the pages of `verify`."""
+"""The reports of guards as one HTML page that needs no network, in the style of the pages of `verify`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded, rule_tag
 from ckpt_surgery.text import plural
 
-Model = tuple[str, Sequence[str], GuardReport | None]
+GuardedModel = tuple[str, Sequence[str], GuardReport | None]
 """The name of a model, what could not be done with it, and what its guard saw."""
 
 
-def guard_page(models: Sequence[Model]) -> str:
+def guard_page(models: Sequence[GuardedModel]) -> str:
     """The page as text, the same for the same reports."""
     faults = sum(len(report.faults) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"
@@ -32,12 +32,10 @@ def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> li
     if report.faults:
         items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.faults)
         parts.append(f'<ul class="faults">{items}</ul>')
-    parts.append(_table("blocks", HEADINGS, [stack.cells() for stack in report.stacks()]))
+    parts.append(_table("blocks", HEADINGS, report.rows()))
     parts += [f"<p>{coded(note)}</p>" for note in report.notes()]
-    rows = [
-        (row.name, row.proof.status.value, " + ".join(map(str, row.counts or ())), str(row.proof.compared or ""))
-        for row in report.blocks
-    ]
+    proofs = [(row.proof, " + ".join(map(str, row.counts or ()))) for row in report.blocks]
+    rows = [(proof.name, proof.status.value, runs, str(proof.compared or "")) for proof, runs in proofs]
     table = _table("blocks", ("block", "gradients", "runs + recomputes", "gradients compared"), rows)
     return [*parts, f"<details><summary>each block</summary>{table}</details></section>"]
 

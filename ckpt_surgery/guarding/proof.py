@@ -1,47 +1,49 @@
 """The gradients of one block in a step, held against those of the block alone without checkpointing.
 
-The block's inputs and the gradient that reaches its outputs are kept for one step. After the backward it is run once
-more on them, plainly, which takes the memory of one block and never that of the model. Where it ran several times, its
-calls are run one after the other, and what they give to its parameters is added up.
+The block's inputs and the gradient that reaches its outputs are kept for one step, after which it is run once more on
+them, call by call: that takes the memory of one call of one block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.asked_for import not_asked_for
-from ckpt_surgery.guarding.handed_on import CutTensors
-from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall, add_gradient
-from ckpt_surgery.guarding.zero3 import whole_weights
+from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
+from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 
+_USER = "ckpt_surgery"
+"""The name under which DeepSpeed knows who uses a parameter."""
+
 
 class ProofStatus(StrEnum):
-    """How the proof of a block ended."""
+    """The ways in which the proof of a block ends."""
 
     PROVED = "proved"
     WRONG = "wrong"
     NOT_YET = "not yet"
     SEVERAL_CALLS = "runs several times in a step"
+    EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
     NOT_CALLED = "did not run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
-    HANDS_ON_CUT = "hands on tensors that have lost their gradient"
+    REENTRANT = "checkpointed in reentrant mode by its library"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
@@ -50,14 +52,11 @@ class ProofStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GradientProof:
-    """What is known of one block's gradients.
+    """The proof of one block's gradients.
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run.
-
-    `cut` are the parameters whose gradient also flows through tensors that the block hands on without a graph, and
-    `uses_cut_of` the other blocks of which it uses such tensors.
     """
 
     name: str
@@ -67,193 +66,201 @@ class GradientProof:
     alone_bytes: int = 0
     given_bytes: int = 0
     detail: str = ""
-    cut: Sequence[str] = ()
-    uses_cut_of: Sequence[str] = ()
-
-    @property
-    def judged(self) -> bool:
-        """Whether its gradients could be held against those of the block alone."""
-        return self.status in (ProofStatus.PROVED, ProofStatus.WRONG)
 
 
-class BlockWitness:
-    """Watches one block for one step. `end` after the backward gives the proof.
+class BlockWitness(StepWatch):
+    """Watch one block for one step. `end` after the backward gives the proof.
 
-    `parameters` are those of the block, by name, that nothing else in the model uses: the gradient of a shared one is
-    not the block's alone. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block
-    runs: its gradient is this rank's own, before it is averaged. `cutting` are other blocks, which hand on tensors
-    that have lost their graph: the proof says whether this block uses those.
+    Parameters that something else in the model uses, too, are left out. In place of a sharded one, the whole one is
+    watched that FSDP2 gathers before the block runs: its gradient is this rank's own, before it is averaged.
     """
 
-    def __init__(
-        self,
-        name: str,
-        block: nn.Module,
-        parameters: Mapping[str, nn.Parameter],
-        cutting: Mapping[str, nn.Module] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
+        super().__init__()
         self._name = name
         self._block = block
-        wanted = {name: p for name, p in parameters.items() if p.requires_grad and p.is_leaf}
-        self._sharded = {name for name, p in wanted.items() if isinstance(p, DTensor)}
-        self._parameters = {name: p for name, p in wanted.items() if name not in self._sharded}
-        self._versions = {name: version(p) for name, p in self._parameters.items()}
+        holders = Counter(id(p) for module in model.modules() for p in set(module.parameters(recurse=False)))
+        wanted = {
+            path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and p.requires_grad and p.is_leaf
+        }
+        self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
+        self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
+        self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
-        self._in_backward = False
-        self._aside = False
         self._gradients: dict[str, Tensor] = {}
-        self._handles: list[RemovableHandle] = [
+        self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
         ]
-        self._cut = CutTensors(cutting, lambda: not (self._aside or self._in_backward))
-        self._handles += self._cut.handles
         self._hook_parameters(self._parameters)
+
+    def release(self) -> None:
+        """Let go of what was seen."""
+        for call in self._calls:
+            call.release()
+        self._calls.clear()
+
+    def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
+        """Run the block alone, and hold its gradients against those of the step, unless it is `unprovable` for others.
+
+        To be called after `undo`.
+        """
+        try:
+            status = self._unprovable() if unprovable is None else unprovable
+            return GradientProof(self._name, status) if status is not None else self._proof()
+        finally:
+            self.release()
+
+    def _proof(self) -> GradientProof:
+        calls = [call for call in self._calls if call.reached]
+        try:
+            with _whole_weights(self._block):
+                # the order in which a backward adds up what they give to parameters
+                alone = [call.run_alone(self._parameters) for call in reversed(calls)]
+        except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
+            return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
+        status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
+        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
+        return GradientProof(self._name, status, errors, compared, kept, given)
+
+    def _judged(
+        self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
+    ) -> tuple[ProofStatus, dict[str, float], int]:
+        """Hold gradients of the step against those expected: status, errors by name, and the number compared."""
+        errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
+        if None in errors.values():  # half precision overflows inside a block, too
+            return ProofStatus.NOT_FINITE, {}, 0
+        missing = [name for name, gradient in expected.items() if name not in of_step and bool(gradient.any())]
+        passed_by = self._passed_by(missing, calls)
+        lost = {name: 1.0 for name in missing if name not in passed_by}
+        wrong = {name: error for name, error in errors.items() if error} | lost
+        status = _status(calls, wrong=bool(wrong), passed_by=bool(passed_by))
+        return status, wrong if status is ProofStatus.WRONG else {}, len(errors) + len(lost)
+
+    def _unprovable(self) -> ProofStatus | None:
+        """Return why the block need not be run alone; None where it is to be."""
+        calls = self._calls
+        if not calls:
+            return ProofStatus.NOT_CALLED
+        if len(calls) > 1 and not all(call.graph.begun for call in calls):
+            return ProofStatus.SEVERAL_CALLS
+        reached = [gradient for call in calls for gradient in call.reached]
+        if not reached:
+            return ProofStatus.NOT_REACHED
+        if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
+            return ProofStatus.WEIGHTS_CHANGED
+        return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
+
+    def _by_name(
+        self, calls: Sequence[WitnessedCall], alone: Sequence[CallAlone]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the gradients of the block alone and those of the step; `alone` begins with the last call.
+
+        Of a call that hides gradients those of its arguments are left out: what it adds to them cannot be seen.
+        """
+        expected: dict[str, Tensor] = {}
+        for each in alone:
+            for name, gradient in each.parameters.items():
+                expected[name] = expected[name] + gradient if name in expected else gradient
+        of_step = dict(self._gradients)
+        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
+            expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
+        for (suffix, call), each in zip(_numbered(calls), reversed(alone), strict=True):
+            if not call.hides_gradients:
+                expected |= {name + suffix: gradient for name, gradient in each.arguments.items()}
+                of_step |= {name + suffix: gradient for name, gradient in call.graph.gradients.items()}
+        return expected, of_step
+
+    def _passed_by(self, missing: Sequence[str], calls: Sequence[WitnessedCall]) -> set[str]:
+        """Return which of the missing gradients this backward was not asked for."""
+        if not missing:
+            return set()
+        nodes = {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in missing}
+        for suffix, call in _numbered(calls):
+            nodes |= {name + suffix: node for name, node in call.graph.nodes.items() if name + suffix in missing}
+        return not_asked_for(nodes, [node for call in calls for node in call.graph.made])
 
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
             add = ModelHook(partial(add_gradient, self._gradients, name))
             self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
-    def start_backward(self) -> None:
-        """Calls of the block are recomputes from now on."""
-        self._in_backward = True
-
-    def set_aside(self, aside: bool) -> None:
-        """While it is set, calls of the block are no part of the step."""
-        self._aside = aside
-
-    def remove(self) -> None:
-        """Take all hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-    def give_up(self) -> None:
-        """Take all hooks off, and let go of what was seen."""
-        self.remove()
-        calls, self._calls = self._calls, []
-        for call in calls:
-            call.release()
-
-    def leave_out(self) -> GradientProof:
-        """The proof where nothing can be said of the step: the model ran a second time in the backward."""
-        self.give_up()
-        return GradientProof(self._name, ProofStatus.SEVERAL_CALLS)
-
-    def end(self) -> GradientProof:
-        """Run the block alone, and hold its gradients against those of the step."""
-        self.remove()
-        calls, self._calls = self._calls, []
-        try:
-            return self._proof(calls)
-        finally:
-            for call in calls:
-                call.release()
-
-    def _proof(self, calls: list[WitnessedCall]) -> GradientProof:
-        proof = partial(GradientProof, self._name)
-        if not calls:
-            return proof(ProofStatus.NOT_CALLED)
-        if len(calls) > 1 and not all(call.hooked for call in calls):
-            return proof(ProofStatus.SEVERAL_CALLS)
-        reached = [gradient for call in calls for gradient in call.reached]
-        if not reached:
-            return proof(ProofStatus.NOT_REACHED)
-        if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
-            return proof(ProofStatus.WEIGHTS_CHANGED)
-        if not all(map(_is_finite, reached)):
-            return proof(ProofStatus.NOT_FINITE)
-        calls = [call for call in calls if call.reached]
-        alone: list[CallAlone] = []
-        gradients: dict[str, Tensor] = {}
-        try:
-            with whole_weights(self._block):
-                for call in reversed(calls):  # the order in which a backward adds up what they give to parameters
-                    alone.append(call.run_alone(self._parameters, self._cut))
-                    for name, gradient in alone[-1].parameters.items():
-                        gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
-            return proof(ProofStatus.FAILED, detail=error_line(error))
-        alone.reverse()
-        of_step = dict(self._gradients)
-        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
-            gradients, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (gradients, of_step))
-        nodes: dict[str, Node] = {}
-        for number, (call, each) in enumerate(zip(calls, alone, strict=True), 1):
-            of_call = f" in call {number}" if len(calls) > 1 else ""
-            gradients |= {name + of_call: gradient for name, gradient in each.arguments.items()}
-            of_step |= {name + of_call: gradient for name, gradient in call.gradients.items()}
-            nodes |= {name + of_call: node for name, node in call.nodes.items()}
-        both = [name for name in gradients if name in of_step]
-        finite = {name: (_is_finite(gradients[name]), _is_finite(of_step[name])) for name in both}
-        if (False, False) in finite.values():  # half precision overflows inside a block, too
-            return proof(ProofStatus.NOT_FINITE)
-        errors = {name: relative_error(gradients[name], of_step[name]) if all(finite[name]) else 1.0 for name in both}
-        wrong = {name: error for name, error in errors.items() if error}
-        lost = {name: 1.0 for name in gradients if name not in of_step and bool(gradients[name].any())}
-        nodes |= {name: get_gradient_edge(p).node for name, p in self._parameters.items() if name in lost}
-        nodes = {name: node for name, node in nodes.items() if name in lost}
-        made = [node for call in calls for node in call.made]
-        passed_by = not_asked_for(nodes, made) if lost else set()
-        lost = {name: error for name, error in lost.items() if name not in passed_by}
-        if passed_by and not (wrong or lost):
-            return proof(ProofStatus.NOT_ASKED_FOR)
-        if (wrong or lost) and any(call.handed_on.untold for call in calls):  # what reaches it there is unknown
-            return proof(ProofStatus.HANDS_ON)
-        right = ProofStatus.HANDS_ON_CUT if any(each.hands_on_cut for each in alone) else ProofStatus.PROVED
-        status = ProofStatus.WRONG if wrong or lost else right
-        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
-        cut, uses = (tuple(dict.fromkeys(n for each in alone for n in of(each))) for of in (_cut_of, _uses_of))
-        return proof(status, {**wrong, **lost}, len(both) + len(lost), kept, given, cut=cut, uses_cut_of=uses)
-
-    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._aside:
-            return None
-        if not self._in_backward:
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.phase is WatchedPhase.ASIDE:
+            return
+        if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
-        if (call := self._running()) is not None and not call.hooked and torch.is_grad_enabled():
-            return args, call.hook(args, kwargs)
-        return None
+        if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
+            call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
-        """The call that runs. Of several, nothing says which one is recomputed."""
-        if self._in_backward and len(self._calls) > 1:
+        """Return the call that runs. Of several, nothing says which one is recomputed."""
+        if self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1:
             return None
         return self._calls[-1] if self._calls else None
 
     def _take_gathered(self) -> None:
         """Watch the whole parameters that FSDP2 has gathered for this call: it uses the same ones in the recompute."""
-        gathered = {
-            name: parameter
-            for name, parameter in (self._block.named_parameters() if self._sharded else ())
-            if name in self._sharded and not isinstance(parameter, DTensor)
-        }
+        named = self._block.named_parameters() if self._sharded else ()
+        gathered = {name: p for name, p in named if name in self._sharded and not isinstance(p, DTensor)}
         self._hook_parameters(gathered)
         self._parameters |= gathered
 
     def _leave(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """What to hand on in place of what the block returns.
+        """Return what to hand on in place of what the block returns.
 
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self._aside or call is None:
+        if self.phase is WatchedPhase.ASIDE or call is None:
             return None
-        handed_on, handles = call.leave(args, kwargs, output, in_backward=self._in_backward)
-        self._handles += handles
-        return handed_on
+        return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
 
 
-def _cut_of(alone: CallAlone) -> Sequence[str]:
-    return alone.cut
+def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:
+    """Iterate over calls, each with what names get that belong to it: nothing where there is one alone."""
+    for number, call in enumerate(calls, 1):
+        yield f" in call {number}" if len(calls) > 1 else "", call
 
 
-def _uses_of(alone: CallAlone) -> Sequence[str]:
-    return alone.uses_cut_of
+def _error(expected: Tensor, of_step: Tensor) -> float | None:
+    """Return the relative error of a gradient; None where it is inf or nan in the block alone, too."""
+    finite = _is_finite(expected), _is_finite(of_step)
+    if not any(finite):
+        return None
+    return relative_error(expected, of_step) if all(finite) else 1.0
+
+
+def _status(calls: Iterable[WitnessedCall], *, wrong: bool, passed_by: bool) -> ProofStatus:
+    """Return how a proof ends: with wrong gradients, or those that the backward has `passed_by`, or neither."""
+    if wrong:  # where gradients have reached it in ways that are not known, they may be right
+        return ProofStatus.HANDS_ON if any(call.handed_on.untold for call in calls) else ProofStatus.WRONG
+    if passed_by:
+        return ProofStatus.NOT_ASKED_FOR
+    return ProofStatus.REENTRANT if any(call.hides_gradients for call in calls) else ProofStatus.PROVED
 
 
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
+
+
+@contextmanager
+def _whole_weights(block: nn.Module) -> Iterator[None]:
+    """Inside, the parameters of a block that ZeRO-3 parts among ranks are whole. Every rank has to come here.
+
+    DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
+    used, so that a backward finds them whole too.
+    """
+    parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
+    if not parted:
+        yield
+        return
+    from deepspeed import zero
+
+    with zero.GatheredParameters(parted), ExitStack() as stack:
+        for users in [parameter.ds_active_sub_modules for parameter in parted]:
+            users.add(_USER)
+            stack.callback(users.discard, _USER)
+        yield

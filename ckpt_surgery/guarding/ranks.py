@@ -1,8 +1,7 @@
-"""Whether the ranks of a DistributedDataParallel step on the same gradients.
+"""The gradients on which the ranks of a DistributedDataParallel step, held against each other.
 
 Each rank lays a few sums over sampled gradients into the store at which the ranks have met, and looks for those of the
-others in later steps. Nothing waits for another rank, and no collective joins those of the training: ranks that check
-in other steps, or not at all, are not compared, and nobody hangs.
+others in later steps. Nothing waits for another rank: ranks that check in other steps, or not at all, go uncompared.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import gc
 import json
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -31,10 +29,12 @@ _MOST_POLLS = 20
 
 Sums = Mapping[str, tuple[int, int | None]]
 """The sums over the bits of a parameter and of its gradient, by name; None where it has no gradient."""
+_MADE: Counter[str] = Counter()
+"""The number of comparisons made for a model: by that number the ranks find those of the same guard."""
 
 
 class RankGradients:
-    """Compares sampled gradients of one model over the ranks of its wrapper. `compared` counts the comparisons.
+    """Compare sampled gradients of one model over the ranks of its wrapper. `compared` counts the comparisons.
 
     Gradients are taken when the optimizer steps: whoever averages them, and however many forwards they are
     accumulated over, they have to be the same then.
@@ -51,7 +51,6 @@ class RankGradients:
         self._parameters = {
             name: p for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)
         }
-        self._ids = {id(p) for p in self._parameters.values()}
         self._aligned = False
         self._armed: RemovableHandle | None = None
         self._number = 0
@@ -60,7 +59,7 @@ class RankGradients:
 
     @classmethod
     def of(cls, model: nn.Module, wrapper: DistributedDataParallel | None) -> RankGradients | None:
-        """The comparison for a model in `wrapper`, or in whichever it is found in; None where there is none."""
+        """Return the comparison for a model in `wrapper`, or in whichever it is found in; None where there is none."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
             return None
         wrapper = wrapper if wrapper is not None else _wrapper_of(model)
@@ -81,25 +80,26 @@ class RankGradients:
             self._armed = None
 
     def collect(self) -> list[GuardFault]:
-        """The faults in what all ranks have laid down by now."""
+        """Return the faults in what all ranks have laid down by now."""
         faults: list[GuardFault] = []
         for number in list(self._pending):
             self._pending[number] += 1
+            keys = [f"{number}/{rank}" for rank in self._ranks]
             try:
-                there = self._store.check([f"{number}/{rank}" for rank in self._ranks])
-                gathered = [json.loads(self._store.get(f"{number}/{r}")) for r in self._ranks] if there else []
+                gathered = [json.loads(self._store.get(key)) for key in keys] if self._store.check(keys) else []
             except RuntimeError:  # the process that keeps the store is gone
                 self._pending.clear()
                 break
             if gathered:
                 self.compared += 1
-                faults += self._judged([{name: (w, g) for name, (w, g) in sums.items()} for sums in gathered])
+                faults += self._judged(gathered)
             if gathered or self._pending[number] >= _MOST_POLLS:
                 del self._pending[number]
         return faults
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if not any(id(p) in self._ids for group in optimizer.param_groups for p in group["params"]):
+        own = set(map(id, self._parameters.values()))
+        if own.isdisjoint(id(p) for group in optimizer.param_groups for p in group["params"]):
             return
         self.disarm()
         try:
@@ -112,67 +112,39 @@ class RankGradients:
         self._pending[self._number] = 0
 
     def _sums(self) -> Sums:
-        names = list(self._parameters)
-        stride = -(-len(names) // _MOST_SAMPLED) or 1
-        chosen = names[self._number % stride :: stride]
-        sums: list[Tensor] = []
-        for name in chosen:
-            parameter = self._parameters[name]
-            gradient = parameter.grad
-            both = (parameter.detach(), parameter.detach() if gradient is None else gradient)
-            sums += [bits for tensor in both if (bits := bits_of(tensor)) is not None]
-        if len(sums) != 2 * len(chosen):
+        stride = -(-len(self._parameters) // _MOST_SAMPLED) or 1
+        chosen = dict(list(self._parameters.items())[self._number % stride :: stride])
+        both = [each.detach() for p in chosen.values() for each in (p, p if p.grad is None else p.grad)]
+        sums = [bits for tensor in both if (bits := bits_of(tensor)) is not None]
+        if len(sums) != len(both):
             return {}
-        numbers = [number for device in _by_device(sums) for number in device]
-        having = [self._parameters[name].grad is not None for name in chosen]
-        pairs = zip(numbers[::2], numbers[1::2], having, strict=True)
-        return {n: (weight, own if has else None) for n, (weight, own, has) in zip(chosen, pairs, strict=True)}
+        one_device = len({tensor.device for tensor in sums}) == 1  # then it takes one transfer
+        numbers: list[int] = torch.stack(sums).tolist() if one_device else list(map(int, sums))
+        pairs = zip(chosen.items(), numbers[::2], numbers[1::2], strict=True)
+        return {name: (weight, None if p.grad is None else gradient) for (name, p), weight, gradient in pairs}
 
     def _judged(self, by_rank: Sequence[Sums]) -> list[GuardFault]:
-        weights, gradients = (_Split.of(by_rank, which) for which in (0, 1))
-        if not weights.names and gradients.names:
+        (weights, odd), (gradients, odd_gradients) = (self._apart(by_rank, which) for which in (0, 1))
+        if gradients and not weights:
             self._aligned = True
-            return [GuardFault(GuardFaultKind.GRADIENTS_APART, gradients.names, ranks=self._named(gradients))]
+            return [GuardFault(GuardFaultKind.GRADIENTS_APART, gradients, ranks=odd_gradients)]
         some = any(gradient is not None for _, gradient in by_rank[0].values())
-        self._aligned |= not weights.names or (some and not gradients.names)
-        if weights.names and self._aligned:  # else the ranks may be in other steps
-            return [GuardFault(GuardFaultKind.WEIGHTS_APART, weights.names, ranks=self._named(weights))]
+        self._aligned |= not weights or (some and not gradients)
+        if weights and self._aligned:  # else the ranks may be in other steps
+            return [GuardFault(GuardFaultKind.WEIGHTS_APART, weights, ranks=odd)]
         return []
 
-    def _named(self, split: _Split) -> tuple[int, ...]:
-        return tuple(self._ranks[place] for place in split.odd)
-
-
-_MADE: Counter[str] = Counter()
-"""How many comparisons were made for a model: by that number the ranks find those of the same guard."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """The names of which ranks have different sums, and the places of the ranks that differ from most of them."""
-
-    names: tuple[str, ...]
-    odd: tuple[int, ...]
-
-    @classmethod
-    def of(cls, by_rank: Sequence[Sums], which: int) -> _Split:
+    def _apart(self, by_rank: Sequence[Sums], which: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Return the names of which ranks have different sums, and the ranks that differ from most of them."""
         everywhere = [name for name in by_rank[0] if all(name in sums for sums in by_rank)]
         rows = [tuple(sums[name][which] for name in everywhere) for sums in by_rank]
         usual = Counter(rows).most_common(1)[0][0]
-        names = tuple(n for place, n in enumerate(everywhere) if len({row[place] for row in rows}) > 1)
-        return cls(names, tuple(place for place, row in enumerate(rows) if row != usual))
-
-
-def _by_device(sums: Sequence[Tensor]) -> list[list[int]]:
-    """The numbers, in order: one transfer where all are on one device."""
-    if len({tensor.device for tensor in sums}) == 1:
-        numbers: list[int] = torch.stack(list(sums)).tolist()
-        return [numbers]
-    return [[int(tensor)] for tensor in sums]
+        names = tuple(name for name, *column in zip(everywhere, *rows, strict=True) if len(set(column)) > 1)
+        return names, tuple(rank for rank, row in zip(self._ranks, rows, strict=True) if row != usual)
 
 
 def _wrapper_of(model: nn.Module) -> DistributedDataParallel | None:
-    """The wrapper around a model that runs without it: the model does not know of it."""
+    """Find the wrapper around a model that runs without it: the model does not know of it."""
     for thing in gc.get_objects():
         if issubclass(type(thing), DistributedDataParallel) and vars(thing).get("_modules", {}).get("module") is model:
             return thing  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a guard saw, as data, a table and json."""
+"""The report of a guard, as data, a table and json."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.faults import GuardFault
 from ckpt_surgery.guarding.memory import KeptBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import listed, plural, size, some, text_table
@@ -47,7 +47,7 @@ class GuardedBlock:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """What a guard saw of one model in so many steps. Print it for a table.
+    """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
     recomputes that `wrap_blocks` held against their forwards, and `peak_bytes` are by device, where it counts them.
@@ -65,7 +65,7 @@ class GuardReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing wrong was seen; `proved` says how much was."""
+        """True where nothing wrong was seen; `proved` says how much was."""
         return not self.faults
 
     @property
@@ -74,7 +74,7 @@ class GuardReport:
         return sum(row.proof.status is ProofStatus.PROVED for row in self.blocks)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         data = asdict(self)
         for fault, said in zip(data["faults"], self.faults, strict=True):
             fault |= {"message": str(said), "rule": said.rule}
@@ -82,69 +82,53 @@ class GuardReport:
             block["memory"] = None if row.memory is None else dict(zip(_MEMORY, row.memory, strict=True))
         return {**data, "ok": self.ok, "proved": self.proved}
 
-    def stacks(self) -> list[GuardedStack]:
-        """The blocks of one class whose names differ in numbers alone, together."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the rows below `HEADINGS`: blocks of one class whose names differ in numbers alone are in one."""
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
             together.setdefault((_NUMBER.sub("*", row.name), row.block_class), []).append(row)
-        return [GuardedStack(name, kind, tuple(rows)) for (name, kind), rows in together.items()]
+        return [(*names, *_cells(blocks)) for names, blocks in together.items()]
 
     def __str__(self) -> str:
         head = (
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
-        lines = text_table(HEADINGS, (stack.cells() for stack in self.stacks()), right="not kept")
+        lines = text_table(HEADINGS, self.rows(), right="not kept")
         faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.faults]
         return "\n".join([head, *lines, *self.notes(), *faults])
 
     def notes(self) -> list[str]:
-        """What else was counted, a line each."""
-        failed = [row for row in self.blocks if row.proof.status is ProofStatus.FAILED]
-        details = [f"{row.name}: {row.proof.detail}" for row in failed]
-        told = {fault.subjects[0] for fault in self.faults if fault.kind is GuardFaultKind.CUT_GRADIENTS}
-        unproved = [row.name for row in self.blocks if row.proof.status is ProofStatus.HANDS_ON_CUT]
-        cut = [name for name in unproved if name not in told]
+        """Return what else was counted, a line each."""
+        proofs = [row.proof for row in self.blocks]
+        failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
+        hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
         without = self.without_gradient
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
-        return [
-            *([f"could not be run alone: {some(details, 1)}"] if details else []),
-            *([f"not proved: {_hands_on_cut(cut)}"] if cut else []),
-            *([f"fingerprints: {plural(self.fingerprints, 'recompute')} compared"] if self.fingerprints else []),
-            *([f"offload: {size(self.offloaded_bytes)} moved off the device"] if self.offloaded_bytes else []),
-            *([f"peak: {peak}"] if peak else []),
-            *([f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}"] if self.ranks_compared else []),
-            *([f"without gradient: {plural(len(without), 'parameter')}: {some(without)}"] if without else []),
-        ]
+        notes = {
+            f"could not be run alone: {some(failed, 1)}": failed,
+            f"not proved: {some(hidden)}: {_REENTRANT}": hidden,
+            f"fingerprints: {plural(self.fingerprints, 'recompute')} compared": self.fingerprints,
+            f"offload: {size(self.offloaded_bytes)} moved off the device": self.offloaded_bytes,
+            f"peak: {peak}": peak,
+            f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}": self.ranks_compared,
+            f"without gradient: {plural(len(without), 'parameter')}: {some(without)}": without,
+        }
+        return [note for note, said in notes.items() if said]
 
 
-def _hands_on_cut(names: Sequence[str]) -> str:
-    who = f"{names[0]} hands" if len(names) == 1 else f"{plural(len(names), 'block')} ({some(names)}) hand"
-    return (
-        f"{who} on tensors that have lost their gradient in reentrant mode; where another block uses them, gradients "
-        "are wrong: use use_reentrant=False, or call wrap_blocks"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedStack:
-    """The blocks of one class whose names differ in numbers alone."""
-
-    name: str
-    block_class: str
-    blocks: Sequence[GuardedBlock]
-
-    def cells(self) -> tuple[str, ...]:
-        """A row below `HEADINGS`."""
-        counts = [row.counts for row in self.blocks if row.counts]
-        once = sum(forward == recomputed for forward, recomputed in counts if forward)
-        statuses = Counter(row.proof.status for row in self.blocks)
-        proofs = ", ".join(f"{count} {status.value}" for status, count in statuses.items())
-        known = [memory for row in self.blocks if (memory := row.memory) is not None]
-        kept, best, saved = (sum(each) for each in zip(*known, strict=True)) if known else (0, 0, 0)
-        sizes = (size(kept), size(best), size(saved)) if known else ("", "", "")
-        return (self.name, self.block_class, f"{once} of {len(self.blocks)}", proofs, *sizes)
+def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
+    counts = [row.counts for row in blocks if row.counts]
+    once = sum(forward == recomputed for forward, recomputed in counts if forward)
+    proofs = Counter(row.proof.status for row in blocks)
+    known = [memory for row in blocks if (memory := row.memory) is not None]
+    sizes = [size(sum(each)) for each in zip(*known, strict=True)] if known else [""] * len(_MEMORY)
+    return f"{once} of {len(blocks)}", ", ".join(f"{count} {status}" for status, count in proofs.items()), *sizes
 
 
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
 _MEMORY = ("kept", "best", "saved")
+_REENTRANT = (
+    "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
+    "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"
+)
 _NUMBER = re.compile(r"\b\d+\b")

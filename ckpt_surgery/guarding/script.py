@@ -56,28 +56,20 @@ def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, folde
         main.__dict__.update(__package__=spec.parent, __loader__=spec.loader)
     else:
         main.__dict__["__loader__"] = SourceFileLoader("__main__", file)
+        sys.path[0] = folder
     sys.modules["__main__"] = main
     sys.argv[:] = argv
-    if spec is None:
-        sys.path[0] = folder
     try:
         exec(code(), main.__dict__)
     except SystemExit as exit_:
-        return _exit_code(exit_.code)
-    except KeyboardInterrupt as interrupt:
-        _show(interrupt)
-        return -signal.SIGINT
+        if exit_.code is None or isinstance(exit_.code, int):
+            return (exit_.code or 0) & 0xFF
+        print(exit_.code, file=sys.stderr)
+        return 1
     except BaseException as error:
         _show(error)
-        return 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-def _exit_code(code: object) -> int:
-    if code is None or isinstance(code, int):
-        return (code or 0) & 0xFF
-    print(code, file=sys.stderr)
-    return 1
 
 
 def _show(error: BaseException) -> None:

@@ -11,62 +11,56 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet, ref
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.guarding.guard import Guard, OnFault, guard
+from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
 
 
 class Wrap(StrEnum):
-    """Which models are wrapped."""
+    """The models that are wrapped."""
 
     ASKED = "asked"
     """Those on which the script has switched checkpointing on."""
     ALWAYS = "always"
     NEVER = "never"
 
+    @classmethod
+    def of(cls, wrap: bool | None) -> Wrap:
+        """Return what a user's `wrap` means; with None they are to be asked for."""
+        return cls.ASKED if wrap is None else cls.ALWAYS if wrap else cls.NEVER
 
-class Operation(Protocol):
-    """What is done to a model instead of `wrap_blocks`. `running` says that its forward has begun already."""
 
-    def __call__(self, model: nn.Module, *, running: bool) -> Undoable:
-        """Do it. Raises CkptSurgeryError where that cannot be."""
+Operation = Callable[..., Undoable]
+"""Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """What is done with a model.
-
-    `wrap_options` go to `wrap_blocks`, in place of which the `operation` is done if there is one; the rest to `guard`.
-    """
+    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place."""
 
     wrap: Wrap = Wrap.ASKED
     wrap_options: Mapping[str, Any] = field(default_factory=dict)
     operation: Operation | None = None
-    every: int = 100
-    prove: bool = True
-    on_fault: OnFault = "collect"
-    patience: int = 20
+    guard_options: GuardOptions = field(default_factory=partial(GuardOptions, on_fault="collect"))
 
 
 class Trained:
     """A model that was trained, or what is known of it: the script may have let go of it since.
 
-    `name` is that of its class, and `problems` are what went wrong. The surgery is that of `wrap_blocks`, or what the
-    operation made.
+    `name` is that of its class, and `problems` are what went wrong.
     """
 
     def __init__(
@@ -76,7 +70,7 @@ class Trained:
         self.problems = problems
         self._report: GuardReport | None = None
         self._table = "" if surgery is None else str(surgery)
-        self._guard: Callable[[], Guard | None] = _nothing if guard is None else ref(guard)
+        self._guard: Callable[[], Guard | None] = (lambda: None) if guard is None else ref(guard)
         held = guard is None or surgery is None
         self._surgery: Callable[[], Undoable | None] = (lambda: surgery) if held else ref(surgery)
         if guard is not None:  # it holds the surgery, and both go when the model goes
@@ -84,36 +78,29 @@ class Trained:
 
     @property
     def surgery(self) -> Undoable | None:
-        """Its surgery; None where it got none, or where the model is gone."""
+        """The surgery of `wrap_blocks`, or what the operation made; None without it, or where the model is gone."""
         return self._surgery()
 
     @property
     def report(self) -> GuardReport | None:
-        """What its guard saw; None where it could have none."""
+        """The report of its guard; None where it could have none."""
         watching = self._guard()
         return self._report if watching is None else watching.report()
 
     @property
     def table(self) -> str:
-        """What its surgery did; empty where it got none."""
-        surgery = self.surgery
-        return self._table if surgery is None else str(surgery)
+        """The table of its surgery; empty where it got none."""
+        return self._table if self.surgery is None else str(self.surgery)
 
     def release(self) -> None:
         """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
-        watching, surgery = self._guard(), self.surgery
-        if watching is not None:
-            watching.remove()
-        if surgery is not None:
-            surgery.__exit__(None, None, None)
+        for change in (self._guard(), self.surgery):
+            if change is not None:
+                change.__exit__(None, None, None)
 
     def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
         self._report = watching.report()
         self._table = "" if surgery is None else str(surgery)
-
-
-def _nothing() -> None:
-    """In place of a reference to what there is not."""
 
 
 class Takeover:
@@ -125,23 +112,22 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._hooks: list[RemovableHandle] = []
+        self._hooks = UndoableHooks()
         self._needs_blocks = False
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self._hooks.append(register_module_forward_pre_hook(self._look))
+        self._hooks = UndoableHooks([register_module_forward_pre_hook(self._look)])
 
     def install_on(self, model: nn.Module) -> None:
         """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
         self._needs_blocks = True
-        self._hooks += [module.register_forward_pre_hook(ModelHook(self._look)) for module in model.modules()]
+        look = ModelHook(self._look)
+        self._hooks = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
 
     def look_no_more(self) -> None:
         """Take the hooks off that look for models; what was found stays wrapped and guarded."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._hooks.undo()
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
@@ -166,31 +152,20 @@ class Takeover:
         surgery = watching = None
         wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
         if wanted and not has_surgery(model):
-            surgery = self._tried(problems, self._operation(model, running=running))
+            surgery = self._tried(problems, partial(self._change, model, running=running))
         elif wanted and self._options.operation is not None:
             problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{type(model).__name__}: {problems[-1]}")
         if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
-            options = self._options
-            watching = self._tried(
-                problems,
-                partial(
-                    guard,
-                    model,
-                    every=options.every,
-                    prove=options.prove,
-                    on_fault=options.on_fault,
-                    patience=options.patience,
-                ),
-            )
+            watching = self._tried(problems, partial(Guard, model, self._options.guard_options))
         if watching is not None:
             watching.begin_within()
         return Trained(model, watching, surgery, tuple(problems))
 
-    def _operation(self, model: nn.Module, *, running: bool) -> Callable[[], Undoable]:
+    def _change(self, model: nn.Module, *, running: bool) -> Undoable:
         if self._options.operation is not None:
-            return partial(self._options.operation, model, running=running)
-        return partial(wrap_blocks, model, **{**own_options(model), **self._options.wrap_options})
+            return self._options.operation(model, running=running)
+        return wrap_blocks(model, **{**own_options(model), **self._options.wrap_options})
 
     def _tried(self, problems: list[str], action: Callable[[], Any]) -> Any:
         try:
@@ -202,7 +177,7 @@ class Takeover:
 
 
 def own_options(model: nn.Module) -> dict[str, Any]:
-    """The options for `wrap_blocks` with which a script has switched checkpointing on."""
+    """Return the options for `wrap_blocks` with which a script has switched checkpointing on."""
     functions = [function for module in model.modules() if (function := vars(module).get(FUNCTION))]
     for function in functions:
         given = options_of(function) or options_of(inspect.unwrap(function))  # a function around torch's has its own
@@ -214,5 +189,5 @@ def own_options(model: nn.Module) -> dict[str, Any]:
 
 
 def is_asked(model: nn.Module) -> bool:
-    """Whether checkpointing is switched on anywhere in a model, as its library does that."""
+    """Tell whether checkpointing is switched on anywhere in a model, as its library does that."""
     return any(getattr(module, flag) for module in model.modules() for flag in flags_of(module))

@@ -1,4 +1,4 @@
-"""Which parameters that should train got no gradient so far."""
+"""The parameters that should train and got no gradient so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook
 
 
 class UntrainedParameters:
-    """Watches the parameters of `model` that require gradient until each had one that is not zero.
+    """Watch the parameters of `model` that require gradient until each had one that is not zero.
 
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
     a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
@@ -37,30 +37,24 @@ class UntrainedParameters:
 
     def begin(self) -> None:
         """Watch what has had no gradient yet."""
-        if self._done:
+        if self._done or self._steps:
             return
-        if not self._steps:
-            wanted = {name: p for name, p in self._model.named_parameters() if p.requires_grad and p.is_leaf}
-            for name, parameter in wanted.items():
-                if name in self._handles:
-                    continue
-                if isinstance(parameter, DTensor):
-                    hook = ModelHook(partial(self._note_sharded, name))
-                    self._handles[name] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                else:
-                    hook = ModelHook(partial(self._note, name))
-                    self._handles[name] = parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+        for name, parameter in self._model.named_parameters():
+            if name not in self._handles and parameter.requires_grad and parameter.is_leaf:
+                sharded = isinstance(parameter, DTensor)
+                register = parameter.register_post_accumulate_grad_hook if sharded else parameter.register_hook
+                hook = ModelHook(partial(self._note_sharded if sharded else self._note, name))
+                self._handles[name] = register(hook)  # type: ignore[no-untyped-call]
 
     def end(self, *, look: bool) -> list[GuardFault]:
-        """The fault at the end of the last step of the patience. Waits for the device if it is to `look`, and then."""
+        """Return the fault at the end of the last step of the patience. Waits for the device then, and to `look`."""
         if self._done or not self._handles:
             return []
         self._steps += 1
         last = self._steps == self._patience
         if look or last:
             self._drop_those_with_gradients()
-        if not self._handles:
-            self._done = True
+        self._done = not self._handles
         if not last:
             return []
         names = self._untrained = tuple(self._handles)

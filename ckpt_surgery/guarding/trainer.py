@@ -8,7 +8,7 @@ from typing import Any
 import torch  # noqa: F401 - where it is missing, that is the error, and not what transformers says about it
 from transformers import TrainerCallback
 
-from ckpt_surgery.guarding.guard import Guard, OnFault, guard
+from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import own_options
 from ckpt_surgery.measure.switch import has_surgery
@@ -19,11 +19,15 @@ from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
     """Guards the model that a Trainer trains, from the start of the training to its end.
 
-    The other arguments are those of `guard`. `report` is what it saw; it is also printed at the end on the first rank.
+    `report` is what it saw; it is also printed at the end on the first rank.
 
     Args:
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
             that was wrapped before stays as it is.
+        every, prove, on_fault, patience: as in `guard`.
+
+    Raises:
+        OptionError: a value is none of those that `guard` takes.
     """
 
     def __init__(
@@ -35,7 +39,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         on_fault: OnFault = "warn",
         patience: int = 20,
     ) -> None:
-        self._options: dict[str, Any] = {"every": every, "prove": prove, "on_fault": on_fault, "patience": patience}
+        self._options = GuardOptions(every, prove, on_fault, patience)
         self._wrap = wrap
         self._surgery: Surgery | None = None
         self._guard: Guard | None = None
@@ -47,7 +51,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
             self._guard.remove()
         if self._wrap and not has_surgery(model):
             self._surgery = wrap_blocks(model, **own_options(model))
-        self._guard = guard(model, **self._options)
+        self._guard = Guard(model, self._options)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop watching, print what was seen, and undo what was done."""

@@ -17,8 +17,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
-from ckpt_surgery.runtime.tools.model_hook import ModelHook
-from ckpt_surgery.runtime.tools.rng import devices_of, generator_state
+from ckpt_surgery.measure.generators import devices_of
+from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.rng import generator_state
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 ENDLESS = 500

@@ -7,6 +7,7 @@ is for the other levels, and a model that is not wrapped in DistributedDataParal
 from __future__ import annotations
 
 import gc
+import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,9 +27,11 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord, StepError, StepPart, step_error
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.measure.results import Detail, Fault, FaultCause, LevelVerdict, Mode, Skip
-from ckpt_surgery.runtime.tools.tensors import digest
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, raw_bytes, shape_of
 from ckpt_surgery.text import one_line, ranks_in_words
 
+_CHUNK = 16 * 2**20
+"""Bytes of a tensor that are copied from its device at a time, for its digest."""
 TIMEOUT = 120.0
 """Seconds that one rank waits for another inside a step. Outside it waits four times as long, because a rank that
 hangs in its step has to give that up first."""
@@ -385,3 +388,12 @@ def _short(error: object) -> str:
     """The first sentence of an error, in one line, without the place in torch's source that it begins with."""
     text = re.sub(r"\[/\S+\] ", "", one_line(error))
     return text.partition(". ")[0].removesuffix(".")[:_LONGEST]
+
+
+def digest(tensor: Tensor) -> str:
+    """Return the sha256 of its bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
+    sha = hashlib.sha256(f"{tensor.dtype} {tuple(shape_of(tensor))}".encode())
+    for inner in inner_tensors(tensor):
+        for part in torch.split(raw_bytes(inner), _CHUNK):
+            sha.update(part.cpu().numpy().tobytes())
+    return sha.hexdigest()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.tools.containers import identities
-from ckpt_surgery.runtime.tools.rng import devices_of, random_state_kept
+from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
 
@@ -104,3 +104,9 @@ def _attributes(model: nn.Module) -> Iterator[None]:
             for tensor, copy in tensors:
                 if not same_bits(tensor, copy):
                     tensor.copy_(copy)
+
+
+def identities(container: Any) -> list[tuple[Any, int]]:
+    """List the ids of the objects in a dictionary or another collection, each with its key or index."""
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    return [(key, id(value)) for key, value in pairs]

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import WRAPPER_ASSIGNMENTS, partial
+from functools import WRAPPER_ASSIGNMENTS, cache, partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.runtime.tools.classes import slots_of
 from ckpt_surgery.runtime.tools.containers import items
 
 _FUNCTIONS = (FunctionType, MethodType, partial)
@@ -50,7 +49,7 @@ class _InCopies:
                 for key, own in self._others(items(holder)):
                     holder[key] = own
         kind: type = type(made)
-        for name, own in self._others((name, getattr(made, name, None)) for name in slots_of(kind)):
+        for name, own in self._others((name, getattr(made, name, None)) for name in _slots_of(kind)):
             object.__setattr__(made, name, own)  # it may be frozen
 
     def _others(self, held: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -118,3 +117,17 @@ def _held_by(value: Any) -> list[Any]:
         with suppress(ValueError):  # it is empty
             held.append(cell.cell_contents)
     return held
+
+
+@cache
+def _slots_of(kind: type) -> tuple[str, ...]:
+    """List the names under which the instances of a class have slots, inherited and private ones too."""
+    return tuple(name for base in kind.__mro__ for name in _own_slots(base))
+
+
+def _own_slots(kind: type) -> Iterator[str]:
+    slots = vars(kind).get("__slots__", ())
+    for name in (slots,) if isinstance(slots, str) else slots:
+        if name not in ("__dict__", "__weakref__"):
+            private = name.startswith("__") and not name.endswith("__")
+            yield f"_{kind.__name__.lstrip('_')}{name}" if private else name

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs
+from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.choices import AppliedPlan
 from ckpt_surgery.planning.devices import Device
@@ -22,7 +23,6 @@ from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
-from ckpt_surgery.runtime.tools.rng import random_state_kept
 from ckpt_surgery.text import size_in_bytes
 
 _MOST_POINTS = 60

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.runtime.tools.tensors import bytes_of, is_wrapper
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
 _BLOCK = 256
 _SMALLEST_8BIT = 4096
@@ -59,3 +59,8 @@ def state_of(shape: tuple[int, ...], itemsize: int, optimizer: Optimizer) -> int
             return (rows + columns) * itemsize
         case _:
             return 0
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Count the bytes of its elements: of a quantized or sharded one, those that are held here."""
+    return sum(inner.numel() * inner.itemsize for inner in inner_tensors(tensor))

@@ -19,6 +19,7 @@ from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
+from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import (
@@ -34,7 +35,6 @@ from ckpt_surgery.planning.plan import Plan, plan_on_shapes
 from ckpt_surgery.planning.shapes import ShapesOnly, ValuesForNumpy, shapes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.rng import random_state_kept, seed_all
 from ckpt_surgery.survey.build import class_and_config, from_factory
 from ckpt_surgery.survey.target import SurveyTarget, TargetKind
 from ckpt_surgery.text import error_line

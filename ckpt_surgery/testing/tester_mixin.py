@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.runtime.tools.rng import random_state_kept
 from ckpt_surgery.testing.assertions import assert_checkpointing
 
 if TYPE_CHECKING:

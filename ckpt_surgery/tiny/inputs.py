@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, OptionTypeError
+from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.restore import model_state_kept
-from ckpt_surgery.runtime.tools.rng import random_state_kept
 from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.labels import label_candidates

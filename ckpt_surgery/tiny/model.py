@@ -11,9 +11,9 @@ import torch
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, OptionError
+from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
-from ckpt_surgery.runtime.tools.rng import random_state_kept, seed_all
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.dropout import set_dropout

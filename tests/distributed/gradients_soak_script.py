@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.distributed.agreement import ranks_of
 from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
-from ckpt_surgery.runtime.tools.tensors import digest
+from ckpt_surgery.measure.ranks import digest
 from tests.rank_cases import run_cases
 
 SIZE = 4

@@ -352,7 +352,7 @@ def test_a_model_that_checkpoints_reentrant_now_is_told_what_to_call(mode: Mode 
         assert all("model.visual.blocks.0" in need.names for need in needs)
 
 
-def test_a_surgery_in_reentrant_mode_is_right_as_it_is() -> None:
+def test_a_surgery_is_right_in_every_mode() -> None:
     run = qwen(["image"], ["text"])
     wrap_blocks(run.model, use_reentrant=True)
     ready = ddp_ready(run.model, run.steps[0][0], run.steps[1][0])

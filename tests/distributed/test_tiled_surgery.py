@@ -63,10 +63,8 @@ CHECKPOINTING: dict[str, Callable[[nn.Module], object]] = {
     "theirs": lambda model: switch_checkpointing(model, "non_reentrant"),
     "theirs, reentrant": lambda model: switch_checkpointing(model, "reentrant"),
     "ours": wrap_blocks,
-    "ours, reentrant": lambda model: wrap_blocks(model, use_reentrant=True),
     "ours, selective": lambda model: wrap_blocks(model, context_fn=selective),
     "ours, offloaded": lambda model: wrap_blocks(model, offload="cpu"),
-    "ours, reentrant and offloaded": lambda model: wrap_blocks(model, offload="cpu", use_reentrant=True),
 }
 
 

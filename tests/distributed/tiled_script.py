@@ -204,7 +204,7 @@ def sharded(where: Where, **options: Any) -> Case:
 
 
 naive, deferred, by_hand = (partial(naively, function) for function in (Naive, Deferred, ByHand))
-in_wrap, in_wrap_reentrant = partial(ours_in, wrap_blocks), partial(ours_in, partial(wrap_blocks, use_reentrant=True))
+in_wrap = partial(ours_in, wrap_blocks)
 theirs = partial(ours_in, lambda model: switch_checkpointing(model, "non_reentrant"))
 shared, unused = partial(towers, shared=True), partial(towers, unused=True)
 llama = partial(released, "LlamaForCausalLM")
@@ -231,7 +231,6 @@ CASES: dict[str, Case] = {
     "adapted": case(adapted, ours),
     "adapted, unused parameters": case(adapted, ours, **UNUSED),
     "wrapped blocks": case(towers, in_wrap),
-    "wrapped blocks, asked for reentrant": case(towers, in_wrap_reentrant),
     "wrapped blocks, static graph": case(towers, in_wrap, **STATIC),
     "llama": case(llama, ours, given=text, **UNUSED),
     "llama, its own checkpointing": case(llama, theirs, given=text),

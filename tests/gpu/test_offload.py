@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.runtime.offload.pinned_pool import forget_error, registered_buffer
+from ckpt_surgery.runtime.offload.buffer_pool import forget_error, registered_buffer
 from tests.gpu.models import batch, equal, gradients, model_of, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import UserDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -20,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.guard import MOST_RETRIES, Guard
+from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
+from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -36,6 +38,12 @@ both_modes = pytest.mark.parametrize("reentrant", [False, True])
 
 def enable(model: Any, reentrant: bool = False) -> None:
     switch_checkpointing(model, "reentrant" if reentrant else "non_reentrant")
+
+
+Way = Callable[[Any], object]
+ways = pytest.mark.parametrize(
+    "way", [enable, partial(enable, reentrant=True), wrap_blocks], ids=["non-reentrant", "reentrant", "wrapped"]
+)
 
 
 def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | None = None) -> list[float]:
@@ -56,16 +64,10 @@ def kinds(watching: Guard) -> set[GuardFaultKind]:
     return {fault.kind for fault in watching.report().faults}
 
 
-@both_modes
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_healthy_training_is_proved_and_nothing_is_said(
-    reentrant: bool, wrapped: bool, recwarn: pytest.WarningsRecorder
-) -> None:
+@ways
+def test_a_healthy_training_is_proved_and_nothing_is_said(way: Way, recwarn: pytest.WarningsRecorder) -> None:
     model = model_of(Layer, SureLayer, Layer)
-    if wrapped:
-        wrap_blocks(model, use_reentrant=reentrant)
-    else:
-        enable(model, reentrant)
+    way(model)
     with guard(model) as watching:
         train(model)
         report = watching.report()
@@ -96,11 +98,8 @@ def test_losses_gradients_and_random_numbers_are_those_of_a_run_without_it(reent
     assert torch.equal(drawn, bare_drawn)
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@both_modes
-def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_without_it(
-    reentrant: bool, wrapped: bool
-) -> None:
+@ways
+def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_without_it(way: Way) -> None:
     class Uses(SureLayer):
         def forward(self, hidden_states: Tensor, states: Tensor) -> Tensor:  # type: ignore[override]
             return torch.tanh(self.linear(hidden_states) + states * self.linear(states)) + states.sin()
@@ -117,10 +116,7 @@ def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_
     def run(guarded: bool) -> list[Tensor | None]:
         torch.manual_seed(0)
         model = model_of(*[Uses] * 5, whole=Shares)
-        if wrapped:
-            wrap_blocks(model, use_reentrant=reentrant)
-        else:
-            enable(model, reentrant)
+        way(model)
         gradients: list[Tensor | None] = []
         watching = guard(model, every=1, on_fault="raise") if guarded else None
         train(model, 6, between=lambda _: gradients.extend(p.grad for p in model.parameters()))
@@ -133,27 +129,28 @@ def test_what_several_blocks_use_gets_its_gradient_added_up_in_the_order_it_has_
         assert torch.equal(watched, bare)
 
 
-@both_modes
-def test_a_parameter_that_blocks_share_by_keyword_is_proved(reentrant: bool) -> None:
-    """In reentrant mode its gradient comes from the recompute itself, which the graph of the call does not show."""
+class Takes(SureLayer):
+    """Uses a tensor of the model that it is given by keyword."""
 
-    class Takes(SureLayer):
-        def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
-            return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
+    def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
+        return torch.tanh(self.linear(hidden_states) + shared.sin() * shared)
 
-    class Shares(Model):
-        def __init__(self, *layers: nn.Module) -> None:
-            super().__init__(*layers)
-            self.shared = nn.Parameter(torch.ones(4))
 
-        def forward(self, values: Tensor) -> Any:
-            hidden_states = self.first(values)
-            for layer in self.layers:
-                hidden_states = layer(hidden_states, shared=self.shared)
-            return self.last(hidden_states)
+class Shares(Model):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.shared = nn.Parameter(torch.ones(4))
 
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, shared=self.shared)
+        return self.last(hidden_states)
+
+
+def test_a_parameter_that_blocks_share_by_keyword_is_proved() -> None:
     model = model_of(Takes, Takes, whole=Shares)
-    enable(model, reentrant)
+    enable(model)
     with guard(model, on_fault="raise") as watching:
         train(model)
         report = watching.report()
@@ -299,9 +296,8 @@ def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
     assert kinds(watching) == {GuardFaultKind.WRONG_GRADIENTS}
 
 
-@both_modes
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, wrapped: bool) -> None:
+@ways
+def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(way: Way) -> None:
     class Biased(SureLayer):
         def forward(self, hidden_states: Tensor, bias: Tensor | None = None) -> Any:
             if bias is None:
@@ -316,10 +312,7 @@ def test_a_tensor_that_blocks_make_use_and_hand_on_is_no_fault(reentrant: bool, 
             return self.last(hidden_states)
 
     model = model_of(Biased, Biased, Biased, whole=Handed)
-    if wrapped:
-        wrap_blocks(model, use_reentrant=reentrant)
-    else:
-        enable(model, reentrant)
+    way(model)
     with guard(model, on_fault="raise") as watching:
         train(model)
         assert watching.report().proved == 3
@@ -356,14 +349,14 @@ class Sharing(Model):
         return self.last(hidden_states)
 
 
-@both_modes
+@pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("filled", [False, True])
 @pytest.mark.parametrize("kind", [dict, UserDict])
-def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(reentrant: bool, filled: bool, kind: type) -> None:
+def test_what_a_block_leaves_in_a_shared_dictionary_is_proved_too(wrapped: bool, filled: bool, kind: type) -> None:
     model: Any = model_of(Writes, Writes, whole=Sharing)
     model.before = {"keys": (torch.ones(2, 4), torch.ones(2, 4))} if filled else {}
     model.kind = kind
-    wrap_blocks(model, use_reentrant=reentrant)
+    (wrap_blocks if wrapped else enable)(model)
     with guard(model, on_fault="raise") as watching:
         train(model)
         assert [row.proof.status for row in watching.report().blocks] == [ProofStatus.PROVED] * 2
@@ -403,74 +396,61 @@ def test_what_a_block_leaves_where_nothing_can_watch_it_makes_no_fault() -> None
         assert watching.report().blocks[0].proof.status is ProofStatus.HANDS_ON
 
 
-def test_what_reentrant_checkpointing_hands_on_without_its_gradient_is_told_where_a_block_uses_it() -> None:
-    model = model_of(Writes, Writes, whole=Sharing)
-    enable(model, reentrant=True)
-    with guard(model, on_fault="collect") as watching:
-        train(model)
-        report = watching.report()
-    assert [row.proof.status for row in report.blocks] == [ProofStatus.HANDS_ON_CUT, ProofStatus.PROVED]
-    parameters = ("linear.weight", "linear.bias")
-    fault = GuardFault(GuardFaultKind.CUT_GRADIENTS, ("layers.0", *parameters), used_by="layers.1")
-    assert report.faults == (fault,)
-    assert "layers.1 uses them: gradients of linear.weight, linear.bias, and of what lies before it" in str(report)
-    assert "not proved" not in str(report)
+class Nested(SureLayer):
+    def forward(self, hidden_states: Tensor, before: Tensor | None = None) -> Any:
+        made = torch.tanh(self.linear(hidden_states))
+        return (made, (made * made,)) if before is None else (made + before, (made,))
 
 
-class Looks(Writes):
-    """Uses the keys and values as numbers, or not at all."""
-
-    def forward(self, hidden_states: Tensor, shared: dict[str, Any] | None = None, first: bool = False) -> Tensor:
-        assert shared is not None
-        keys, values = shared[self.place]
-        return torch.tanh(self.linear(hidden_states) + (keys * values).detach().mean())
-
-
-class Copying(Sharing):
-    """Gives all but the first block a copy without gradient of what that has left."""
-
+class Handed(Model):
     def forward(self, values: Tensor) -> Any:
-        hidden_states = self.first(values)
-        shared: dict[str, Any] = {}
-        for place, layer in enumerate(self.layers):
-            given = {name: tuple(each.detach() for each in pair) for name, pair in shared.items()} if place else shared
-            hidden_states = layer(hidden_states, shared=given, first=place == 0)
+        hidden_states, (before,) = self.layers[0](self.first(values))
+        hidden_states, _ = self.layers[1](hidden_states, before)
         return self.last(hidden_states)
 
 
-@pytest.mark.parametrize(("last", "whole"), [(Looks, Sharing), (Writes, Copying)])
-def test_what_has_lost_its_gradient_and_carries_none_is_no_fault(last: type[Layer], whole: type[Model]) -> None:
-    model = model_of(Writes, last, whole=whole)
-    enable(model, reentrant=True)
+@both_modes
+@pytest.mark.parametrize(("block", "whole"), [(Writes, Sharing), (Nested, Handed), (Takes, Shares)])
+def test_what_reentrant_checkpointing_leaves_out_is_neither_proved_nor_a_fault(
+    block: type[Layer], whole: type[Model], reentrant: bool
+) -> None:
+    """What it leaves in a dictionary or a nested result has no graph, and keywords get their gradient around it."""
+    model = model_of(block, block, whole=whole)
+    enable(model, reentrant)
     with guard(model, on_fault="raise") as watching:
         train(model)
         report = watching.report()
-    assert [row.proof.status for row in report.blocks] == [ProofStatus.HANDS_ON_CUT, ProofStatus.PROVED]
-    assert "layers.0 hands on tensors that have lost their gradient in reentrant mode" in str(report)
+    expected = ProofStatus.REENTRANT if reentrant else ProofStatus.PROVED
+    assert [row.proof.status for row in report.blocks] == [expected] * 2
+    told = "not proved: layers.0, layers.1: checkpointed in reentrant mode by its library"
+    assert (told in str(report)) is reentrant
 
 
-@both_modes
-def test_nested_outputs_are_proved_only_where_they_keep_their_gradient(reentrant: bool) -> None:
-    class Nested(SureLayer):
-        def forward(self, hidden_states: Tensor, before: Tensor | None = None) -> Any:
-            made = torch.tanh(self.linear(hidden_states))
-            return (made, (made * made,)) if before is None else (made + before, (made,))
+@pytest.mark.parametrize("around", [False, True], ids=["by the layer", "around the layer"])
+def test_parameters_of_such_a_block_that_differ_are_a_fault(around: bool) -> None:
+    class Drifts(Takes):
+        runs = 0
 
-    class Handed(Model):
+        def forward(self, hidden_states: Tensor, shared: Any = None) -> Tensor:
+            type(self).runs += 1
+            return super().forward(hidden_states * type(self).runs, shared)
+
+    class Around(Shares):
         def forward(self, values: Tensor) -> Any:
-            hidden_states, (before,) = self.layers[0](self.first(values))
-            hidden_states, _ = self.layers[1](hidden_states, before)
+            hidden_states = self.first(values)
+            for layer in self.layers:
+                run = partial(layer, shared=self.shared)
+                hidden_states = torch.utils.checkpoint.checkpoint(run, hidden_states, use_reentrant=True)
             return self.last(hidden_states)
 
-    model = model_of(Nested, Nested, whole=Handed)
-    enable(model, reentrant)
+    model = model_of(Drifts, Takes, whole=Around if around else Shares)
+    if not around:
+        enable(model, reentrant=True)
     with guard(model, on_fault="collect") as watching:
         train(model)
         report = watching.report()
-    assert {row.proof.status for row in report.blocks} == {
-        ProofStatus.HANDS_ON_CUT if reentrant else ProofStatus.PROVED
-    }
-    assert [fault.kind for fault in report.faults] == ([GuardFaultKind.CUT_GRADIENTS] if reentrant else [])
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.WRONG, ProofStatus.REENTRANT]
+    assert [fault.subjects[0] for fault in report.faults] == ["layers.0"]
 
 
 @both_modes
@@ -631,14 +611,11 @@ def test_in_the_middle_of_a_checked_step_a_surgery_says_what_it_says_between_ste
         assert surgery.stats is not None
 
 
-@both_modes
-def test_a_surgery_takes_the_hooks_of_its_guard_in_a_loss_of_several_forwards(reentrant: bool) -> None:
-    """Other hooks on parameters are refused there in reentrant mode: they would see parts of a gradient."""
-
+def test_a_surgery_takes_the_hooks_of_its_guard_in_a_loss_of_several_forwards() -> None:
     def run(guarded: bool) -> list[Tensor | None]:
         torch.manual_seed(0)
         model = model_of(SureLayer, SureLayer)
-        wrap_blocks(model, use_reentrant=reentrant)
+        wrap_blocks(model)
         watching = guard(model, on_fault="raise", every=1) if guarded else None
         for _ in range(5):
             loss = sum(next(tensors(model(**values()))).square().mean() for _ in range(2))
@@ -676,7 +653,7 @@ def test_only_the_first_steps_and_every_nth_are_counted(monkeypatch: pytest.Monk
             checked.append(watching.steps)
             super().__init__(*arguments)
 
-    monkeypatch.setattr(sys.modules[Guard.__module__], "Coverage", Noted)
+    monkeypatch.setattr(sys.modules[CheckedStep.__module__], "Coverage", Noted)
     model = model_of(Layer, Layer)
     enable(model)
     watching = guard(model, every=4)
@@ -752,7 +729,7 @@ def test_gradients_that_are_never_finite_are_no_fault_and_are_not_tried_for_ever
             tried.append(name)
             super().__init__(name, *arguments)
 
-    monkeypatch.setattr(sys.modules[Guard.__module__], "BlockWitness", Noted)
+    monkeypatch.setattr(sys.modules[CheckedStep.__module__], "BlockWitness", Noted)
     model = model_of(Layer, SureLayer)
     enable(model)
     with guard(model, on_fault="collect") as watching:

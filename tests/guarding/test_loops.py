@@ -18,8 +18,9 @@ pytest.importorskip("peft")
 
 import peft
 import torch
+from transformers import DynamicCache
 
-from ckpt_surgery import guard
+from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.faults import GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
@@ -132,3 +133,19 @@ def test_a_block_that_drifts_is_told_by_name(way: str, mode: str) -> None:
     assert fault.subjects[0].endswith(f"model.layers.{DRIFTING}")
     statuses = [row.proof.status for row in report.blocks]
     assert statuses == [ProofStatus.WRONG if place == DRIFTING else ProofStatus.PROVED for place in range(LAYERS)]
+
+
+def test_a_step_behind_a_forward_without_its_own_backward_is_not_judged() -> None:
+    model, batch = llama(), tokens()
+    wrap_blocks(model)
+    with guard(model) as watching:
+        for _ in range(2):
+            cache = DynamicCache()
+            model(**batch, past_key_values=cache)
+            model(**batch, past_key_values=cache).loss.backward()
+        report = watching.report()
+        assert report.ok
+        assert report.blocks[0].proof.status is ProofStatus.EARLIER_FORWARD
+        for _ in report.blocks:
+            model(**batch).loss.backward()
+        assert watching.report().proved == len(report.blocks)

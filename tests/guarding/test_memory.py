@@ -45,7 +45,7 @@ def test_a_cpu_counts_nothing_and_what_blocks_keep_follows_from_the_proof() -> N
 
 def test_a_device_that_counts_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = iter(range(0, 10**6, 1000))
-    monkeypatch.setattr(memory, "allocated", lambda _: next(reads))
+    monkeypatch.setattr(memory, "allocated", lambda *_: next(reads))
     model = model_of(Layer, Layer)
     switch_checkpointing(model, "non_reentrant")
     with guard(model) as watching:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,13 +18,12 @@ from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.faults import GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
 from tests.conftest import installed_major
-from tests.guarding.test_guard import enable, train
+from tests.guarding.test_guard import Way, enable, train, ways
 from tests.measure.toys import Layer, Model, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
-both_modes = pytest.mark.parametrize("reentrant", [False, True])
 HOOKS_INSIDE = installed_major("transformers") < 5
 """Whether a recompute runs the hooks of a layer of transformers, so that nothing says which call it belongs to."""
 
@@ -35,20 +35,16 @@ class Again(Model):
         return self.last(self.run_layers(self.run_layers(self.first(values))))
 
 
-@both_modes
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_stack_that_runs_twice_is_proved_call_by_call(wrapped: bool, reentrant: bool) -> None:
+@ways
+def test_a_stack_that_runs_twice_is_proved_call_by_call(way: Way) -> None:
     model, bare = (model_of(SureLayer, SureLayer, whole=Again) for _ in range(2))
     expected = train(bare)
-    if wrapped:
-        wrap_blocks(model, use_reentrant=reentrant)
-    else:
-        enable(model, reentrant)
+    way(model)
     with guard(model, on_fault="raise") as watching:
         assert train(model) == expected
         report = watching.report()
     assert [row.counts for row in report.blocks] == [(2, 2)] * 2
-    if HOOKS_INSIDE and reentrant and not wrapped:
+    if HOOKS_INSIDE and isinstance(way, partial):  # reentrant
         assert {row.proof.status for row in report.blocks} == {ProofStatus.SEVERAL_CALLS}
     else:
         assert report.proved == 2

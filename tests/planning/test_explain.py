@@ -19,7 +19,7 @@ from benchmarks.kept_bytes import examine
 from benchmarks.kept_bytes_report import NOT_BUILT, Agreement, counts
 from ckpt_surgery import Explanation, PlanningError, explain, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from tests.zoo.tiny_models import gpt_bigcode, llama, llama_config, tokens
@@ -40,7 +40,7 @@ def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None)
     assert record.error is None
-    return record.kept_bytes
+    return record.memory.kept
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -57,13 +57,12 @@ def test_a_step_that_keeps_more_than_is_told_is_seen(monkeypatch: pytest.MonkeyP
     assert counts([row, {"problem": "x"}]) == {Agreement.KEPT_DIFFERS: 2, NOT_BUILT: 1}
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("build", [llama, gpt_bigcode])
-def test_a_wrapped_model_is_explained_as_it_stands(build: Any, use_reentrant: bool) -> None:
+def test_a_wrapped_model_is_explained_as_it_stands(build: Any) -> None:
     model, inputs = build(), tokens()
     plain = explain(model, inputs)
     assert (plain.checkpointed, plain.kept_bytes) == (0, measured(model, inputs))
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant)
+    surgery = wrap_blocks(model)
     wrapped = explain(model, inputs)
     assert wrapped.checkpointed == wrapped.blocks > 0
     assert wrapped.kept_bytes == measured(model, inputs) < plain.kept_bytes / 2
@@ -72,12 +71,11 @@ def test_a_wrapped_model_is_explained_as_it_stands(build: Any, use_reentrant: bo
     assert explain(model, inputs) == plain
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_is_offloaded_is_not_on_the_device(use_reentrant: bool) -> None:
+def test_what_is_offloaded_is_not_on_the_device() -> None:
     model, inputs = llama(8), tokens(32)
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant)
+    surgery = wrap_blocks(model)
     kept = explain(model, inputs).kept_bytes
-    surgery = wrap_blocks(model, use_reentrant=use_reentrant, offload="cpu")
+    surgery = wrap_blocks(model, offload="cpu")
     told = explain(model, inputs)
     block_input = inputs["input_ids"].numel() * 16 * 8
     assert told.kept_bytes == kept - 5 * block_input  # the last stays, and two are on their way
@@ -165,7 +163,7 @@ def test_the_explanation_as_json() -> None:
     assert data["schema_version"] == 1
     assert data["kept_bytes"] == told.kept_bytes
     assert data["peak_bytes"] == told.peak_bytes
-    assert data["timeline"]["bytes"].keys() == {kind.value for kind in Kind}
+    assert data["timeline"]["bytes"].keys() == {kind.value for kind in AllocationKind}
 
 
 def test_any_module_with_any_inputs_and_a_loss_of_ones_own() -> None:
@@ -180,7 +178,7 @@ def test_any_module_with_any_inputs_and_a_loss_of_ones_own() -> None:
 
     told = explain(model, pictures, loss=loss)
     record = run_step(model, {"input": pictures}, blocks={}, loss=loss, switch=lambda *_: None)
-    assert told.kept_bytes == record.kept_bytes
+    assert told.kept_bytes == record.memory.kept
     assert steps == before
 
 

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
-from ckpt_surgery.runtime.surgery.options import SurgeryOptions, first_blocks, matches, saved_names, stack_patterns
+from ckpt_surgery.runtime.blocks.selection import matches
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 
 pytestmark = pytest.mark.torch
 
@@ -48,12 +49,7 @@ def test_many_blocks_take_few_patterns() -> None:
 
 def done(stacks: dict[str, tuple[str, ...]], arguments: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """What each block that is checkpointed keeps, as `wrap_blocks` reads its arguments."""
-    options = SurgeryOptions(
-        first=first_blocks(arguments.get("first")),
-        stacks=stack_patterns(arguments.get("stacks")),
-        save=saved_names(arguments.get("save")),
-    )
-    kept = dict(options.save or ())
+    options = SurgeryOptions.of(**arguments)
     found = {}
     for name, blocks in stacks.items():
         named = [
@@ -62,7 +58,7 @@ def done(stacks: dict[str, tuple[str, ...]], arguments: dict[str, Any]) -> dict[
             if options.stacks is None or any(matches(each, one) for one in options.stacks for each in (block, name))
         ]
         for block in named[: options.first_of(name, len(named))]:
-            found[block] = kept.get(options.saved_by(block) or "", ())
+            found[block] = options.save.names_for(block)
     return found
 
 

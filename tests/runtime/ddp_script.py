@@ -13,14 +13,12 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery import SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.surgery import checkpointing as surgery_checkpointing
 from tests.rank_cases import run_cases
 from tests.zoo.ddp_models import SIZE, STEPS, Run, released, train
 
@@ -60,39 +58,18 @@ def twice() -> Run:
 
 
 def watched(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
-    """Train, and note what the surgery warned of and how it checkpointed."""
-    seen: list[bool] = []
-    with warnings.catch_warnings(record=True) as caught, recording(seen):
+    """Train, and note what the surgery warned of."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = train(make(), prepare)
-    said = [str(warning.message) for warning in caught if issubclass(warning.category, SurgeryWarning)]
-    return {**result, "warnings": said, "reentrant": seen}
+    return {**result, "warnings": [str(w.message) for w in caught if issubclass(w.category, SurgeryWarning)]}
 
 
-class recording:
-    """Note with which `use_reentrant` torch's checkpoint is called by blocks of a surgery."""
-
-    def __init__(self, seen: list[bool]) -> None:
-        self._seen = seen
-        self._original = torch.utils.checkpoint.checkpoint
-
-    def __enter__(self) -> None:
-        def checkpoint(*args: Any, **kwargs: Any) -> Any:
-            if kwargs["use_reentrant"] not in self._seen:
-                self._seen.append(kwargs["use_reentrant"])
-            return self._original(*args, **kwargs)
-
-        setattr(surgery_checkpointing, "checkpoint", checkpoint)  # noqa: B010 - a module takes no other function by assignment
-
-    def __exit__(self, *_: object) -> None:
-        setattr(surgery_checkpointing, "checkpoint", self._original)  # noqa: B010
-
-
-def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False) -> nn.Module:
+def in_ddp(model: nn.Module, *, before: bool = True, unused: bool = False, static: bool = False) -> nn.Module:
     """The model with a surgery that was asked for reentrant checkpointing, in DistributedDataParallel."""
     if before:
         wrap_blocks(model, use_reentrant=True)
-    outer = DistributedDataParallel(model, find_unused_parameters=unused)
+    outer = DistributedDataParallel(model, find_unused_parameters=unused, static_graph=static)
     if not before:
         wrap_blocks(outer, use_reentrant=True)
     return outer
@@ -222,18 +199,13 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
     return next(module for module in model.modules() if isinstance(module, nn.ModuleList))
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """A group is there and no wrapper: every rank trains on the mean of all batches by itself."""
-    wrap_blocks(model, use_reentrant=True)
-    return model
-
-
 OFFLOAD = {"offload": "cpu"}
 zamba = partial(released, "ZambaForCausalLM")
 llama = partial(released, "LlamaForCausalLM")
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "zamba wrapped after DDP": partial(watched, zamba, partial(in_ddp, before=False)),
     "llama with unused search": partial(watched, llama, partial(in_ddp, unused=True)),
+    "llama with a static graph": partial(watched, llama, partial(in_ddp, static=True)),
     "tower twice": partial(watched, twice, in_ddp),
     "fsdp": partial(watched, llama, partial(in_fsdp, wrap={}, before=True)),
     "fsdp first": partial(watched, llama, partial(in_fsdp, wrap={}, before=False)),
@@ -248,7 +220,6 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
         saving, partial(in_fsdp, wrap={}, before=True), offload="cpu", save_offload=True
     ),
     "fsdp first, plain blocks": plain_blocks_sharded_first,
-    "no wrapper": partial(watched, twice, unwrapped),
 }
 
 

@@ -86,8 +86,6 @@ def long_result(*, first: bool, head: bool) -> Result:
 CASES: dict[str, Callable[[], Result]] = {
     "before": lambda: result_of(before),
     "after": lambda: result_of(after),
-    "before, reentrant": lambda: result_of(lambda model: before(model, use_reentrant=True)),
-    "after, reentrant": lambda: result_of(lambda model: after(model, use_reentrant=True)),
     "before, undone": lambda: result_of(before, undone=True),
     "after, undone": lambda: result_of(after, undone=True),
     "long, before": lambda: long_result(first=True, head=False),

@@ -8,9 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import types
-import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,18 +18,17 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
+from ckpt_surgery import SurgeryError, wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from tests.measure import toys
 from tests.measure.toys import WIDTH, Model, SureLayer, model_of, values
 from tests.zoo import hard_toys as hard
 from tests.zoo import surgery_toys as own
-from tests.zoo.surgery_toys import KEPT, ONCE, Mode, blocks_of, both_modes, differences, step
+from tests.zoo.surgery_toys import KEPT, ONCE, blocks_of, differences, step
 
 pytestmark = [
     pytest.mark.both,
@@ -47,10 +44,6 @@ def three(kind: Kind, whole: Callable[..., Model] = Model) -> Model:
     return model_of(kind, kind, kind, whole=whole)
 
 
-def wrapped(model: Model, mode: Mode, **options: Any) -> Surgery:
-    return wrap_blocks(model, use_reentrant=mode == "reentrant", **options)
-
-
 def enable(model: Any, **options: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
 
@@ -58,11 +51,10 @@ def enable(model: Any, **options: Any) -> None:
 # What a block returns
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [hard.RowsLayer, hard.FlatLayer, hard.WeightLayer, hard.ComplexLayer])
-def test_views_and_complex_numbers_that_a_block_returns_keep_their_gradient(kind: Kind, mode: Mode) -> None:
+def test_views_and_complex_results_keep_their_gradient(kind: Kind) -> None:
     model, plain = three(kind, hard.SecondsInTurn), three(kind, hard.SecondsInTurn)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for seed in range(2):
         expected, record = step(plain, seed=seed), step(model, seed=seed)
         assert differences(record, expected) == []
@@ -80,14 +72,13 @@ def recorded_calls(model: Model) -> int:
     return sum(call.block in model.layers for call in calls)
 
 
-@both_modes
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize(
     "kind", [hard.KeepingLayer, hard.UsingLayer, hard.WindowLayer, hard.WeightNormLayer, hard.SpectralNormLayer]
 )
-def test_what_a_block_keeps_does_not_hold_on_to_the_step_before(kind: Kind, mode: Mode) -> None:
+def test_what_a_block_keeps_holds_no_step_before(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode)
+    wrap_blocks(model)
     alive = []
     for seed in range(5):
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
@@ -106,10 +97,9 @@ def check_model_inputs(module: nn.Module, recorded: list[Tensor]) -> Callable[..
     return wrapped_forward
 
 
-@both_modes
-def test_what_transformers_4_records_in_a_block_goes_with_the_step(mode: Mode) -> None:
+def test_what_transformers_4_records_goes_with_the_step() -> None:
     model = three(SureLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     parts = [next(block.children()) for block in model.layers]
     for seed in range(2):
         recorded: list[Tensor] = []
@@ -128,10 +118,9 @@ def test_what_transformers_4_records_in_a_block_goes_with_the_step(mode: Mode) -
         assert [reference() for reference in references] == [None] * len(parts), seed
 
 
-@both_modes
-def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
+def test_steps_that_somebody_holds_on_to_are_counted() -> None:
     model = three(SureLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     held = []
     for number in range(1, 4):
         held.append(model(**values()))
@@ -140,10 +129,9 @@ def test_steps_that_somebody_holds_on_to_are_counted(mode: Mode) -> None:
     assert recorded_calls(model) == 0
 
 
-@both_modes
-def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor(mode: Mode) -> None:
+def test_forwards_without_a_backward_do_not_pile_up() -> None:
     model = three(hard.KeepingLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     alive = []
     for _ in range(5):
         model(**values())
@@ -151,41 +139,22 @@ def test_forwards_without_a_backward_do_not_pile_up_where_a_block_keeps_a_tensor
     assert len(set(alive[1:])) == 1
 
 
-@both_modes
-def test_a_block_that_goes_on_with_what_it_kept_of_the_call_before_is_right_or_refused(mode: Mode) -> None:
+def test_what_was_kept_of_the_call_before_is_right() -> None:
     results = []
     for surgery in (False, True):
         model = three(hard.RecallingLayer)
         if surgery:
-            wrapped(model, mode)
-        loss = (model(**values()) * model(values()["values"] * 2)).sum()
-        if surgery and mode == "reentrant":
-            with pytest.raises(SurgeryError, match=r"^RecallingLayer layers\.2 used .* in its attribute last"):
-                loss.backward()
-            return
-        loss.backward()
+            wrap_blocks(model)
+        (model(**values()) * model(values()["values"] * 2)).sum().backward()
         results.append([p.grad for p in model.parameters()])
     assert all(map(torch.allclose, *results))
 
 
-@both_modes
-def test_scores_that_a_block_leaves_later_than_in_its_first_call_keep_their_gradient(mode: Mode) -> None:
+def test_scores_that_are_left_later_keep_their_gradient() -> None:
     model, plain = three(hard.LateScoresLayer, hard.LateScores), three(hard.LateScoresLayer, hard.LateScores)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for seed in range(3):
         assert differences(step(model, seed=seed), step(plain, seed=seed)) == []
-
-
-def test_scores_that_are_a_constant_at_first_are_refused_where_their_gradient_would_be_lost() -> None:
-    model = three(hard.ZeroScoresLayer, hard.LateScores)
-    wrap_blocks(model, use_reentrant=True, self_check="never")
-    step(model)
-    with pytest.raises(SurgeryError, match=r"^ZeroScoresLayer layers\.2 left .* in its attribute scores, and none in"):
-        step(model)
-    enable(model, use_reentrant=False)
-    plain = three(hard.ZeroScoresLayer, hard.LateScores)
-    step(plain)
-    assert differences(step(model), step(plain)) == []
 
 
 # What is put in place of a block's forward
@@ -217,13 +186,12 @@ def with_an_empty_cell(layer: Any) -> Callable[..., Tensor]:
     return forward
 
 
-@both_modes
 @pytest.mark.parametrize("made", [holding, with_an_empty_cell])
-def test_a_forward_that_holds_another_without_calling_it_is_checkpointed(
-    made: Callable[[Any], Callable[..., Tensor]], mode: Mode
+def test_a_forward_that_holds_another_is_checkpointed(
+    made: Callable[[Any], Callable[..., Tensor]],
 ) -> None:
     model, plain = three(SureLayer), three(SureLayer)
-    surgery = wrapped(model, mode)
+    surgery = wrap_blocks(model)
     for layer in blocks_of(model).values():
         vars(layer)["forward"] = made(layer)
     for _ in range(2):
@@ -248,13 +216,10 @@ def loss_before_evaluation(model: Model) -> Tensor:
     return loss
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [toys.Layer, own.NormedLayer])
-def test_a_model_put_into_evaluation_mode_before_the_backward_is_recomputed_in_training_mode(
-    kind: Kind, mode: Mode
-) -> None:
+def test_evaluation_mode_waits_for_the_recompute(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode)
+    wrap_blocks(model)
     for each in (model, plain):
         loss_before_evaluation(each).backward()  # type: ignore[no-untyped-call]
         assert not any(module.training for module in each.modules())
@@ -262,7 +227,7 @@ def test_a_model_put_into_evaluation_mode_before_the_backward_is_recomputed_in_t
     assert set(step(model.train()).entries.values()) == {ONCE}
 
 
-def test_transformers_own_checkpointing_recomputes_in_evaluation_mode_and_is_wrong() -> None:
+def test_transformers_own_recomputes_in_evaluation_mode() -> None:
     model, plain = three(toys.Layer), three(toys.Layer)
     switch_checkpointing(model, "reentrant")
     for module in (model, plain):
@@ -282,24 +247,23 @@ def raise_rates(model: Model) -> None:
             module.p = 0.3
 
 
-@both_modes
 @pytest.mark.parametrize("kind", [hard.LiteralLayer, hard.NoisyLayer, hard.RaisedLayer])
-def test_numbers_drawn_without_keeping_the_generators_state_are_refused_in_the_forward(kind: Kind, mode: Mode) -> None:
+def test_numbers_drawn_without_kept_state_are_refused(kind: Kind) -> None:
     model, plain = three(kind), three(kind)
-    wrapped(model, mode, preserve_rng_state=False)
+    wrap_blocks(model, preserve_rng_state=False)
     if kind is hard.RaisedLayer:
         assert set(step(model).entries.values()) == {ONCE}
         raise_rates(model)
         raise_rates(plain)
     with pytest.raises(SurgeryError, match=r"preserve_rng_state=False and a block drew random numbers: .*unsafe"):
         model(**values())
-    wrapped(model, mode, preserve_rng_state="unsafe")
+    wrap_blocks(model, preserve_rng_state="unsafe")
     assert differences(step(model), step(plain)) != []
-    wrapped(model, mode)
+    wrap_blocks(model)
     assert differences(step(model), step(plain)) == []
 
 
-def test_a_promise_that_nothing_is_drawn_does_not_outlive_the_option() -> None:
+def test_unsafe_randomness_ends_with_the_option() -> None:
     model = three(toys.Layer)
     wrap_blocks(model, preserve_rng_state="unsafe")
     enable(model, use_reentrant=False)
@@ -314,35 +278,15 @@ def test_a_promise_that_nothing_is_drawn_does_not_outlive_the_option() -> None:
 # What a block writes
 
 
-@both_modes
-def test_a_buffer_that_is_written_in_later_steps_only_is_written_once_in_each(mode: Mode) -> None:
+def test_a_buffer_written_in_later_steps_is_written_once() -> None:
     models = [three(hard.AverageLayer) for _ in range(3)]
-    wrapped(models[0], mode)
-    switch_checkpointing(models[2], mode)
+    wrap_blocks(models[0])
+    switch_checkpointing(models[2], "non_reentrant")
     for seed in range(4):
         record, expected, native = (step(model, seed=seed) for model in models)
         assert differences(record, expected) == []
         assert differences(native, expected) != []
     assert [b.tolist() for name, b in models[0].named_buffers() if "average" in name] == [[0.25] * WIDTH] * 3
-
-
-def tallies(model: Model) -> list[tuple[int, list[int], int]]:
-    layers: list[Any] = list(blocks_of(model).values())
-    return [(layer.counter["calls"], list(layer.queue), layer.numbers["calls"]) for layer in layers]
-
-
-@both_modes
-def test_what_a_block_counts_in_containers_counts_once(mode: Mode) -> None:
-    model, native = three(hard.TallyLayer), three(hard.TallyLayer)
-    wrapped(model, mode)
-    switch_checkpointing(native, mode)
-    for number in range(1, 4):
-        step(model)
-        step(native)
-        assert tallies(model) == [(number, list(range(number)), number)] * 3
-        assert tallies(native) != tallies(model)
-    layer: Any = blocks_of(model)["0"]
-    assert (type(layer.counter), layer.queue.maxlen, layer.numbers["other"]) == (Counter, 5, 0)
 
 
 # What a block makes once
@@ -353,26 +297,22 @@ def tables(model: Model) -> list[Tensor]:
     return [layer.table for layer in layers]
 
 
-@pytest.mark.parametrize("first", own.MODES)
-@pytest.mark.parametrize("then", own.MODES)
-def test_a_table_that_is_made_once_is_a_constant_in_all_steps(first: Mode, then: Mode) -> None:
+def test_a_table_that_is_made_once_is_a_constant() -> None:
     model, plain = three(hard.TableLayer), three(hard.TableLayer)
-    wrapped(model, first)
-    for number, mode in enumerate((first, then, then, first)):
-        enable(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
+    made: list[Tensor] = []
+    for number in range(5):
         assert differences(step(model, seed=number), step(plain, seed=number)) == []
         assert not any(table.requires_grad for table in tables(model))
-        if number == 0:
-            made = tables(model)
+        made = made or tables(model)
         assert all(one is other for one, other in zip(tables(model), made, strict=True))
     copied = copy.deepcopy(model)
     assert differences(step(copied), step(plain)) == []
 
 
-@both_modes
-def test_a_table_that_is_made_of_parameters_has_a_gradient(mode: Mode) -> None:
+def test_a_table_that_is_made_of_parameters_has_a_gradient() -> None:
     model, plain = three(hard.LearnedTableLayer), three(hard.LearnedTableLayer)
-    wrapped(model, mode)
+    wrap_blocks(model)
     assert differences(step(model), step(plain)) == []
     assert all(table.requires_grad for table in tables(model))
     with pytest.raises(RuntimeError, match="second time"):
@@ -387,33 +327,15 @@ def policies() -> Any:
     return create_selective_checkpoint_contexts(lambda *_, **__: prefer)  # type: ignore[no-untyped-call]
 
 
-def test_selective_policies_stay_where_reentrant_checkpointing_is_switched_on_later() -> None:
+def test_selective_policies_stay_in_every_mode() -> None:
     model = three(SureLayer)
-    surgery = wrap_blocks(model, context_fn=policies)
-    with pytest.warns(SurgeryWarning, match=r"^context_fn needs use_reentrant=False: that is kept$") as said:
-        enable(model, use_reentrant=True)
-    assert [warning.category for warning in said].count(SurgeryWarning) == 1
+    surgery = wrap_blocks(model, context_fn=policies, use_reentrant=True)
+    enable(model, use_reentrant=True)
     way: Any = surgery.checkpointing
-    assert way.options.use_reentrant is False
     assert way.options.context_fn is policies
     record = step(model)
     assert differences(record, step(three(SureLayer))) == []
     assert set(record.entries.values()) == {ONCE}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SurgeryWarning)
-        enable(model, use_reentrant=False)
-
-
-def test_selective_policies_stay_where_a_release_asks_for_reentrant_checkpointing_by_itself() -> None:
-    model: Any = three(SureLayer)
-    surgery = wrap_blocks(model, context_fn=policies)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", SurgeryWarning)
-        model.gradient_checkpointing_enable()
-    ours = [warning for warning in said if warning.category is SurgeryWarning]
-    assert len(ours) == (transformers.__version__.startswith("4."))
-    way: Any = surgery.checkpointing
-    assert way.options.use_reentrant is False
 
 
 @pytest.mark.parametrize(
@@ -429,7 +351,7 @@ def test_selective_policies_stay_where_a_release_asks_for_reentrant_checkpointin
     ],
     ids=["a word for the mode", "no mode", "a tensor for randomness", "tensors for randomness"],
 )
-def test_a_switch_that_is_neither_on_nor_off_is_refused_in_one_sentence(options: dict[str, Any], message: str) -> None:
+def test_a_switch_that_is_neither_on_nor_off_is_refused(options: dict[str, Any], message: str) -> None:
     model = three(SureLayer)
     with pytest.raises(SurgeryError, match=message) as error:
         wrap_blocks(model, **options)
@@ -443,14 +365,11 @@ ROWS = 64
 BYTES = ROWS * WIDTH * 8
 
 
-@both_modes
 @pytest.mark.parametrize("whole", [hard.Containers, hard.InLists])
-def test_tensors_in_a_container_leave_the_device_where_it_is_said_that_they_have(
-    whole: type[hard.Containers], mode: Mode
-) -> None:
+def test_tensors_in_a_container_leave_the_device(whole: type[hard.Containers]) -> None:
     model, plain, kept = (model_of(*[hard.TupleLayer] * 4, whole=whole) for _ in range(3))
-    surgery = wrapped(model, mode, offload="cpu")
-    wrapped(kept, mode)
+    surgery = wrap_blocks(model, offload="cpu")
+    wrap_blocks(kept)
     given = {"values": torch.rand(ROWS, WIDTH, dtype=torch.float64)}
     assert differences(step(model, given), step(plain, given)) == []
     before = copy.copy(surgery.stats)

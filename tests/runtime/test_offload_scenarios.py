@@ -27,7 +27,6 @@ from tests.zoo.offload_toys import (
     Function,
     backward,
     blocks,
-    both_modes,
     call,
     first,
     forward,
@@ -54,8 +53,7 @@ def square(seed: int) -> Tensor:
     return torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-@both_modes
-def test_a_square_tensor_and_its_transpose_come_back_as_two(reentrant: bool, offloader: Offloader) -> None:
+def test_a_square_tensor_and_its_transpose_come_back_as_two(offloader: Offloader) -> None:
     def run(given: Offloader | None) -> list[Tensor]:
         stack, values = blocks(), square(1)
         shared = values * 1
@@ -63,7 +61,7 @@ def test_a_square_tensor_and_its_transpose_come_back_as_two(reentrant: bool, off
         views = shared, shared.t(), shared[:, torch.arange(WIDTH)], shared.view(-1).view(WIDTH, WIDTH)
         for number, block in enumerate(stack):
             other = views[number % len(views)]
-            hidden = call(block, given, hidden, other, reentrant=reentrant)
+            hidden = call(block, given, hidden, other)
         backward(hidden.square().sum())
         return grads(values, *(parameter for block in stack for parameter in block.parameters()))
 
@@ -78,62 +76,58 @@ def test_a_recompute_may_stop_early_or_not(early: bool, offloader: Offloader) ->
     assert offloader.stats.tensors == BLOCKS - 1
 
 
-@both_modes
-def test_inference_between_a_forward_and_its_backward_changes_nothing(reentrant: bool, offloader: Offloader) -> None:
+def test_inference_between_a_forward_and_its_backward_changes_nothing(offloader: Offloader) -> None:
     stack, hidden = blocks(), first()
-    loss = forward(stack, hidden, offloader, reentrant=reentrant)
+    loss = forward(stack, hidden, offloader)
     before = offloader.stats.tensors
     with torch.inference_mode():
-        forward(stack, first(2), offloader, reentrant=reentrant)
+        forward(stack, first(2), offloader)
     backward(loss)
     assert offloader.stats.tensors == before
-    assert torch.equal(grads(hidden)[0], gradients(reentrant=reentrant)[0])
+    assert torch.equal(grads(hidden)[0], gradients()[0])
 
 
-@both_modes
-def test_dropout_drops_the_same_again(reentrant: bool, offloader: Offloader) -> None:
+def test_dropout_drops_the_same_again(offloader: Offloader) -> None:
     def run(given: Offloader | None) -> list[Tensor]:
         stack, hidden = blocks(), first()
         torch.manual_seed(3)
         dropping = [nn.Sequential(block, nn.Dropout(0.5)) for block in stack]
-        backward(forward(dropping, hidden, given, reentrant=reentrant))
+        backward(forward(dropping, hidden, given))
         return grads(hidden, *stack[0].parameters())
 
     assert same(run(offloader), run(None))
     assert offloader.stats.tensors == BLOCKS - 1
 
 
-def nested(outer: Offloader | None, inner: Offloader | None, reentrant: bool) -> list[Tensor]:
+def nested(outer: Offloader | None, inner: Offloader | None) -> list[Tensor]:
     """Two stages of two blocks; both stages and blocks are checkpointed."""
     stack, hidden = blocks(4), first()
 
     def stage(some: Sequence[nn.Module]) -> nn.Module:
         def run(values: Tensor) -> Tensor:
             for block in some:
-                values = call(block, inner, values, reentrant=reentrant)
+                values = call(block, inner, values)
             return values
 
         return Function(run)
 
-    backward(forward([stage(stack[:2]), stage(stack[2:])], hidden, outer, reentrant=reentrant))
+    backward(forward([stage(stack[:2]), stage(stack[2:])], hidden, outer))
     return grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
 
 
-@both_modes
-def test_checkpoints_may_be_nested_with_one_offloader_or_two(reentrant: bool, offloader: Offloader) -> None:
-    expected, other = nested(None, None, reentrant), Offloader(Deferred(1), minimum_bytes=0)
+def test_checkpoints_may_be_nested_with_one_offloader_or_two(offloader: Offloader) -> None:
+    expected, other = nested(None, None), Offloader(Deferred(1), minimum_bytes=0)
     for outer, inner in ((offloader, None), (None, other), (offloader, other), (offloader, offloader)):
         for _ in range(2):
-            assert same(nested(outer, inner, reentrant), expected)
+            assert same(nested(outer, inner), expected)
     assert offloader.stats.tensors > 0
     gc.collect()
     assert not offloader._known
     assert not other._known
 
 
-@both_modes
 @pytest.mark.parametrize("inside", [False, True], ids=["around a step", "in a block"])
-def test_other_hooks_on_saved_tensors_go_with_it(inside: bool, reentrant: bool, offloader: Offloader) -> None:
+def test_other_hooks_on_saved_tensors_go_with_it(inside: bool, offloader: Offloader) -> None:
     def hooked(block: nn.Module) -> nn.Module:
         def run(values: Tensor) -> Tensor:
             with save_on_cpu():
@@ -144,12 +138,12 @@ def test_other_hooks_on_saved_tensors_go_with_it(inside: bool, reentrant: bool, 
 
     stack, hidden = blocks(), first()
     with nullcontext() if inside else save_on_cpu():
-        loss = forward([hooked(block) for block in stack], hidden, offloader, reentrant=reentrant)
+        loss = forward([hooked(block) for block in stack], hidden, offloader)
     backward(loss)
     everything = grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
-    assert same(everything, gradients(reentrant=reentrant))
-    recomputed = reentrant or not inside  # else the hooks in the block keep all that its backward needs
-    assert offloader.stats.tensors == (BLOCKS - 1 if recomputed else 0)
+    assert same(everything, gradients())
+    # hooks in the block keep all that its backward needs
+    assert offloader.stats.tensors == (0 if inside else BLOCKS - 1)
 
 
 def test_where_hooks_are_forbidden_that_is_said_and_the_next_step_works(offloader: Offloader) -> None:
@@ -174,8 +168,7 @@ class Turned(torch.autograd.Function):
         return result
 
 
-@both_modes
-def test_a_gradient_may_be_a_view_of_what_came_back(reentrant: bool, offloader: Offloader) -> None:
+def test_a_gradient_may_be_a_view_of_what_came_back(offloader: Offloader) -> None:
     """And is kept by a hook while later inputs come back."""
 
     def run(given: Offloader | None) -> list[Tensor]:
@@ -183,8 +176,8 @@ def test_a_gradient_may_be_a_view_of_what_came_back(reentrant: bool, offloader: 
         hidden = (values := square(1)) * 1
         for block in blocks():
             cast(Any, hidden).register_hook(kept.append)
-            hidden = call(Function(Turned.apply), given, hidden, reentrant=reentrant)
-            hidden = call(block, given, hidden, reentrant=reentrant)
+            hidden = call(Function(Turned.apply), given, hidden)
+            hidden = call(block, given, hidden)
         backward(hidden.square().sum())
         return [*grads(values), *kept]
 
@@ -196,15 +189,14 @@ class Packed(Tensor):
     """What a quantised tensor is like: a subclass. What becomes of its class is in `test_recorded_call`."""
 
 
-@both_modes
-def test_a_subclass_stays_and_keeps_its_gradient(reentrant: bool, offloader: Offloader) -> None:
+def test_a_subclass_stays_and_keeps_its_gradient(offloader: Offloader) -> None:
     def block(hidden: Tensor, packed: Tensor) -> Tensor:
         return hidden + torch.tanh(hidden * packed.as_subclass(Tensor))
 
     def run(given: Offloader | None) -> list[Tensor]:
         hidden, weight = first(), first(2)
         packed = (weight * 1).as_subclass(Packed)
-        backward(forward([Function(block)] * 4, hidden, given, others=[packed], reentrant=reentrant))
+        backward(forward([Function(block)] * 4, hidden, given, others=[packed]))
         return grads(hidden, weight)
 
     assert same(run(offloader), run(None))
@@ -241,8 +233,7 @@ def test_each_offloader_has_one_thread_however_many_steps(count: int, steps: int
     assert threads_of(offloaders, steps) == count
 
 
-@both_modes
-def test_adapters_on_frozen_blocks_get_their_gradients(reentrant: bool) -> None:
+def test_adapters_on_frozen_blocks_get_their_gradients() -> None:
     """Under PEFT, with dropout in the adapters."""
     peft = pytest.importorskip("peft")
     from ckpt_surgery import wrap_blocks
@@ -255,7 +246,7 @@ def test_adapters_on_frozen_blocks_get_their_gradients(reentrant: bool) -> None:
         torch.manual_seed(0)
         model = peft.get_peft_model(llama(3), config)
         model.enable_input_require_grads()
-        surgery = None if offload is None else wrap_blocks(model, offload=offload, use_reentrant=reentrant)
+        surgery = None if offload is None else wrap_blocks(model, offload=offload)
         torch.manual_seed(1)
         model(**tokens()).loss.backward()
         return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}, surgery

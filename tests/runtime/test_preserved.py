@@ -24,7 +24,7 @@ from ckpt_surgery import Surgery, wrap_blocks
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from tests.rank_cases import Results, case_results
 from tests.runtime.sharded_script import SIZE
-from tests.zoo.surgery_toys import KEPT, MODES, ONCE, Mode, Step, both_modes, differences, step
+from tests.zoo.surgery_toys import KEPT, ONCE, Step, differences, step
 from tests.zoo.tiny_models import gpt_bigcode, layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -164,21 +164,19 @@ def lora(model: Any) -> Any:
     return peft.get_peft_model(model, config).train()
 
 
-@both_modes
 @either_model
 @pytest.mark.parametrize("order", ["before", "after", "the model inside", "before, and enabled by a trainer"])
-def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str, mode: Mode) -> None:
+def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str) -> None:
     plain = lora(make())
     model = make()
-    options: dict[str, Any] = {"use_reentrant": mode == "reentrant"}
     if order == "before":
-        surgery = wrap_blocks(model, **options)
+        surgery = wrap_blocks(model)
         model = lora(model)
     else:
         model = lora(model)
-        surgery = wrap_blocks(model.base_model.model if order == "the model inside" else model, **options)
+        surgery = wrap_blocks(model.base_model.model if order == "the model inside" else model)
     if "trainer" in order:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     expected, record = trained(plain), trained(model)
     assert differences(record, expected) == []
     assert set(record.entries.values()) == {ONCE}
@@ -189,27 +187,25 @@ def test_adapters_train_with_the_rest_frozen(make: Callable[[], Any], order: str
     assert differences(trained(model), expected) == []
 
 
-@both_modes
 @either_model
-def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any], mode: Mode) -> None:
+def test_hooks_on_blocks_run_once_with_the_arguments_of_the_call(make: Callable[[], Any]) -> None:
     model, plain = make(), make()
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     seen, expected = seen_by_hooks(model), seen_by_hooks(plain)
     assert seen == expected
     assert len(expected) == 3 * len(layers_of(plain))
 
 
-@both_modes
-def test_hooks_see_a_cache_that_the_block_does_not_get(mode: Mode) -> None:
+def test_hooks_see_a_cache_and_it_is_filled() -> None:
     model, plain = llama(2), llama(2)
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     caches = [transformers.DynamicCache() for _ in range(2)]
     seen, expected = (
         seen_by_hooks(module, past_key_values=cache) for module, cache in zip((model, plain), caches, strict=True)
     )
     assert seen == expected
     assert "DynamicCache" in str(expected)
-    assert [cache.get_seq_length() for cache in caches] == [0, 6]
+    assert [cache.get_seq_length() for cache in caches] == [6, 6]
     assert differences(trained(model), trained(plain)) == []
 
 
@@ -307,16 +303,8 @@ def test_evaluation_gives_the_same_with_its_cache(make: Callable[[], Any]) -> No
         assert ours.past_key_values.get_seq_length() == theirs.past_key_values.get_seq_length() == 6
 
 
-def test_no_cache_is_made_while_training() -> None:
-    model, plain = llama(), llama()
-    wrap_blocks(model)
-    assert plain(**tokens(), use_cache=True).past_key_values is not None
-    assert model(**tokens(), use_cache=True).past_key_values is None
-
-
-@both_modes
 @either_model
-def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any], mode: Mode) -> None:
+def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], Any]) -> None:
     results: list[Step] = []
     tuples: list[Any] = []
 
@@ -334,7 +322,7 @@ def test_all_hidden_states_and_attentions_come_out_the_same(make: Callable[[], A
         model = make()
         model.set_attn_implementation("eager")
         if wrapped:
-            wrap_blocks(model, use_reentrant=mode == "reentrant")
+            wrap_blocks(model)
         inputs = {**tokens(), "output_hidden_states": True, "output_attentions": True}
         results.append(step(model, inputs, loss=loss, blocks=layers_of(model)))
     assert len(tuples[0]) == len(tuples[1]) == 2 * len(layers_of(make())) + 1
@@ -364,7 +352,7 @@ def compiled_plain() -> Compiled:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, *(pytest.param(options, marks=once) for options in ({"use_reentrant": True}, {"every_n": 2}))],
+    [{}, pytest.param({"every_n": 2}, marks=once)],
     ids=str,
 )
 def test_compilation_makes_one_graph_without_a_break(options: Mapping[str, Any], compiled_plain: Compiled) -> None:
@@ -423,10 +411,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-@pytest.mark.parametrize("mode", MODES)
-def test_sharded_models_are_checkpointed_whichever_comes_first(sharded: Results, order: str, mode: str) -> None:
-    case = order if mode == "non_reentrant" else f"{order}, reentrant"
-    for result in sharded[case]:
+def test_sharded_models_are_checkpointed(sharded: Results, order: str) -> None:
+    for result in sharded[order]:
         assert result["differences"] == []
         assert result["entries"] == [list(ONCE)]
         assert result["kinds"] == ["FSDPLlamaDecoderLayer"]

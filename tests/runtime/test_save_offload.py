@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from benchmarks.fuzz_cases.late_copies import Deferred
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime.offload.offloader import MovedResult, Offloader, OffloadStats
+from ckpt_surgery.runtime.offload.offloader import MovedTensor, Offloader, OffloadStats
 from ckpt_surgery.runtime.surgery import checkpointing
-from tests.runtime.test_kept_results import (
+from tests.runtime.selective.test_kept_results import (
     ATTENTION_BYTES,
     FAMILIES,
     ITEM,
@@ -139,7 +139,7 @@ def test_the_device_keeps_what_one_block_keeps(use: Callable[[Any], None]) -> No
         model = llama(2 * BLOCKS)
         wrap_blocks(model, offload="cpu", **options)
         run = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
-        kept.append(run.kept_bytes)
+        kept.append(run.memory.kept)
     nothing, on_device, on_host = kept
     assert on_device - nothing == 2 * BLOCKS * ATTENTION_BYTES
     assert on_host - nothing < 2 * ATTENTION_BYTES, "of the last block, and what is in flight"
@@ -152,8 +152,8 @@ def test_broken_copies_show_in_the_gradients(
     wrap_blocks(plain := llama(BLOCKS), self_check="never")
     use(Deferred(None))
     if what == "other values":
-        fetched = MovedResult.tensor
-        monkeypatch.setattr(MovedResult, "tensor", lambda self: fetched(self) * 2)
+        fetched = MovedTensor.tensor
+        monkeypatch.setattr(MovedTensor, "tensor", lambda self: fetched(self) * 2)
     else:
         monkeypatch.setattr(Offloader, "_wait_for", lambda *_: None)
         sent = Offloader._send

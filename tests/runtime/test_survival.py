@@ -29,7 +29,7 @@ from ckpt_surgery import wrap_blocks
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.measure import toys
 from tests.measure.toys import PlainLayer, SureLayer, model_of
-from tests.zoo.surgery_toys import KEPT, ONCE, Mode, Step, both_modes, differences, step
+from tests.zoo.surgery_toys import KEPT, ONCE, Step, differences, step
 from tests.zoo.tiny_models import layers_of, llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -130,17 +130,16 @@ def expected(kind: Callable[[], nn.Module]) -> Step:
     return step(model)
 
 
-@both_modes
 @every_way
 @every_kind
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_replaced_forward_is_checkpointed(
-    kind: Callable[[], nn.Module], replace: Callable[[Any], None], after: bool, mode: Mode
+    kind: Callable[[], nn.Module], replace: Callable[[Any], None], after: bool
 ) -> None:
     wanted, model = expected(kind), made(kind)
     if not after:
         replace(model)
-    wrap_blocks(model, use_reentrant=mode == "reentrant")
+    wrap_blocks(model)
     if after:
         step(model)  # what was learned of another forward must not get in the way
         replace(model)
@@ -280,7 +279,7 @@ def test_a_second_call_keeps_a_later_forward(replace: Callable[[Any], None]) -> 
     model = made(ReplacedLayer)
     wrap_blocks(model)
     replace(model)
-    surgery = wrap_blocks(model, use_reentrant=True)
+    surgery = wrap_blocks(model, every_n=1)
     record = step(model)
     assert differences(record, expected(ReplacedLayer)) == []
     assert set(record.entries.values()) == {ONCE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
@@ -72,29 +74,65 @@ MAKERS: list[Callable[[], Any]] = [small_llama, gpt_bigcode]
 either_model = pytest.mark.parametrize("make", MAKERS)
 
 
-@either_model
-@either_name
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_enabling_later_keeps_the_repair_and_takes_the_mode(
-    make: Callable[[], Any], name: str, reentrant: bool
-) -> None:
-    model = make()
-    wrap_blocks(model, use_reentrant=not reentrant)
+NOTE = "asked for use_reentrant=True: runs non-reentrant, with the same gradients"
+
+
+def by_argument(model: Any, folder: Path) -> Surgery:
+    return wrap_blocks(model, use_reentrant=True)
+
+
+def by_enable(model: Any, folder: Path, name: str = NAMES[-1]) -> Surgery:
+    surgery = wrap_blocks(model)
     for _ in range(2):
-        enable(model, name, {"use_reentrant": reentrant})
-        assert one_way(model).options.use_reentrant is reentrant
-        record = trained(model)
-        assert differences(record, trained(make())) == []
-        assert set(record.entries.values()) == {ONCE}
-        assert is_on(model)
+        enable(model, name, {"use_reentrant": True})
+    return surgery
+
+
+def by_the_older_name(model: Any, folder: Path) -> Surgery:
+    return by_enable(model, folder, NAMES[0])
+
+
+def by_the_trainer(model: Any, folder: Path) -> Surgery:
+    surgery = wrap_blocks(model)
+    weights = copy.deepcopy(model.state_dict())
+    options = {"use_reentrant": True}
+    losses_of_a_trainer(model, folder, gradient_checkpointing=True, gradient_checkpointing_kwargs=options)
+    model.load_state_dict(weights)
+    return surgery
+
+
+@either_model
+@pytest.mark.parametrize("door", [by_argument, by_enable, by_the_older_name, by_the_trainer])
+def test_reentrant_is_accepted_and_runs_non_reentrant(
+    make: Callable[[], Any],
+    door: Callable[[Any, Path], Surgery],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, modes = make(), []
+
+    def recording(*args: Any, use_reentrant: bool, **kwargs: Any) -> Any:
+        modes.append(use_reentrant)
+        return checkpoint(*args, use_reentrant=use_reentrant, **kwargs)
+
+    monkeypatch.setattr(checkpointing, "checkpoint", recording)
+    surgery = door(model, tmp_path)
+    record = trained(model)
+    assert differences(record, trained(make())) == []
+    assert set(record.entries.values()) == {ONCE}
+    assert set(modes) == {False}
+    assert str(surgery).count(NOTE) == 1
+    enable(model, options={"use_reentrant": False})
+    assert NOTE not in str(surgery)
+    assert is_on(model)
 
 
 @either_name
-def test_without_options_the_mode_is_the_default_of_the_release(name: str) -> None:
+def test_without_options_the_mode_is_the_releases(name: str) -> None:
     model = small_llama()
-    wrap_blocks(model, use_reentrant=RELEASE == 5)
+    surgery = wrap_blocks(model, use_reentrant=RELEASE == 5)
     enable(model, name)
-    assert one_way(model).options.use_reentrant is (RELEASE == 4)
+    assert (NOTE in str(surgery)) == (RELEASE == 4)
 
 
 def test_what_the_options_leave_out_stays_as_it_was() -> None:
@@ -318,8 +356,9 @@ def test_a_submodel_is_switched_by_itself() -> None:
 class Foreign:
     """A checkpointing function in the manner of libraries for fine-tuning: it asks the block it is to run."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reentrant: bool = False) -> None:
         self.asked: list[nn.Module] = []
+        self.reentrant = reentrant
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         module = function.func.__self__
@@ -328,7 +367,7 @@ class Foreign:
             for argument in args:
                 if isinstance(argument, Tensor) and argument.is_floating_point():
                     argument.requires_grad_(True)
-        return checkpoint(function, *args, use_reentrant=True, **kwargs)
+        return checkpoint(function, *args, use_reentrant=self.reentrant, **kwargs)
 
 
 @either_model
@@ -346,6 +385,16 @@ def test_a_foreign_function_finds_the_block_and_keeps_working(make: Callable[[],
     assert "checkpointed by Foreign" in str(surgery)
     enable(model, options={"use_reentrant": False})
     assert isinstance(one_way(model), Checkpointing)
+
+
+def test_a_foreign_reentrant_function_is_refused() -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model)
+    surgery.enable(model, Foreign(reentrant=True))
+    with pytest.raises(SurgeryError, match=r"^LlamaDecoderLayer model\.layers\.0 is checkpointed by a function that"):
+        trained(model)
+    surgery.enable(model, checkpoint)
+    assert differences(trained(model), trained(small_llama())) == []
 
 
 def test_a_foreign_function_is_called_through_every_enable() -> None:

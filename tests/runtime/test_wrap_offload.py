@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import Surgery, SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.offload import pinned_pool
-from ckpt_surgery.runtime.offload.buffer_pool import BufferPool
+from ckpt_surgery.runtime.offload import buffer_pool
+from ckpt_surgery.runtime.offload.buffer_pool import BufferPool, PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import MappedFiles, large_temporary_folder
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from tests.runtime.streams import Pinning, instead_of_the_processor
 from tests.zoo.surgery_toys import Step, differences, step
 from tests.zoo.tiny_models import layers_of, llama, tokens
@@ -49,12 +48,11 @@ def trained(model: Any) -> Step:
     return step(model, tokens(8), blocks=layers_of(model))
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_with_files_gradients_are_those_without_offload(tied: bool, reentrant: bool, tmp_path: Path) -> None:
+def test_with_files_gradients_are_those_without_offload(tied: bool, tmp_path: Path) -> None:
     model = llama(SOME, tie_word_embeddings=tied)
     expected = trained(llama(SOME, tie_word_embeddings=tied))
-    with wrap_blocks(model, offload=tmp_path, use_reentrant=reentrant) as surgery:
+    with wrap_blocks(model, offload=tmp_path) as surgery:
         for _ in range(2):
             assert differences(trained(model), expected) == []
         assert "inputs kept on disk" in str(surgery)
@@ -147,7 +145,7 @@ def test_a_pickle_that_is_read_where_the_folder_is_not_trains(tmp_path: Path) ->
 
 @pytest.mark.parametrize("way", ["undo", "switched off", "wrapped again", "collected"])
 def test_what_was_held_for_later_steps_is_given_back(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_pool, "pinned_buffer", pin := Pinning())
+    monkeypatch.setattr(buffer_pool, "pinned_buffer", pin := Pinning())
     model = llama(SOME)
     surgery = wrap_blocks(model, offload="cpu", self_check="never")
     with monkeypatch.context() as patch:
@@ -169,7 +167,7 @@ def test_what_was_held_for_later_steps_is_given_back(way: str, monkeypatch: pyte
 
 
 def test_a_graph_that_outlives_the_surgery_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pinned_pool, "pinned_buffer", pin := Pinning())
+    monkeypatch.setattr(buffer_pool, "pinned_buffer", pin := Pinning())
     model = llama(SOME)
     with monkeypatch.context() as patch:
         instead_of_the_processor(patch)
@@ -222,13 +220,12 @@ class NormedLatents(nn.Module):
         return latents * latents.square().mean(-1, keepdim=True).rsqrt() * self.scale
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("expanded", [False, True], ids=["a parameter", "a view of it"])
-def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool, reentrant: bool) -> None:
+def test_a_block_that_is_given_a_parameter_passes_its_check(expanded: bool) -> None:
     results = []
     for offload in (None, "cpu"):
         model = Latents(expanded=expanded).train()
-        wrap_blocks(model, offload=offload, self_check="always", use_reentrant=reentrant, blocks=NormedLatents)
+        wrap_blocks(model, offload=offload, self_check="always", blocks=NormedLatents)
         for _ in range(2):
             model(3).backward()
         results.append([parameter.grad for parameter in model.parameters()])

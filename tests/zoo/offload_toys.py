@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,8 +17,6 @@ from ckpt_surgery.runtime.offload.offloader import Offloader
 
 BLOCKS, ROWS, WIDTH = 6, 8, 16
 INPUT_BYTES = ROWS * WIDTH * 4
-
-both_modes = pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 
 
 class Block(nn.Module):
@@ -56,10 +53,10 @@ def first(seed: int = 1) -> Tensor:
     return torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def call(block: nn.Module, offloader: Offloader | None, *tensors: Tensor, reentrant: bool = False) -> Any:
+def call(block: nn.Module, offloader: Offloader | None, *tensors: Tensor) -> Any:
     given = [tensor for tensor in tensors if tensor.requires_grad]
     with offloader.saving(given) if offloader else nullcontext():
-        return checkpoint(block, *tensors, use_reentrant=reentrant)
+        return checkpoint(block, *tensors, use_reentrant=False)
 
 
 def forward(
@@ -68,13 +65,12 @@ def forward(
     offloader: Offloader | None = None,
     *,
     others: Sequence[Tensor] = (),
-    reentrant: bool = False,
     after: Callable[[int, Tensor], object] = lambda number, given: None,
 ) -> Tensor:
     """Run the blocks; `after` sees each one's number and what it was given."""
     hidden = hidden * 1
     for number, block in enumerate(stack):
-        given, hidden = hidden, call(block, offloader, hidden, *others, reentrant=reentrant)
+        given, hidden = hidden, call(block, offloader, hidden, *others)
         after(number, given)
         del given
     loss: Tensor = hidden.square().sum()
@@ -86,10 +82,10 @@ def backward(loss: Tensor, *, again: bool = False) -> None:
     torch.autograd.backward(loss, retain_graph=again)
 
 
-def gradients(offloader: Offloader | None = None, *, reentrant: bool = False) -> list[Tensor]:
+def gradients(offloader: Offloader | None = None) -> list[Tensor]:
     """Those of the first hidden states and of all parameters, after a step on a new stack."""
     stack, hidden = blocks(), first()
-    backward(forward(stack, hidden, offloader, reentrant=reentrant))
+    backward(forward(stack, hidden, offloader))
     return grads(hidden, *(parameter for block in stack for parameter in block.parameters()))
 
 

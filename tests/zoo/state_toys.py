@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH = 6
 LOG: list[float] = []
@@ -87,17 +89,6 @@ class IteratorBlock(ScalingBlock):
         return next(self.numbers)
 
 
-class GeneratorBlock(ScalingBlock):
-    """Goes on with a generator, which nobody can wind back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = (number for number in range(1, 99))
-
-    def scale(self) -> Any:
-        return next(self.numbers)
-
-
 class LoggingBlock(ScalingBlock):
     """Writes into a list of its Python module, and reads how long that is."""
 
@@ -164,13 +155,35 @@ class LazyBlock(ScalingBlock):
         return self.late(torch.ones(1))
 
 
-class AnewBlock(ScalingBlock):
-    """Makes one of its layers anew in each forward."""
+class AverageBlock(ScalingBlock):
+    """Keeps an average of `size` elements in a buffer, which `update` writes or replaces."""
+
+    average: Tensor
+
+    def __init__(self, update: Callable[[AverageBlock], object], size: int = 1) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.ones(size))
+        self.update = update
 
     def scale(self) -> Any:
-        self.late = nn.Linear(1, WIDTH)
-        nn.init.ones_(self.late.weight)
-        return self.late(torch.ones(1))
+        with torch.no_grad():
+            self.update(self)
+        return self.average[0].clone()
+
+
+class CountingBlock(ScalingBlock):
+    """Counts in an attribute of its own and in one of a submodule, and puts a tensor on itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        vars(self.down)["calls"] = 0
+
+    def scale(self) -> Any:
+        self.calls += 1
+        vars(self.down)["calls"] += 2
+        self.last = torch.full((WIDTH,), 0.1) + getattr(self, "last", 0.0)
+        return 1 + 0.1 * (self.calls + vars(self.down)["calls"]) + self.last
 
 
 class FollowingBlock(ScalingBlock):
@@ -197,28 +210,6 @@ class ScriptedBlock(ScalingBlock):
         return self.scripted(torch.ones(WIDTH))
 
 
-class KnowingBlock(ScalingBlock):
-    """Knows the blocks of its model by a list, and keeps a table that its first call makes."""
-
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.table: Tensor | None = None
-        self.blocks = blocks
-        blocks.append(self)
-
-    def scale(self) -> Any:
-        if self.table is None:
-            self.table = torch.arange(1.0, WIDTH + 1) / 4
-        return self.table
-
-
-class Scaled(nn.Module):
-    """A product."""
-
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        return hidden * table
-
-
 CALLS = 0
 """What `GlobalCountBlock` counts, outside of every model."""
 
@@ -230,39 +221,6 @@ class GlobalCountBlock(ScalingBlock):
         global CALLS
         CALLS += 1
         return CALLS / 4
-
-
-LAZY: Tensor | None = None
-"""What `LazyGlobalBlock` makes in its first call, outside of every model."""
-
-
-class LazyGlobalBlock(ScalingBlock):
-    """Makes a table of the Python module when there is none."""
-
-    def scale(self) -> Any:
-        global LAZY
-        if LAZY is None:
-            LAZY = torch.arange(1.0, WIDTH + 1) / 4
-        return LAZY
-
-
-class ZippedGeneratorBlock(ScalingBlock):
-    """Advances an iterator that draws from a generator, which nobody can wind back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numbers = zip((1 + number / 4 for number in itertools.count()), strict=True)
-
-    def scale(self) -> Any:
-        return next(self.numbers)[0]
-
-
-class NeedingCacheBlock(ScalingBlock):
-    """Does not run without its cache."""
-
-    def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
-        past_key_values.layers[0] = hidden
-        return super().forward(hidden)
 
 
 class CompiledPartBlock(ScalingBlock):
@@ -286,45 +244,6 @@ class LazySizeBlock(ScalingBlock):
 
     def scale(self) -> Any:
         return self.late(torch.ones(WIDTH))
-
-
-TABLE = torch.ones(WIDTH)
-"""What `GlobalTableBlock` reads, outside of every model."""
-
-
-class GlobalTableBlock(ScalingBlock):
-    """Gives a table of the Python module to a part of itself, or one `learned` in its place."""
-
-    learned = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scaled = Scaled()
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(self.scaled(hidden, self.up.bias + 1 if self.learned else TABLE))
-
-
-class PairBlock(ScalingBlock):
-    """Counts in a tensor that stands in a tuple; `broken` says that it raises."""
-
-    def __init__(self, layer_idx: int) -> None:
-        super().__init__()
-        self.layer_idx = layer_idx
-        self.pair = (torch.zeros(1),)
-        self.turns = iter(range(1, 99))
-        self.table = torch.ones(WIDTH)
-        self.scaled = Scaled()
-        self.broken = False
-
-    def forward(self, hidden: Tensor, past_key_values: KeyCache | None = None) -> Tensor:
-        self.pair[0].add_(1)
-        hidden = self.scaled(hidden * self.pair[0] * next(self.turns), self.table)
-        if self.broken:
-            raise InterruptedError
-        if past_key_values is not None:
-            past_key_values.layers[self.layer_idx] = hidden
-        return super().forward(hidden)
 
 
 class KeyCache:
@@ -435,17 +354,10 @@ class RoutingBlock(nn.Module):
 
 
 class TurnedBlock(ScalingBlock):
-    """Returns a view of what it made, which it keeps with `keeps`."""
-
-    def __init__(self, *, keeps: bool = False) -> None:
-        super().__init__()
-        self.keeps = keeps
-        self.kept: Tensor | None = None
+    """Returns a view of what it made."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        result = super().forward(hidden).t()
-        self.kept = result if self.keeps else None
-        return result.t()
+        return super().forward(hidden).t().t()
 
 
 class _Twice(torch.autograd.Function):
@@ -521,3 +433,48 @@ class WritingStack(Stack):
 
     def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         return super().run(layer, hidden).mul_(1.5)
+
+
+Make = Callable[[], list[nn.Module]]
+"""Makes the blocks of a stack."""
+
+
+def two(kind: Callable[[], nn.Module]) -> Make:
+    """Two blocks of a kind."""
+    return lambda: [kind(), kind()]
+
+
+def stack(make: Make) -> Stack:
+    """A stack of blocks with the same weights each time, and nothing counted outside of it."""
+    global CALLS
+    torch.manual_seed(0)
+    LOG.clear()
+    CALLS = 0
+    return Stack(make())
+
+
+def train(model: nn.Module, steps: int = 2) -> list[Any]:
+    """The losses and gradients of a few steps, and the state in the end: buffers, and the generators' next numbers."""
+    for seed in (torch.manual_seed, random.seed, numpy.random.seed):
+        seed(1)
+    results: list[Any] = []
+    for number in range(steps):
+        model.zero_grad()
+        loss = model(torch.linspace(-1, 1 + number, 16 * WIDTH).view(16, WIDTH))
+        loss.backward()
+        results += [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    drawn = [torch.tensor(random.random()), torch.tensor(numpy.random.rand()), torch.rand(1)]
+    return [*results, *(b.clone() for b in model.buffers()), *drawn]
+
+
+def same(ours: list[Any], theirs: list[Any]) -> bool:
+    """Whether two trainings came to the same."""
+    return len(ours) == len(theirs) and all(
+        torch.allclose(a.double(), b.double(), rtol=0, atol=1e-6) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def checkpoint_natively(model: Stack) -> None:
+    """Checkpoint the blocks of a stack with torch's own checkpointing."""
+    for layer in model.layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

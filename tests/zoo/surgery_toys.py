@@ -238,20 +238,6 @@ class SpectralLayer(SureLayer):
         spectral_norm(self.linear)
 
 
-class TallyingLayer(SureLayer):
-    """Computes something else in every call, by a number and a list of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 1
-        self.seen: list[float] = [1.0]
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        self.calls += 1
-        self.seen.append(0.5 * self.calls)
-        return torch.tanh(self.linear(hidden_states) * self.calls + sum(self.seen))
-
-
 class ListLayer(SureLayer):
     """Reads the whole list of earlier results, and appends its own."""
 

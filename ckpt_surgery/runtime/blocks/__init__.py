@@ -1,1 +1,1 @@
-"""Which modules of a model are blocks, which of them are chosen, and what their library keeps on them."""
+"""The blocks of a model: found, chosen, and with what their library keeps on them."""

@@ -1,4 +1,4 @@
-"""What transformers itself keeps on a model about checkpointing: flags, a switch, a function, hooks on embeddings.
+"""The state of checkpointing that transformers itself keeps on a model: flags, a switch, a function, hooks.
 
 While a surgery is in place the layers' own checkpointing is off, and the flags say what is checkpointed.
 """
@@ -35,19 +35,19 @@ _EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
 
 
 def checkpoints_itself(module: nn.Module) -> bool:
-    """Whether a module would checkpoint by itself when its flag says so: a layer, or one with an inline branch."""
+    """Tell whether a module checkpoints by itself when its flag says so: a layer, or one with an inline branch."""
     return is_layer(module) or has_inline_branch(module)
 
 
 def has_inline_branch(module: nn.Module) -> bool:
-    """Whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
+    """Tell whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
     reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
     return any(_CHECKPOINTS.search(name) for name in reached)
 
 
 @cache
 def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
-    """The names in the forward of a class, and in the methods of the class that the forward leads to."""
+    """Collect the names in the forward of a class, and in the methods of the class that the forward leads to."""
     names: set[str] = set()
     methods = ["forward"]
     while methods:
@@ -62,18 +62,18 @@ def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
 
 
 def needs_cache(module: nn.Module) -> bool:
-    """Whether a model breaks or computes something else without a cache, so that it must not be switched off."""
+    """Tell whether a model breaks or computes something else without a cache, so that it must not be switched off."""
     name = type(module).__name__
     return name in facts_of(module).needs_cache or name in models_that_read_caches(module)
 
 
 def models_that_read_caches(module: nn.Module) -> list[str]:
-    """The models of a module's family that compute something else without a cache, in the installed release."""
+    """Name the models of a module's family that compute something else without a cache, in the installed release."""
     return [name for name, release in facts_of(module).cache_decides.items() if _transformers() < Version(release)]
 
 
 def reads_caches_of_parts(module: nn.Module) -> bool:
-    """Whether a model goes on with the caches that its parts have filled, so that none of them must be dropped."""
+    """Tell whether a model goes on with the caches that its parts have filled: none of them must be dropped."""
     return class_of(module).__name__ in facts_of(module).reads_caches
 
 
@@ -83,12 +83,12 @@ def _transformers() -> Version:
 
 
 def is_recorder(forward: Any) -> bool:
-    """Whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
+    """Tell whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
     return "check_model_inputs.<locals>" in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
 def flags_of(module: nn.Module) -> list[str]:
-    """The names of the attributes, True or False, that say whether a module checkpoints."""
+    """Name the attributes, True or False, that say whether a module checkpoints."""
     names = {FLAG}
     if checkpoints_itself(module):
         reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
@@ -112,12 +112,12 @@ def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> No
 
 
 def takes_switch(module: nn.Module) -> bool:
-    """Whether this is a model of transformers, which has a method to switch checkpointing on and off."""
+    """Tell whether this is a model of transformers, which has a method to switch checkpointing on and off."""
     return hasattr(type(module), SWITCH)
 
 
 def takes_embedding_hook(model: nn.Module) -> bool:
-    """Whether a model survives the hook that switching checkpointing on puts on its embeddings.
+    """Tell whether a model survives the hook that switching checkpointing on puts on its embeddings.
 
     The hook makes their output require gradient; IBert's return a tuple, and then every forward fails.
     """
@@ -131,7 +131,7 @@ def takes_embedding_hook(model: nn.Module) -> bool:
 
 
 def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | None:
-    """The options in a function that transformers made to checkpoint, and where it offloads to; None for others.
+    """Read the options in a function that transformers made to checkpoint, and where it offloads to; None for others.
 
     That is "cpu" where transformers was told to offload, and None where it does not say. A release that hands its
     whole dictionary of options to the function has it among them, and then it may be what `wrap_blocks` takes.
@@ -147,7 +147,7 @@ def options_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any] | Non
 
 
 def embedding_hooks(model: nn.Module) -> Iterator[tuple[nn.Module, int]]:
-    """The hooks by which transformers makes outputs of embeddings require gradient: module and key of each."""
+    """Yield the hooks by which transformers makes outputs of embeddings require gradient: module and key of each."""
     for module in model.modules():
         for key, hook in module._forward_hooks.items():
             if _EMBEDDING_HOOK in getattr(hook, "__qualname__", ""):

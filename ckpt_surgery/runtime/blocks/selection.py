@@ -1,23 +1,25 @@
-"""Which blocks of a model to checkpoint: the outermost ones of every stack that the options name.
+"""The choice of blocks to checkpoint: the outermost ones of every stack that the options name.
 
 Decides only; nothing is changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import Block, find_blocks, is_layer, is_wrapped
-from ckpt_surgery.runtime.blocks.levels import chosen_level
+from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, is_wrapped, leaves
 from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
-from ckpt_surgery.runtime.surgery.options import SurgeryOptions, matches
+
+_WORTHWHILE = 0.6
+"""A stage gives way to its blocks where those keep at most this part of what the stage holds."""
 
 
 class LeftAlone(Enum):
@@ -47,40 +49,61 @@ class SelectedStack:
 
     @property
     def wanted(self) -> bool:
-        """Whether the options name the stack."""
+        """Tell whether the options name the stack."""
         return self.left_alone is None
 
 
-def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedStack, ...]:
-    """Every stack of `model`; one whose blocks are named only in part comes as two.
+def matches(name: str, pattern: str) -> bool:
+    """Tell whether a pattern names a stack or a block, or a module around it."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
-    Raises SurgeryError where there is none, or where an option names what is not there.
+
+def select_stacks(
+    model: nn.Module,
+    *,
+    classes: Sequence[str] | None = None,
+    patterns: Sequence[str] | None = None,
+    first: Sequence[str] = (),
+) -> tuple[SelectedStack, ...]:
+    """List every stack of `model`; one whose blocks are named only in part comes as two.
+
+    Args:
+        model: looked at only.
+        classes: names of classes of blocks to checkpoint; None for all.
+        patterns: patterns of stacks and blocks to checkpoint; None for all.
+        first: patterns of stacks, each of which has to match one.
+
+    Raises:
+        SurgeryError: there is no stack, or what is named is not there.
     """
-    names, patterns = options.blocks, options.stacks
     parameters: Iterator[tuple[str, Any]] = model.named_parameters()
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)
     if lazy is not None:
         raise SurgeryError(f"{lazy} has no size before the first forward: run one, then wrap_blocks")
-    found = find_blocks(model, unsupported=True)
-    repeated = repeated_blocks(model, found)
-    if not found:
-        repeated = (*repeated, *siblings_around(model, repeated)) or repeated_siblings(model)
-    blocks = at_chosen_level(model, (*found, *repeated))
-    if names is not None:
-        blocks = _with_named(model, blocks, names)
+    modules = dict(model.named_modules())
+    blocks = _all_blocks(model, modules)
+    if classes is not None:
+        blocks = _with_named(model, modules, blocks, classes)
     if not blocks:
         raise SurgeryError(
             f"{type(model).__name__} has no blocks to checkpoint: {reason_for_none(model)}; name the class of its "
             "blocks with blocks="
         )
-    modules = dict(model.named_modules())
     stacks: dict[tuple[str, LeftAlone | None], list[Block]] = {}
     for block in blocks:
-        reason = _left_alone(block, names, patterns, wrapped=is_wrapped(block.name, modules))
+        reason = None
+        if patterns is not None and not any(matches(n, p) for p in patterns for n in (block.stack, block.name)):
+            reason = LeftAlone.STACKS
+        elif classes is not None and type(block.module).__name__ not in classes:
+            reason = LeftAlone.BLOCKS
+        elif is_wrapped(block.name, modules):
+            reason = LeftAlone.WRAPPED
         stacks.setdefault((block.stack, reason), []).append(block)
-    names_of_stacks = list(dict.fromkeys(name for name, _ in stacks))
-    _check_patterns(patterns or (), names_of_stacks, [block.name for block in blocks])
-    _check_patterns([pattern for pattern, _ in options.first or ()], names_of_stacks)
+    names = list(dict.fromkeys(name for name, _ in stacks))
+    for some, among in ((patterns or (), [*names, *(block.name for block in blocks)]), (first, names)):
+        for pattern in some:
+            if not any(matches(name, pattern) for name in among):
+                raise SurgeryError(f"no stack matches {pattern!r}: the stacks are {', '.join(names)}")
     selected = tuple(SelectedStack(name, tuple(members), reason) for (name, reason), members in stacks.items())
     if any(stack.wanted for stack in selected):
         return selected
@@ -90,53 +113,71 @@ def select_stacks(model: nn.Module, options: SurgeryOptions) -> tuple[SelectedSt
             "model without it, and call wrap_blocks"
         )
     raise SurgeryError(
-        f"no block of {' or '.join(names or ())} in the stacks {', '.join(patterns or ())}: give fewer of the two"
+        f"no block of {' or '.join(classes or ())} in the stacks {', '.join(patterns or ())}: give fewer of the two"
     )
 
 
-def at_chosen_level(model: nn.Module, blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Of blocks that lie in one another, those to checkpoint; in the order of the model."""
-    by_name = {block.name: replace(block, inside="") for block in blocks}
+def _all_blocks(model: nn.Module, modules: dict[str, nn.Module]) -> list[Block]:
+    """List the blocks of a model in its order, of those that lie in one another those to checkpoint."""
+    found = find_blocks(model, unsupported=True)
+    repeated = repeated_blocks(model, found)
+    if not found:
+        repeated = (*repeated, *siblings_around(model, repeated)) or repeated_siblings(model)
+    by_name = {block.name: replace(block, inside="") for block in (*found, *repeated)}
     chosen = set(chosen_level({name: block.module for name, block in by_name.items()}))
-    return tuple(by_name[name] for name, _ in model.named_modules() if name in chosen)
+    return [by_name[name] for name in modules if name in chosen]
 
 
-def _left_alone(
-    block: Block, names: Sequence[str] | None, patterns: Sequence[str] | None, *, wrapped: bool
-) -> LeftAlone | None:
-    if patterns is not None and not any(
-        matches(n, pattern) for pattern in patterns for n in (block.stack, block.name)
-    ):
-        return LeftAlone.STACKS
-    if names is not None and type(block.module).__name__ not in names:
-        return LeftAlone.BLOCKS
-    return LeftAlone.WRAPPED if wrapped else None
+def chosen_level(modules: Mapping[str, nn.Module]) -> tuple[str, ...]:
+    """Choose the modules to checkpoint of those given, by name, where some hold others: stages, or what they hold.
+
+    Decided by what a step keeps at its peak: the input of each block, what lies between the blocks, and all that one
+    of them holds while it is recomputed. A module keeps about one tensor for each of its leaves, so leaves are
+    counted. The modules of one class are treated alike: the largest decides. None of those chosen lies in another.
+    """
+    inside: dict[str, list[str]] = {name: [] for name in ("", *modules)}
+    by_class: dict[type[nn.Module], list[str]] = {}
+    for name, module in modules.items():
+        inside[around(name, modules)].append(name)
+        by_class.setdefault(type(module), []).append(name)
+    size = {name: leaves(module) for name, module in modules.items()}
+    gives_way: set[type[nn.Module]] = set()
+
+    def blocks_in(name: str) -> list[str]:
+        found = []
+        for inner in inside[name]:
+            gives = inside[inner] and type(modules[inner]) in gives_way  # one that holds no block stays
+            found += blocks_in(inner) if gives else [inner]
+        return found
+
+    stages = [
+        max(some, key=size.__getitem__) for names in by_class.values() if (some := [n for n in names if inside[n]])
+    ]
+    for stage in sorted(stages, key=lambda name: -name.count(".")):  # those inside others first
+        blocks = [size[block] for block in blocks_in(stage)]
+        between = size[stage] - sum(blocks)
+        if len(blocks) > 1 and len(blocks) + between + max(blocks) <= _WORTHWHILE * size[stage]:
+            gives_way.add(type(modules[stage]))
+    return tuple(blocks_in(""))
 
 
-def _with_named(model: nn.Module, blocks: Sequence[Block], names: Sequence[str]) -> tuple[Block, ...]:
-    """`blocks`, but in place of those around or inside modules of the named classes the outermost of these."""
-    named = {path: module for path, module in model.named_modules() if type(module).__name__ in names and path}
-    missing = [name for name in names if name not in {type(module).__name__ for module in named.values()}]
+def _with_named(
+    model: nn.Module, modules: dict[str, nn.Module], blocks: Sequence[Block], classes: Collection[str]
+) -> list[Block]:
+    """Return `blocks`, but in place of those around or inside modules of the named classes the outermost of these."""
+    named = {name: module for name, module in modules.items() if type(module).__name__ in classes and name}
+    missing = [kind for kind in classes if kind not in {type(module).__name__ for module in named.values()}]
     if missing:
         kinds = ", ".join(sorted({type(block.module).__name__ for block in blocks})) or "none"
         raise SurgeryError(
             f"no block of the class {missing[0]} in {type(model).__name__}: its block classes are {kinds}"
         )
-    outermost = [path for path in named if not any(path.startswith(f"{other}.") for other in named)]
-    chosen = [
-        Block(path, named[path], "layer" if is_layer(named[path]) else "plain", path.rpartition(".")[0])
-        for path in outermost
-    ]
-    others = [block for block in blocks if not _related(block.name, outermost)]
-    order = {path: place for place, (path, _) in enumerate(model.named_modules())}
-    return tuple(sorted([*chosen, *others], key=lambda block: order[block.name]))
-
-
-def _related(name: str, others: Iterable[str]) -> bool:
-    return any(f"{name}.".startswith(f"{other}.") or f"{other}.".startswith(f"{name}.") for other in others)
-
-
-def _check_patterns(patterns: Sequence[str], stacks: Sequence[str], blocks: Sequence[str] = ()) -> None:
-    for pattern in patterns:
-        if not any(matches(name, pattern) for name in (*stacks, *blocks)):
-            raise SurgeryError(f"no stack matches {pattern!r}: the stacks are {', '.join(stacks)}")
+    chosen = {
+        name: Block(name, module, "layer" if is_layer(module) else "plain", name.rpartition(".")[0])
+        for name, module in named.items()
+        if named.keys().isdisjoint(enclosing(name))
+    }
+    outside = {outer for name in chosen for outer in enclosing(name)}
+    inside = {block.name for block in blocks if not chosen.keys().isdisjoint(enclosing(block.name))}
+    chosen = {block.name: block for block in blocks if block.name not in outside | inside} | chosen
+    return [chosen[name] for name in modules if name in chosen]

@@ -35,7 +35,7 @@ _NOTHING_KEPT: AbstractContextManager[Any] = nullcontext()
 class Computation:
     """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
 
-    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_parameters", "_recomputed")
+    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_parameters", "_recomputed")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Computation:
             kept.show = self._check.given
         self._arguments: Arguments | None = arguments  # until the first pass
         self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
+        self._looks: dict[int, tuple[type[Tensor], dict[str, Any]]] = {}  # of those that are more than plain tensors
         self._failure: BaseException | None = None
 
     @property
@@ -84,6 +85,15 @@ class Computation:
             self._failure = None
             raise failure
 
+    def _detached(self, place: int, tensor: Tensor) -> Tensor:
+        """Return a tensor like this one without its graph and hooks, with its class and attributes of then."""
+        if (look := self._looks.get(place)) is None:
+            return without_graph(tensor)
+        kind, attributes = look  # hooks for saved tensors may give a plain one
+        detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
+        vars(detached).update(attributes)
+        return detached
+
     def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
         if not torch.is_grad_enabled():
             raise SurgeryError(
@@ -91,6 +101,11 @@ class Computation:
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
         self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
+        self._looks = {
+            place: (type(tensor), _given_attributes(tensor))
+            for place, tensor in enumerate(given)
+            if (type(tensor) is not Tensor or vars(tensor)) and place not in self._parameters
+        }
         before = versions(given)
         self._call.begin(watching=self._check is not None)
         output = self._run_first(*arguments)
@@ -122,7 +137,7 @@ class Computation:
         # hooks for saved tensors, as those of offload, give tensors that are none
         given = tuple(
             [
-                self._parameters[place] if place in self._parameters else _detached(each)
+                self._parameters[place] if place in self._parameters else self._detached(place, each)
                 for place, each in enumerate(given)
             ]
         )
@@ -149,12 +164,10 @@ class Computation:
             ) from error
 
 
-def _detached(tensor: Tensor) -> Tensor:
-    """Return a tensor like this one without its graph and hooks, with the attributes that somebody gave it."""
-    detached = without_graph(tensor)
-    if attributes := vars(tensor):
-        vars(detached).update(attributes)
-    return detached
+def _given_attributes(tensor: Tensor) -> dict[str, Any]:
+    """Return the attributes that somebody gave this tensor; a tensor subclass may hold what it is in others."""
+    its_own = vars(tensor.detach())
+    return {name: value for name, value in vars(tensor).items() if name not in its_own}
 
 
 def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
+from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
 
@@ -43,10 +44,6 @@ Attribute = tuple[dict[str, Any], str]
 """A dictionary of a module (its attributes, buffers or parameters), and a name in it."""
 
 _training_of: Callable[[nn.Module], bool] = attrgetter("training")
-
-
-class _Absent:
-    """Stands in for the value of an attribute that is not there."""
 
 
 @dataclass(slots=True)
@@ -201,7 +198,7 @@ class BlockState:
             for name in _differing(home, before) if home or before else ():
                 key, attribute = (id(home), name), (home, name)
                 self._set[key] = attribute
-                entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, _Absent))))
+                entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, Absent))))
         first = self._training is None  # later ones trust the count of writes: to compare bits waits for the device
         for copy in entry.tensors:
             if copy.key not in self._set and (copy.is_small_buffer or copy.is_written(by_bits=first)):
@@ -246,7 +243,7 @@ class BlockState:
 
 
 def _held(home: dict[str, Any], name: str) -> Any:
-    return _without_graph(home.get(name, _Absent))
+    return _without_graph(home.get(name, Absent))
 
 
 def _without_graph(value: Any) -> Any:
@@ -258,23 +255,24 @@ def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """The names of the block's own under which a dictionary holds another object than before."""
     if len(home) == len(before) and all(map(is_, home.values(), before.values())):
         return []
-    names = (home.keys() | before.keys()) - _UNWATCHED
-    return [name for name in names if home.get(name, _Absent) is not before.get(name, _Absent)]
+    made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # they stay, also where there was None before
+    names = (home.keys() | before.keys()) - _UNWATCHED - made
+    return [name for name in names if home.get(name, Absent) is not before.get(name, Absent)]
 
 
 def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
     for name in _differing(home, before):
-        _put(home, name, before.get(name, _Absent))
+        _put(home, name, before.get(name, Absent))
 
 
 def _put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
     """Put a value there, and what is there now when the stack ends."""
-    stack.callback(_put, home, name, home.get(name, _Absent))
+    stack.callback(_put, home, name, home.get(name, Absent))
     _put(home, name, value)
 
 
 def _put(home: dict[str, Any], name: str, value: Any) -> None:
-    if value is _Absent:
+    if value is Absent:
         home.pop(name, None)
     else:
         home[name] = value

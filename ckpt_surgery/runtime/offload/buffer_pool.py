@@ -1,21 +1,60 @@
-"""Memory outside the device, by exact sizes and used again over the steps: what every store of an offloader has."""
+"""Memory outside the device, by exact sizes and used again over the steps: the base of every store, and host memory.
+
+Host memory is pinned up to a bound, pageable beyond it, and none is taken where the host has little left.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum, auto
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.runtime.offload.host_memory import HostMemory, host_memory, processes_on_host
+from ckpt_surgery.text import size as in_words
+
 _LARGEST_FIT = 2
 """A buffer takes no tensor of less than this part of its size: lengths change from step to step."""
 _KEPT_STEPS = 2
 """A buffer that nothing used in so many steps is given back."""
+_PINNED_SHARE = 0.5
+"""The bound on pinned memory where none is given, as a share of what is free at the first use."""
+_PINNED_UNKNOWN = 4 * 2**30
+"""That bound in bytes where it is not known what is free."""
+_LEFT_ALONE = 0.05
+"""The share of all memory of the host that is left to others."""
+_PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every device."""
+_THEN = "further block inputs go to pageable memory, where each copy holds up the step"
+_NONE_LEFT = (
+    "the host has too little memory left for offload: block inputs stay on the device; give a folder, or "
+    '"disk", as offload'
+)
+
+
+class Shortage(Enum):
+    """A reason why memory is not pinned, slow, or not taken at all."""
+
+    BOUND = auto()
+    """All is pinned that may be."""
+    REFUSED = auto()
+    """The host pins no more."""
+    HOST = auto()
+    """The host has too little memory left."""
+    FOLDER = auto()
+    """The disk has no room."""
+    IN_MEMORY = auto()
+    """The folder is in memory itself."""
 
 
 class Buffer:
@@ -35,7 +74,7 @@ class Buffer:
         self._release = release
 
     def laid_out_as(self, source: Tensor) -> Tensor:
-        """A tensor in this memory with the shape, dtype and order of strides of `source`."""
+        """Return a tensor in this memory with the shape, dtype and order of strides of `source`."""
         stride = torch.empty_like(source, device="meta").stride()
         return self.memory[: source.nbytes].view(source.dtype).as_strided(source.shape, stride)
 
@@ -49,13 +88,14 @@ class Buffer:
 
 
 class BufferPool:
-    """Buffers that are lent and come back.
+    """Buffers that are lent and come back; each of its `shortages` was said once, as a SurgeryWarning.
 
     A step is the time between two moments at which nothing is lent. Only `give_back` may be called from several
     threads at once, or while the pool is at work: a finalizer does so.
     """
 
     def __init__(self) -> None:
+        self.shortages: set[Shortage] = set()
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._idle: list[Buffer] = []
         self._returned: deque[Buffer] = deque()
@@ -64,16 +104,16 @@ class BufferPool:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buffers, lent and idle."""
+        """Count the bytes of all buffers, lent and idle."""
         return sum(buffer.bytes for buffer in self._buffers)
 
     @property
     def lent(self) -> int:
-        """How many buffers are lent."""
+        """Count the buffers that are lent."""
         return len(self._buffers) - len(self._idle) - len(self._returned)
 
     def take(self, size: int, device: torch.device) -> Buffer | None:
-        """A buffer of at least `size` bytes for copies from `device`; None where the store has no room."""
+        """Lend a buffer of at least `size` bytes for copies from `device`; None where the store has no room."""
         self._keeps = True
         self._collect()
         fitting = [buffer for buffer in self._idle if size <= buffer.bytes <= _LARGEST_FIT * size]
@@ -90,7 +130,7 @@ class BufferPool:
         return buffer
 
     def give_back(self, buffer: Buffer) -> None:
-        """The end of a loan."""
+        """End a loan."""
         if self._keeps:
             self._returned.append(buffer)
 
@@ -101,11 +141,16 @@ class BufferPool:
         self._idle.clear()
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
-        """A new buffer of `size` bytes; None where there is no room."""
+        """Make a new buffer of `size` bytes; None where there is no room."""
         raise NotImplementedError
 
+    def _say(self, shortage: Shortage, words: str) -> None:
+        if shortage not in self.shortages:
+            self.shortages.add(shortage)
+            warnings.warn(words, SurgeryWarning, stacklevel=2)
+
     def _free_idle(self, enough: Callable[[], bool], which: Callable[[Buffer], bool] = lambda buffer: True) -> bool:
-        """Free idle buffers, those first that were not used for longest, until that is enough. Whether it was."""
+        """Free idle buffers, those unused for longest first, until that is enough; tell whether it ever was."""
         candidates = sorted(filter(which, self._idle), key=lambda buffer: buffer.used_in_step, reverse=True)
         while not enough():
             if not candidates:
@@ -123,3 +168,108 @@ class BufferPool:
         if whole and not self.lent:
             self._step += 1
             self._idle = [buffer for buffer in self._idle if buffer.used_in_step >= self._step - _KEPT_STEPS]
+
+
+class PinnedPool(BufferPool):
+    """Buffers in host memory.
+
+    At most `limit` bytes are pinned: by default half of what is free at the first use, divided by the processes of
+    this training on the host. Beyond that, or once the host refuses to pin, buffers are pageable; and where 5 % of the
+    host's memory or less would be left, there are none. `pin` makes pinned buffers and raises RuntimeError or OSError;
+    `memory` says what the host has. Copies and pickles have the limit alone.
+    """
+
+    def __init__(
+        self,
+        limit: int | None = None,
+        *,
+        pin: Callable[[int, torch.device], Buffer] | None = None,
+        memory: Callable[[], HostMemory | None] = host_memory,
+    ) -> None:
+        super().__init__()
+        self.given_limit = limit
+        self._limit = limit
+        self._pin = pinned_buffer if pin is None else pin
+        self._memory = memory
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PinnedPool, (self.given_limit,)
+
+    @property
+    def limit(self) -> int:
+        """Return the most bytes that may be pinned."""
+        if self._limit is None:
+            memory = self._memory()
+            free = _PINNED_UNKNOWN if memory is None else int(memory.free * _PINNED_SHARE)
+            self._limit = free // processes_on_host()
+        return self._limit
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Count the bytes that are pinned now, lent and idle."""
+        return sum(buffer.bytes for buffer in self._buffers if buffer.pinned)
+
+    def _make(self, size: int, device: torch.device) -> Buffer | None:
+        limit = self.limit  # a share of what is free before anything is taken
+        if not self._free_idle(lambda: self._host_has(size)):
+            self._say(Shortage.HOST, _NONE_LEFT)
+            return None
+        if limit >= size and self._free_idle(lambda: self.pinned_bytes <= limit - size, self._is_unused):
+            try:
+                return self._pin(size, device)
+            except (RuntimeError, OSError) as error:
+                self._limit = self.pinned_bytes  # what is pinned serves on; asking for more is slow, and in vain
+                if limit:
+                    words = (
+                        f"the host pins no more than {in_words(self.pinned_bytes)} ({type(error).__name__}): {_THEN}"
+                    )
+                    self._say(Shortage.REFUSED, words)
+        elif limit and Shortage.REFUSED not in self.shortages:
+            words = f"offload has pinned the {in_words(limit)} that it may: {_THEN}, unless offload_pinned allows more"
+            self._say(Shortage.BOUND, words)
+        try:
+            return Buffer(torch.empty(size, dtype=torch.uint8, device="cpu"))
+        except (RuntimeError, MemoryError):
+            self._say(Shortage.HOST, _NONE_LEFT)
+            return None
+
+    def _is_unused(self, buffer: Buffer) -> bool:
+        """Tell whether a pinned buffer was not used in the last step."""
+        return buffer.pinned and buffer.used_in_step < self._step - 1
+
+    def _host_has(self, size: int) -> bool:
+        """Tell whether the host has so many bytes for each process of this training, and some for others."""
+        memory = self._memory()
+        return memory is None or memory.free - size * processes_on_host() >= memory.total * _LEFT_ALONE
+
+
+def pinned_buffer(size: int, device: torch.device) -> Buffer:
+    """Make a pinned buffer of exactly `size` bytes. Raises RuntimeError or OSError where the host has no more.
+
+    torch's own allocator of pinned memory rounds up to a power of two and gives nothing back. On CUDA and ROCm, pages
+    of our own are pinned instead, and unpinned when the buffer goes.
+    """
+    if device.type != "cuda":
+        return Buffer(torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True), pinned=True)
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return registered_buffer(size, device, runtime)
+
+
+def registered_buffer(size: int, device: torch.device, runtime: Any) -> Buffer:
+    """Make a buffer in pages of its own, pinned by CUDA's runtime. Raises RuntimeError or OSError."""
+    pages = mmap.mmap(-1, size, **({"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}))
+    if hasattr(mmap, "MADV_DONTFORK"):
+        pages.madvise(mmap.MADV_DONTFORK)  # a forked process would copy them, or have the device write elsewhere
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    address = memory.data_ptr()
+    error = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+    if error:
+        forget_error(device)
+        raise RuntimeError(f"cudaHostRegister returned {error}")
+    return Buffer(memory, pinned=True, release=lambda: runtime.cudaHostUnregister(address))
+
+
+def forget_error(device: torch.device) -> None:
+    """Launch a kernel: CUDA keeps the last error, and the next kernel raises it, which is this one."""
+    with suppress(RuntimeError):
+        torch.ones(1, device=device)

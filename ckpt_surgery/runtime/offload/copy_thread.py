@@ -16,7 +16,7 @@ from ckpt_surgery.errors import SurgeryError
 
 @dataclass(slots=True)
 class CopyThreadStats:
-    """What a thread was asked for since it was made.
+    """Counts of what a thread was asked for since it was made.
 
     Of so many `copies`, `waited` were not done when the step needed them, and at most `peak` waited or ran at once.
     """
@@ -36,7 +36,7 @@ class CopyJob:
     stats: CopyThreadStats
 
     def wait(self) -> None:
-        """Until it is done. Raises SurgeryError where it failed. In a forked process there is nothing to wait for."""
+        """Wait until it is done; a forked process has nothing to wait for. Raises SurgeryError where it failed."""
         if self.process != os.getpid():
             return
         self.stats.waited += not self.future.done()
@@ -50,7 +50,7 @@ class CopyJob:
             ) from error
 
     def cancel(self) -> None:
-        """Nobody needs the copy: it is not begun any more. One that has begun ends by itself."""
+        """Do not begin the copy any more, for nobody needs it. One that has begun ends by itself."""
         self.future.cancel()
 
 
@@ -68,7 +68,7 @@ class CopyThread:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, what: str, copy: Callable[[], None]) -> CopyJob:
-        """Have it do `copy` behind all that it was asked for before."""
+        """Let it do `copy` behind all that it was asked for before."""
         with self._lock:
             future = self._submit(copy)
             self._unfinished = weakref.WeakSet([each for each in self._unfinished if not each.done()] + [future])

@@ -7,7 +7,6 @@ import mmap
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool, Shortage
 from ckpt_surgery.runtime.offload.copy_thread import CopyJob, CopyThread
-from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport, SideStreams
+from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport
 
 _PREFIX = "ckpt-surgery-"
 _PIECE = 2**20
@@ -54,8 +53,7 @@ class DiskTransport(HostTransport):
         if buffer is None:
             return None
         file = buffer.laid_out_as(source)
-        streams = self._side_streams(source.device)
-        copy = copying(file, source, streams, None if streams is None else streams.to_host)
+        copy = self._copying(file, source, source.device, "to_host")
         job = self.thread.run("write a block input to a file", copy)
         return FileCopy(file, source.device, buffer, self.pool, job=job)
 
@@ -70,12 +68,11 @@ class DiskTransport(HostTransport):
             return super().start(host_copy)
         host_copy.check_process()
         tensor = torch.empty_like(host_copy.host, device=host_copy.device)
-        streams = self._side_streams(host_copy.device)
-        copy = copying(tensor, host_copy.host, streams, None if streams is None else streams.to_device)
+        copy = self._copying(tensor, host_copy.host, host_copy.device, "to_device")
         return ReadCopy(tensor, job=self.thread.run("read a block input from its file", copy), file=host_copy)
 
     def get(self, device_copy: DeviceCopy) -> Tensor:
-        """The tensor, once it is read."""
+        """Return the tensor, once it is read."""
         if isinstance(device_copy, ReadCopy):
             device_copy.file.job.wait()
             device_copy.job.wait()
@@ -86,6 +83,26 @@ class DiskTransport(HostTransport):
         """Give back the files that are idle, and the others when they come back; and the thread."""
         super().release()
         self.thread.stop()
+
+    def _copying(self, target: Tensor, source: Tensor, device: torch.device, side: str) -> Callable[[], None]:
+        """Return a function that copies on any thread: on that side stream, if any, behind what is queued now.
+
+        It holds both tensors, and when it returns the copy is done.
+        """
+        streams = self._side_streams(device)
+        before = None if streams is None else streams.compute().record_event()
+
+        def copy() -> None:
+            if streams is None:
+                _copy(target, source)
+                return
+            stream = getattr(streams, side)
+            with streams.module.stream(stream):
+                stream.wait_event(before)
+                target.copy_(source, non_blocking=True)
+            stream.record_event().synchronize()
+
+        return copy
 
 
 @dataclass(slots=True, eq=False)
@@ -110,24 +127,6 @@ class ReadCopy(DeviceCopy):
         self.job.cancel()
 
 
-def copying(target: Tensor, source: Tensor, streams: SideStreams | None, side: Any) -> Callable[[], None]:
-    """A function that copies on any thread: with streams on the stream `side`, behind what is queued now.
-
-    It holds both tensors, and when it returns the copy is done.
-    """
-    if streams is None:
-        return lambda: _copy(target, source)
-    before = streams.compute().record_event()
-
-    def copy() -> None:
-        with streams.module.stream(side):
-            side.wait_event(before)
-            target.copy_(source, non_blocking=True)
-        side.record_event().synchronize()
-
-    return copy
-
-
 def _copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
@@ -136,17 +135,17 @@ class MappedFiles(BufferPool):
     """Buffers that are memory-mapped files in one folder.
 
     A file has no name from the moment that it is open (on Windows the system removes it), so that nothing is left of a
-    process that is killed. That a folder takes no more, or is in memory itself, is said once, as a SurgeryWarning.
+    process that is killed.
     """
 
     def __init__(self, folder: str) -> None:
         super().__init__()
         self.folder = folder
-        self._warned: set[str] = set()
 
     def _make(self, size: int, device: torch.device) -> Buffer | None:
         if _is_in_memory(self.folder):
-            self._say("memory", f"the folder for offload, {self.folder}, is in memory itself: give one on a disk")
+            words = f"the folder for offload, {self.folder}, is in memory itself: give one on a disk"
+            self._say(Shortage.IN_MEMORY, words)
         while True:
             try:
                 return Buffer(torch.frombuffer(mapped_file(self.folder, size), dtype=torch.uint8))
@@ -155,17 +154,13 @@ class MappedFiles(BufferPool):
                     self._idle.clear()
                     continue
                 why = getattr(error, "strerror", None) or str(error)
-                self._say("full", f"{self.folder} takes no more block inputs ({why}): they stay on the device")
+                words = f"{self.folder} takes no more block inputs ({why}): they stay on the device"
+                self._say(Shortage.FOLDER, words)
                 return None
-
-    def _say(self, fault: str, words: str) -> None:
-        if fault not in self._warned:
-            self._warned.add(fault)
-            warnings.warn(words, SurgeryWarning, stacklevel=2)
 
 
 def mapped_file(folder: str, size: int) -> mmap.mmap:
-    """A new file without a name, of `size` bytes on the disk, mapped. Raises OSError where the disk has no room."""
+    """Map a new file without a name, of `size` bytes on the disk. Raises OSError where the disk has no room."""
     with tempfile.TemporaryFile(dir=folder, prefix=_PREFIX) as file:
         _reserve(file, size)
         if sys.version_info >= (3, 13) and os.name == "posix":
@@ -174,7 +169,7 @@ def mapped_file(folder: str, size: int) -> mmap.mmap:
 
 
 def writable_folder(folder: str | os.PathLike[str]) -> str:
-    """The absolute path of a folder. Raises SurgeryError where it is none, or no file can be written to it."""
+    """Return the absolute path of a folder. Raises SurgeryError where it is none, or no file can be written to it."""
     path = os.path.abspath(os.fspath(folder))
     if not os.path.isdir(path):
         raise SurgeryError(
@@ -187,7 +182,7 @@ def writable_folder(folder: str | os.PathLike[str]) -> str:
 
 
 def large_temporary_folder() -> str:
-    """Where the system wants large temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
+    """Return the folder for large temporary files: TMPDIR, or /var/tmp, because /tmp is often in memory."""
     given = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     return "/var/tmp" if not given and os.access("/var/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
 
@@ -208,15 +203,15 @@ def _reserve(file: IO[bytes], size: int) -> None:
 
 
 def _is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
-    """Whether a folder is in a file system without a disk. False where that is not known."""
+    """Tell whether a folder is in a file system without a disk. False where that is not known."""
     try:
         lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
         return False
     real = Path(os.path.realpath(folder))
-    around = [
-        (len(fields[1]), place, fields[2])
-        for place, fields in enumerate(lines)
+    mounted = [
+        (len(fields[1]), index, fields[2])
+        for index, fields in enumerate(lines)
         if len(fields) > 2 and real.is_relative_to(fields[1])
     ]
-    return max(around, default=(0, 0, ""))[2] in _IN_MEMORY  # of several on one folder the last is seen
+    return max(mounted, default=(0, 0, ""))[2] in _IN_MEMORY  # of several on one folder the last is seen

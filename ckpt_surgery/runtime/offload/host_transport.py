@@ -11,8 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool, PinnedPool
 
 
 class HostTransport:
@@ -30,8 +29,7 @@ class HostTransport:
         self._streams: dict[torch.device, SideStreams | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        limit = self.pool.given_limit if isinstance(self.pool, PinnedPool) else None
-        return _host_transport, (limit,)
+        return HostTransport, (self.pool,)
 
     def put(self, source: Tensor) -> HostCopy | None:
         """Copy to the host, on a side stream if the device has streams. None where there is no room."""
@@ -75,7 +73,7 @@ class HostTransport:
         return device_copy
 
     def get(self, device_copy: DeviceCopy) -> Tensor:
-        """The tensor; the current stream waits for it, the host does not."""
+        """Return the tensor; the current stream waits for it, the host does not."""
         streams = self._side_streams(device_copy.tensor.device)
         if streams is not None and device_copy.done is not None:
             current = streams.compute()
@@ -94,10 +92,6 @@ class HostTransport:
         return self._streams[device]
 
 
-def _host_transport(limit: int | None) -> HostTransport:
-    return HostTransport(PinnedPool(limit))
-
-
 @dataclass(frozen=True, slots=True)
 class SideStreams:
     """The two side streams of one device."""
@@ -108,6 +102,7 @@ class SideStreams:
     to_device: Any
 
     def compute(self) -> Any:
+        """Return the stream on which the caller computes."""
         return self.module.current_stream(self.device)
 
 

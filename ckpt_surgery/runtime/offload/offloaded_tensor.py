@@ -1,9 +1,10 @@
-"""Tensors that autograd saves for a block: the memory that is moved for one, and the way back; and those that stay."""
+"""Tensors that autograd saves for blocks, those that move and those that stay; and the order of the blocks' calls."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,17 +35,17 @@ class OffloadedTensor:
         self.ready: Tensor | None = None
 
     def is_of(self, tensor: Tensor) -> bool:
-        """Whether it was made for this very object as it is now: ids and addresses are reused."""
+        """Tell whether it was made for this very object as it is now: ids and addresses are reused."""
         return self.original() is tensor and tensor._version == self.version
 
     def modified(self) -> bool:
-        """Whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
+        """Tell whether the tensor was written to since; aliases share the counter. False once all of them are gone."""
         counted = [(self.source, self.version), (self.original(), self.version), *self.aliases]
         return any(alias is not None and alias._version != before for alias, before in counted)
 
 
 class StayingTensor:
-    """What autograd keeps for a tensor that stays. With hooks, torch leaves it to them to check its version."""
+    """Stands for a tensor that stays. With hooks, torch leaves it to them to check its version."""
 
     __slots__ = ("_alias", "_version")
 
@@ -53,14 +54,14 @@ class StayingTensor:
         self._version = tensor._version
 
     def tensor(self) -> Tensor:
-        """The tensor, outside of the graph. Raises ModifiedTensorError where it was written to since."""
+        """Return the tensor, outside of the graph. Raises ModifiedTensorError where it was written to since."""
         if self._alias._version != self._version:
             raise ModifiedTensorError(modified_message(self._alias.shape))
         return self._alias
 
 
 def modified_message(shape: Sequence[int]) -> str:
-    """What ModifiedTensorError says of a saved tensor of this shape."""
+    """Return the words of ModifiedTensorError for a saved tensor of this shape."""
     return (
         f"An input of a checkpointed block, of shape {tuple(shape)}, was modified in place after it was saved for "
         "the backward. Modify a clone of it, or use an operation that is not in place."
@@ -68,18 +69,18 @@ def modified_message(shape: Sequence[int]) -> str:
 
 
 def can_move(tensor: Tensor) -> bool:
-    """Whether an input of a block may leave: strided, of a floating dtype, and no view of a parameter."""
+    """Tell whether an input of a block may leave: strided, of a floating dtype, and no view of a parameter."""
     return is_dense(tensor) and tensor.is_floating_point() and not isinstance(tensor._base, nn.Parameter)
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor has strided memory of its own that can be copied."""
+    """Tell whether a tensor has strided memory of its own that can be copied."""
     plain = type(tensor) in (Tensor, FakeTensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
     return plain and tensor.numel() > 0
 
 
 def is_same_view(tensor: Tensor, other: Tensor) -> bool:
-    """Whether two strided tensors of the same memory have the same elements in the same order."""
+    """Tell whether two strided tensors of the same memory have the same elements in the same order."""
     return (
         type(tensor) is type(other)
         and tensor.dtype == other.dtype
@@ -91,19 +92,19 @@ def is_same_view(tensor: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """How a tensor lies over the memory that is moved for it."""
+    """The layout of a tensor over the memory that is moved for it."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...] | None
     """None where the tensor has gaps, which are not moved: only dimensions of one element are expanded then."""
 
     def restore(self, moved: Tensor) -> Tensor:
-        """The tensor of that shape over what was moved."""
+        """Return the tensor of that shape over what was moved."""
         return moved.expand(self.size) if self.stride is None else moved.as_strided(self.size, self.stride)
 
 
 def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
-    """The elements that a tensor covers, each once, as a view of the same memory; and the way back."""
+    """Return the elements that a tensor covers, each once, as a view of the same memory; and the way back."""
     size, stride = tuple(tensor.shape), tensor.stride()
     once = tensor
     for dimension, step in enumerate(stride):
@@ -113,3 +114,55 @@ def _compact(tensor: Tensor) -> tuple[Tensor, _View]:
     if span <= once.numel():
         return tensor.as_strided((span,), (1,)), _View(size, stride)
     return once, _View(size, None)
+
+
+class CallOrder:
+    """The calls of blocks in a forward, until a backward begins, and the `order` in which that reaches them."""
+
+    def __init__(self) -> None:
+        self._calls: list[weakref.ref[CallInputs]] = []
+        self.order: dict[int, None] = {}
+
+    def begin(self, inputs: CallInputs) -> int:
+        """Return the number of a call that begins."""
+        self._calls.append(weakref.ref(inputs))
+        return len(self._calls) - 1
+
+    def begin_backward(self, number: int) -> None:
+        """Note that the backward has reached a call, for the first time or again."""
+        self.order.setdefault(number)
+
+    def is_whole(self) -> bool:
+        """Tell whether the backward has reached every call."""
+        return len(self.order) == len(self._calls)
+
+    def after(self, number: int, order: Sequence[int]) -> Sequence[OffloadedTensor]:
+        """Return the inputs of the call that the backward needs after this one, if an earlier step had that order."""
+        following = number - 1
+        if len(order) == len(self._calls):
+            following = (*order, -1)[order.index(number) + 1]
+        inputs = self._calls[following]() if following >= 0 else None
+        return () if inputs is None else inputs.tensors
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class CallInputs:
+    """The moving inputs of one call of a block, with so many `results` of the call among them.
+
+    The call has a `number` in its step once there are any, or results that are another's inputs.
+    """
+
+    step: CallOrder
+    number: int = -1
+    tensors: list[OffloadedTensor] = field(default_factory=list)
+    results: int = 0
+
+    def begin(self) -> None:
+        """Give the call its number, if it has none."""
+        if self.number < 0:
+            self.number = self.step.begin(self)
+
+    def add(self, offloaded: OffloadedTensor) -> None:
+        """Add one more input."""
+        self.begin()
+        self.tensors.append(offloaded)

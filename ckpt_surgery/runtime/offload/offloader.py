@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Protocol
 
 import torch
@@ -19,9 +20,10 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.errors import ModifiedTensorError, OptionError
-from ckpt_surgery.runtime.offload.call_order import CallInputs, CallOrder
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloaded_tensor import (
+    CallInputs,
+    CallOrder,
     OffloadedTensor,
     StayingTensor,
     can_move,
@@ -29,6 +31,9 @@ from ckpt_surgery.runtime.offload.offloaded_tensor import (
     is_same_view,
     modified_message,
 )
+
+_SAVING = threading.local()
+"""The innermost `saving` of a thread, as `call`: its offloader, and the inputs of its call."""
 
 
 class Transport(Protocol):
@@ -45,13 +50,13 @@ class Transport(Protocol):
         """
 
     def finish(self, host_copy: Any) -> None:
-        """After this, the memory of the copy's source may be given to others."""
+        """Make sure that the memory of the copy's source may be given to others."""
 
     def start(self, host_copy: Any) -> Any:
         """Start to copy back and return the copy on the device; this can be done many times."""
 
     def get(self, device_copy: Any) -> Tensor:
-        """The tensor that was copied back: shape, dtype, device and order of strides of the source, in new memory."""
+        """Return what was copied back: shape, dtype, device and order of strides of the source, in new memory."""
 
     def release(self) -> None:
         """Give back what is held for later copies. The copies that there are stay."""
@@ -59,7 +64,7 @@ class Transport(Protocol):
 
 @dataclass(slots=True)
 class OffloadStats:
-    """What an offloader has done since it was made.
+    """Counts of what an offloader has done since it was made.
 
     Of the block inputs that were saved, and of the results that were kept with them, `tensors` left the device,
     `bytes` in total; `deduplicated` were already saved for another block; and `kept` stayed: those of the last call in
@@ -86,16 +91,19 @@ class Offloader:
     those of the last block never move. They come back one block ahead: in the order of the last whole step, where this
     one has as many calls of blocks, and else in that of the forward, reversed. It keeps nothing alive: what was saved
     lives as long as the graph. Copies and pickles have its options and nothing of what it has saved.
+
+    Args:
+        transport: takes the tensors where they go; by default to host memory.
+        minimum_bytes: tensors of less stay.
+        in_flight: while so many tensors are on their way, the oldest is waited for before another is sent, and no more
+            than so many are on their way back ahead of their use. With results, as many more leave at a time as the
+            call that is sent has of them.
+
+    Raises:
+        OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.
     """
 
-    def __init__(self, transport: Transport | None = None, *, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
-        """Use `transport`, by default one to host memory.
-
-        Tensors of less than `minimum_bytes` stay. While `in_flight` tensors are on their way, the oldest is waited
-        for before another is sent, and no more than so many are on their way back ahead of their use. With results,
-        as many more leave at a time as the call that is sent has of them. Raises
-        OptionError where `in_flight` is below 1 or `minimum_bytes` below 0.
-        """
+    def __init__(self, transport: Transport | None = None, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
         if in_flight < 1 or minimum_bytes < 0:
             raise OptionError(
                 f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
@@ -109,12 +117,12 @@ class Offloader:
         self._known: weakref.WeakValueDictionary[int, OffloadedTensor] = weakref.WeakValueDictionary()
         self._copying: deque[weakref.ref[OffloadedTensor]] = deque()
         self._returning: deque[weakref.ref[OffloadedTensor]] = deque()
-        self._newest: Callable[[], CallInputs | None] = _none
+        self._newest: Callable[[], CallInputs | None] = lambda: None
         self._step = CallOrder()
         self._order: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _offloader, (self.transport, self._minimum_bytes, self._in_flight)
+        return Offloader, (self.transport, self._minimum_bytes, self._in_flight)
 
     def release(self) -> None:
         """Give back the memory that the transport holds for later steps; what is saved stays until its graph ends."""
@@ -123,7 +131,7 @@ class Offloader:
 
     @contextmanager
     def saving(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, those of `tensors` that autograd saves are moved; whatever else it saves stays.
+        """Move those of `tensors` that autograd saves inside; whatever else it saves stays.
 
         `tensors` are the positional tensors with gradient of one `torch.utils.checkpoint.checkpoint` call, of any
         shape and floating dtype; the call is the body of the `with`. Only strided tensors of class Tensor move: no
@@ -141,64 +149,58 @@ class Offloader:
                 self._step = CallOrder()
             inputs = CallInputs(self._step)
         given = list(tensors)
-        around = getattr(_SAVING, "call", None)
+        outer = getattr(_SAVING, "call", None)
         _SAVING.call = self, inputs
 
-        # torch passes the very object that was given to the checkpoint, for leaves and results alike, in both
-        # modes: non-reentrant saves before it sets its own hooks, reentrant after its forward. Were it ever an
-        # alias instead, it would stay on the device: more memory, never a wrong value.
-        def pack(tensor: Tensor) -> StayingTensor | _Reference:
+        # torch passes the very object that was given to the checkpoint, for leaves and results alike, for it saves
+        # before it sets its own hooks. Were it ever an alias instead, it would stay on the device: more memory, never
+        # a wrong value.
+        def pack(tensor: Tensor) -> StayingTensor | MovedTensor:
             moves = any(tensor is value for value in given)
             return self._save(tensor, inputs) if moves else StayingTensor(tensor)
 
         try:
-            with saved_tensors_hooks(pack, self._unpack):
+            with saved_tensors_hooks(pack, methodcaller("tensor")):
                 yield
         finally:
-            _SAVING.call = around
+            _SAVING.call = outer
             given.clear()  # autograd holds `pack` as long as what it has packed
 
-    def keep(self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs) -> MovedResult | None:
-        """See `keep_result`; `inputs` are those of the call whose result it is."""
+    def keep(
+        self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor | None
+    ) -> MovedTensor | None:
+        """Do as `keep_result` says; `inputs` are those of the call whose result it is."""
         with self._lock, torch.no_grad():
-            offloaded = OffloadedTensor(result, aliases)
+            if returned is None:
+                offloaded = OffloadedTensor(result, aliases)
+            else:
+                offloaded = OffloadedTensor(returned, (*aliases, result))
             if offloaded.bytes < self._minimum_bytes:
                 return None
             self.stats.kept += 1
-            inputs.add(offloaded)
-            inputs.results += 1
-            self._newest = weakref.ref(inputs)
-            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
+            if returned is None:
+                inputs.add(offloaded)
+                inputs.results += 1
+                self._newest = weakref.ref(inputs)
+            else:
+                inputs.begin()
+                self._known[id(returned)] = offloaded
+            return MovedTensor(self, offloaded, inputs, len(inputs.tensors))
 
-    def share(
-        self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor
-    ) -> MovedResult | None:
-        """See `share_result`; `inputs` are those of the call whose result it is."""
-        with self._lock, torch.no_grad():
-            offloaded = OffloadedTensor(returned, (*aliases, result))
-            if offloaded.bytes < self._minimum_bytes:
-                return None
-            self.stats.kept += 1
-            inputs.begin()
-            self._known[id(returned)] = offloaded
-            return MovedResult(self, _Reference(offloaded, inputs, len(inputs.tensors)))
-
-    def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | _Reference:
+    def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | MovedTensor:
         with self._lock, torch.no_grad():
             offloaded = self._known.get(id(tensor))
             if offloaded is not None and offloaded.is_of(tensor):
                 self.stats.deduplicated += 1
             else:
                 self.stats.kept += 1
-                if not can_move(tensor):
-                    return StayingTensor(tensor)
-                offloaded = OffloadedTensor(tensor)
-                if offloaded.bytes < self._minimum_bytes:
+                offloaded = OffloadedTensor(tensor) if can_move(tensor) else None
+                if offloaded is None or offloaded.bytes < self._minimum_bytes:
                     return StayingTensor(tensor)
                 self._known[id(tensor)] = offloaded
             inputs.add(offloaded)
             self._newest = weakref.ref(inputs)
-            return _Reference(offloaded, inputs, len(inputs.tensors))
+            return MovedTensor(self, offloaded, inputs, len(inputs.tensors))
 
     def _send(self, tensors: Sequence[OffloadedTensor], most: int) -> None:
         for offloaded in tensors:
@@ -228,27 +230,21 @@ class Offloader:
             if not offloaded.modified():
                 offloaded.source, offloaded.aliases = None, ()
 
-    def _unpack(self, saved: StayingTensor | _Reference) -> Tensor:
-        return saved.tensor() if isinstance(saved, StayingTensor) else self.fetch(saved)
-
-    def fetch(self, saved: _Reference) -> Tensor:
-        """What was moved, on its device, and what the backward is expected to need next on its way there."""
+    def fetch(self, moved: MovedTensor) -> Tensor:
+        """Return a tensor on its device, and start to bring what the backward is expected to need next."""
         with self._lock, torch.no_grad():
-            following = self._following(saved)
-            self._wait_for(0, [saved.offloaded, *following])
-            tensor = self._fetch(saved.offloaded)
-            if saved.offloaded in following and saved.offloaded.source is None:
-                saved.offloaded.ready = tensor
+            offloaded, inputs = moved.offloaded, moved.inputs
+            inputs.step.begin_backward(inputs.number)
+            if inputs.step.is_whole():
+                self._order = tuple(inputs.step.order)
+            # the other inputs of this call, and those of the next one
+            following = [*inputs.tensors[moved.following :], *inputs.step.after(inputs.number, self._order)]
+            self._wait_for(0, [offloaded, *following])
+            tensor = self._fetch(offloaded)
+            if offloaded in following and offloaded.source is None:
+                offloaded.ready = tensor
             self._prefetch(following)
-            return saved.offloaded.view.restore(tensor)
-
-    def _following(self, saved: _Reference) -> list[OffloadedTensor]:
-        """What the backward is expected to need next: the other inputs of this call, and those of the next one."""
-        inputs = saved.inputs
-        inputs.step.begin_backward(inputs.number)
-        if inputs.step.is_whole():
-            self._order = tuple(inputs.step.order)
-        return [*inputs.tensors[saved.place :], *inputs.step.after(inputs.number, self._order)]
+            return offloaded.view.restore(tensor)
 
     def _fetch(self, offloaded: OffloadedTensor) -> Tensor:
         if offloaded.modified():
@@ -285,63 +281,40 @@ class Offloader:
         self._returning = deque(map(weakref.ref, returning))
 
 
-def keep_result(result: Tensor, aliases: Sequence[Tensor] = ()) -> MovedResult | None:
+@dataclass(frozen=True, slots=True)
+class MovedTensor:
+    """A tensor that an offloader keeps, for autograd or for `save`: `following` is the index of the next input."""
+
+    offloader: Offloader
+    offloaded: OffloadedTensor
+    inputs: CallInputs
+    following: int
+
+    def tensor(self) -> Tensor:
+        """Return the tensor, on its device. Raises ModifiedTensorError where it was written before it had left."""
+        return self.offloader.fetch(self)
+
+    def is_written(self) -> bool:
+        """Tell whether it was written before it had left."""
+        return self.offloaded.modified()
+
+
+def keep_result(result: Tensor, aliases: Sequence[Tensor] = (), returned: Tensor | None = None) -> MovedTensor | None:
     """Move a result of a block along with its inputs: of the call whose `Offloader.saving` runs this.
 
-    `result` is a tensor of any shape and dtype, outside of the graph; the caller gives up what it has of that memory.
-    `aliases` are tensors of the same memory with counts of writes of their own. None where the result stays: it is
-    small or not strided, or no call is running.
+    Args:
+        result: a tensor of any shape and dtype, outside of the graph; the caller gives up what it has of that memory.
+        aliases: tensors of the same memory with counts of writes of their own.
+        returned: the tensor by which the block returns that memory, if it does: then the result leaves as an input of
+            the block that gets it, if any, once for both.
+
+    Returns:
+        What keeps it. None where it stays: it is small or not strided, no call is running, or `returned` is another
+        view of its memory.
     """
     call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
     if call is None or not is_dense(result):
         return None
-    return call[0].keep(result, aliases, call[1])
-
-
-def share_result(result: Tensor, aliases: Sequence[Tensor], returned: Tensor) -> MovedResult | None:
-    """Let a result of a block leave as an input of the block that gets it, if any: once for both.
-
-    As `keep_result`, for a result whose memory the block returns, as the tensor `returned`. None where that is another
-    view of it.
-    """
-    call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
-    if call is None or not can_move(result) or not is_same_view(returned, result):
+    if returned is not None and not (can_move(result) and is_same_view(returned, result)):
         return None
-    return call[0].share(result, aliases, call[1], returned)
-
-
-_SAVING = threading.local()
-"""The innermost `saving` of a thread: its offloader, and the inputs of its call."""
-
-
-def _none() -> None:
-    return None
-
-
-def _offloader(transport: Transport, minimum_bytes: int, in_flight: int) -> Offloader:
-    return Offloader(transport, minimum_bytes=minimum_bytes, in_flight=in_flight)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """What autograd keeps for a tensor that moves; `place` is that of the next one among the inputs."""
-
-    offloaded: OffloadedTensor
-    inputs: CallInputs
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class MovedResult:
-    """A result of a block that an offloader keeps."""
-
-    _offloader: Offloader
-    _reference: _Reference
-
-    def tensor(self) -> Tensor:
-        """The result, on its device. Raises ModifiedTensorError where it was written before it had left."""
-        return self._offloader.fetch(self._reference)
-
-    def is_written(self) -> bool:
-        """Whether it was written before it had left."""
-        return self._reference.offloaded.modified()
+    return call[0].keep(result, aliases, call[1], returned)

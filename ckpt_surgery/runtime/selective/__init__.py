@@ -1,1 +1,1 @@
-"""What `save` keeps of a block, so that its recompute does not run that again."""
+"""The option `save`: results of a block that are kept, so that its recompute does not make them again."""

@@ -1,4 +1,4 @@
-"""How many floating-point operations an operator does: those that torch counts, and some that it leaves out."""
+"""The floating-point operations of an operator: those that torch counts, and some that it leaves out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _counts: dict[tuple[Any, ...], int] = {}
 
 
 def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """The floating-point operations of one call: of products, convolutions and attention, and 0 of anything else.
+    """Count the floating-point operations of one call: of products, convolutions and attention; 0 of anything else.
 
     A multiplication and an addition are two, as in torch.utils.flop_counter. They are counted once for all calls of
     the same shapes: torch's own way takes as long as a small operator.
@@ -38,7 +38,7 @@ def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
 
 
 def _shape(value: Any) -> Any:
-    """What counts of an argument. Raises TypeError where that are the values of a tensor: lengths of sequences."""
+    """Return what counts of an argument. Raises TypeError where that are values of a tensor: lengths of sequences."""
     if isinstance(value, Tensor):
         if not value.dtype.is_floating_point and not value.dtype.is_complex:
             raise TypeError

@@ -1,4 +1,4 @@
-"""What a policy keeps of one call of a block: results of operators, noted in the forward and given in the recompute.
+"""The results that a policy keeps of one call of a block: noted in the forward, and given in the recompute.
 
 Torch's own selective checkpointing gives a result once, leaves operators that write in place where they are, and does
 not let generators go on behind what it did not run again. Here
@@ -16,6 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.offload.offloader import MovedResult, keep_result, share_result
+from ckpt_surgery.runtime.offload.offloader import MovedTensor, keep_result
 from ckpt_surgery.runtime.selective.flops import flops_of
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
@@ -38,23 +39,22 @@ from ckpt_surgery.runtime.selective.policies import (
     written_arguments,
 )
 from ckpt_surgery.runtime.selective.save_policy import CallCounts, SavePolicy
-from ckpt_surgery.runtime.tools.rng import TorchStates, set_torch_states, torch_states
+from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, version
 
 _ALIASING = "aten::_unsafe_view"
-"""What makes a tensor of the same memory with a count of writes of its own."""
+"""The operator that makes a tensor of the same memory with a count of writes of its own."""
 _READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
-"""How many arguments are only read, of operators that write others although their schema doesn't say so."""
+"""The number of arguments that are only read, of operators that write others although no schema says so."""
 
 
 @dataclass(slots=True)
 class _Result:
-    """What one operator made in the forward: `value` is what it returned, with its tensors, where that is kept.
+    """The result of one operator in the forward: `value` is what it returned, with its tensors, where that is kept.
 
     `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
-    it; `states` the generators after it, where it drew;
-    `generator` one that it was given. With `copied` the value is a copy; with `in_place` that of the argument that the
-    operator wrote. `aliases` are tensors of the same memory that have a count of writes of their own.
+    it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
+    argument that the operator wrote. `aliases` are tensors of the same memory with counts of writes of their own.
     """
 
     operator: Any
@@ -62,15 +62,15 @@ class _Result:
     choices: Sequence[Choice] = ()
     flops: int = 0
     kept: bool = False
-    value: Any = None  # with a MovedResult in place of each tensor that has left the device
+    value: Any = None  # with a MovedTensor for each tensor that has left the device
     versions: tuple[int, ...] = ()
     aliases: list[Tensor] = field(default_factory=list)
     copied: bool = False
     in_place: bool = False
-    states: TorchStates | None = None
-    generator: tuple[torch.Generator, Tensor] | None = None
+    restore: list[Callable[[], object]] = field(default_factory=list)
 
     def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
+        """Keep what the operator made of `args`, or a copy of that."""
         self.kept = True
         self.in_place = is_mutable(self.operator)
         self.copied = copied or self.in_place
@@ -83,59 +83,49 @@ class _Result:
         self.versions = (*self.versions, version(alias))
 
     def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
-        """Let leave the device what can; without `moves` only what leaves anyway, of what the block returns by memory.
+        """Offload what is kept; with `moves=False` only those sharing memory with an output that is offloaded anyway.
 
-        Nothing of it may have been written so far.
+        `returned` are the outputs of the block by their memory. Nothing may have been written so far.
         """
 
-        def moved(leaf: Any) -> Any:
+        def away(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return leaf
             output = returned.get(_memory(leaf)[0])
-            kept = None if output is None else share_result(leaf, self.aliases, output)
-            if kept is None and moves:
-                kept = keep_result(leaf, self.aliases)
-            return leaf if kept is None else kept
+            moved = None if output is None else keep_result(leaf, self.aliases, output)
+            if moved is None and moves:
+                moved = keep_result(leaf, self.aliases)
+            return leaf if moved is None else moved
 
-        self.value = tree_map(moved, self.value)
+        self.value = tree_map(away, self.value)
         if not self.tensors():
             self.aliases = []
         self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
 
     def tensors(self) -> list[Tensor]:
+        """List the tensors that are kept on the device."""
         return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
-        """Whether somebody has written what is kept."""
-        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedResult)):
+        """Tell whether somebody has written what is kept."""
+        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedTensor)):
             return True
         return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
-        """What the operator returned, for a run in which it need not run."""
-        if self.states is not None:
-            set_torch_states(self.states)
-        if self.generator is not None:
-            self.generator[0].set_state(self.generator[1])
+        """Return what the operator returned, for a run in which it need not run."""
+        for restore in self.restore:
+            restore()
         if self.in_place:
             return args[0].copy_(_returned(self.value))
         return tree_map(_copy if self.copied else _alias, self.value)
 
 
-@dataclass(slots=True)
-class _Score:
-    """A result that a router may choose by, and the tensor while it is alive."""
-
-    result: _Result
-    tensor: weakref.ref[Tensor]
-    version: int
-
-
 class KeptResults:
-    """What the policy of a surgery keeps of one call of a block until its recompute. `place` names it in messages.
+    """The results that the policy of a surgery keeps of one call of a block until its recompute.
 
-    `show` is given what operators get whose results are kept, in each run of the block. With `moves` what is
-    kept goes where the inputs of the block go.
+    `place` names the block in messages. `show`, where it is set, is given what operators get whose results are kept,
+    in each run of the block. With `moves` what is kept goes where the inputs of the block go.
     """
 
     def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
@@ -143,19 +133,19 @@ class KeptResults:
         self._moves = moves
         self._block = block
         self._place = place
-        self.show: Callable[[Iterable[Tensor]], None] = _show_nobody
+        self.show: Callable[[Iterable[Tensor]], None] | None = None
         self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
         self._ended = False
 
     def forward(self) -> TorchDispatchMode:
-        """In a `with` of it, the forward is run, and results are kept."""
+        """Return a mode in which the forward is run, and results are kept."""
         self._policy.begin(self._block)
         return _Keeping(self)
 
     def recompute(self) -> TorchDispatchMode:
-        """In a `with` of it, the block is run again with what was kept. Raises SurgeryError as `SavePolicy` does."""
+        """Return a mode in which the block runs again with what was kept. Raises SurgeryError as `SavePolicy` does."""
         if self._ended:
             self._policy.recomputed()
         return _Giving(self)
@@ -188,9 +178,10 @@ class KeptResults:
         noted = _Result(operator, _form(args))
         if self._policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
-            noted.states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
+            states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
+            noted.restore.append(partial(set_torch_states, states))
         if (generator := kwargs.get("generator")) is not None:
-            noted.generator = generator, generator.get_state()
+            noted.restore.append(partial(generator.set_state, generator.get_state()))
         self._results.setdefault(operator, []).append(noted)
         return noted
 
@@ -218,21 +209,21 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(_memory(args[0])[0])):
             noted.watch(result)
 
-    def expected(self, operator: Any, place: int, args: tuple[Any, ...]) -> _Result:
-        """What the forward noted of an operator that runs again. Raises SurgeryError where it is another call."""
+    def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> _Result:
+        """Return what the forward noted of an operator that runs again. Raises SurgeryError where the call differs."""
         results = self._results.get(operator, [])
-        if place >= len(results) or results[place].form != _form(args):
+        if index >= len(results) or results[index].form != _form(args):
             raise SurgeryError(
                 f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
                 "it depends on something that has changed since; leave the block out, or save without it"
             )
-        self._check_written(results[place])
-        self._show(results[place], args)
-        return results[place]
+        self._check_written(results[index])
+        self._show(results[index], args)
+        return results[index]
 
     def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
-        """What a router chooses by may differ, and what an operator only writes has no values yet."""
-        if result.kept and not result.copied:
+        # what a router chooses by may differ, and what an operator only writes has no values yet
+        if self.show is not None and result.kept and not result.copied:
             read = args[: _READ.get(operator_name(result.operator))]
             self.show(leaf for leaf in tree_leaves(read) if isinstance(leaf, Tensor))
 
@@ -248,11 +239,11 @@ class KeptResults:
         )
 
     def role(self, operator: Any) -> OperatorRole | None:
-        """What an operator is to the policy."""
+        """Return the role of an operator in the policy."""
         return self._policy.role(operator)
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
+class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
     """A mode that compiled parts of a block leave alone, as they do torch's selective checkpointing."""
 
     supports_higher_order_operators = True
@@ -263,17 +254,17 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Whether the compiler may work under this mode."""
+        """Tell that the compiler may work under this mode."""
         return True
 
 
-class _Keeping(_Mode):  # type: ignore[no-untyped-call]
+class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
     """Runs the operators of a forward, and keeps what the policy chooses."""
 
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
         self._selector = Selector()
-        self._scores: list[_Score] = []
+        self._scores: list[tuple[_Result, weakref.ref[Tensor], int]] = []  # that a router may choose by; with versions
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -290,26 +281,23 @@ class _Keeping(_Mode):  # type: ignore[no-untyped-call]
         if chosen := self._selector.chosen(func, role, args, kwargs, result):
             self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
-                self._keep_scores(chosen, args[0])
+                # the scores that the router has just chosen by, so that it weighs by them too
+                for score, reference, before in self._scores:
+                    tensor = reference()
+                    if tensor is not None and tensor.numel() == args[0].numel() and version(tensor) == before:
+                        self._kept.keep(score, chosen, tensor, ())
+                self._scores.clear()
         elif role.score_of is not None:
-            self._scores.append(_Score(noted, weakref.ref(result), version(result)))
+            self._scores.append((noted, weakref.ref(result), version(result)))
         return result
 
-    def _keep_scores(self, choices: Sequence[Choice], chosen_by: Tensor) -> None:
-        """Keep the scores that a router has just chosen by, so that it weighs by them too."""
-        for score in self._scores:
-            tensor = score.tensor()
-            if tensor is not None and tensor.numel() == chosen_by.numel() and version(tensor) == score.version:
-                self._kept.keep(score.result, choices, tensor, ())
-        self._scores.clear()
 
-
-class _Giving(_Mode):  # type: ignore[no-untyped-call]
+class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
     """Gives the operators of a recompute what was kept, and runs the others."""
 
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
-        self._places: Counter[Any] = Counter()
+        self._indices: Counter[Any] = Counter()
 
     def __enter__(self) -> Any:
         self._kept.recomputing += 1
@@ -324,17 +312,17 @@ class _Giving(_Mode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if self._kept.role(func) is None:
             return func(*args, **(kwargs or {}))
-        expected = self._kept.expected(func, self._places[func], args)
-        self._places[func] += 1
+        expected = self._kept.expected(func, self._indices[func], args)
+        self._indices[func] += 1
         return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
 def _returned(value: Any) -> Any:
-    return value.tensor() if isinstance(value, MovedResult) else value
+    return value.tensor() if isinstance(value, MovedTensor) else value
 
 
 def _alias(value: Any) -> Any:
-    """A tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    """Return a tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
     value = _returned(value)
     if not isinstance(value, Tensor):
         return value
@@ -348,20 +336,13 @@ def _copy(value: Any) -> Any:
 
 
 def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([leaf.shape if isinstance(leaf, Tensor) else _comparable(leaf) for leaf in tree_leaves(args)])
-
-
-def _comparable(value: Any) -> Any:
-    """A number that equals itself, also where it is NaN; nothing of what is no number."""
-    return repr(value) if isinstance(value, (bool, int, float, complex)) else None
-
-
-def _show_nobody(tensors: Iterable[Tensor]) -> None:
-    """Where no check compares."""
+    """Return the shapes and numbers among arguments; numbers in words, for NaN does not equal itself."""
+    leaves = [leaf if isinstance(leaf, (Tensor, bool, int, float, complex)) else None for leaf in tree_leaves(args)]
+    return tuple([leaf.shape if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves])
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """What tells the memory of a tensor from others while it is alive, and its bytes; of a DTensor, on this rank.
+    """Return what tells the memory of a tensor from others while it lives, and its bytes; of a DTensor, on this rank.
 
     What has no memory of one piece counts by its elements.
     """

@@ -1,4 +1,4 @@
-"""What a policy kept in a step, as data and in words. No torch is needed for that."""
+"""The summary of what a policy kept in a step, as data and in words. No torch is needed for that."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ckpt_surgery.text import flops, plural, size, some
 
 @dataclass(frozen=True, slots=True)
 class KeptSummary:
-    """What one name of `save` kept in the last step: so many results of these operators.
+    """The results that one name of `save` kept in the last step: so many of these operators.
 
     They add so many `bytes`: what the blocks return is left out, for it is kept as the input of what follows. The
     recomputes do `flops` floating-point operations less for it. `matched` says whether the blocks have ever run
@@ -29,8 +29,8 @@ class KeptSummary:
     def __str__(self) -> str:
         return self.line()
 
-    def line(self, place: str = "") -> str:
-        """One line of text; `place` says where the results are."""
+    def line(self, where: str = "") -> str:
+        """Return one line of text; `where` says where the results are."""
         name = self.name if self.blocks == "*" else f"{self.name} in {self.blocks}"
         if not self.has_run:
             return f"save {name}: what it keeps is known after a step"
@@ -38,6 +38,6 @@ class KeptSummary:
             return f"save {name}: the blocks have run nothing of the kind so far"
         if not self.results:
             return f"save {name}: nothing in the last step"
-        kept = f"{plural(self.results, 'result')} in the last step, {size(self.bytes)}{place and ' ' + place}"
+        kept = f"{plural(self.results, 'result')} in the last step, {size(self.bytes)}{where and ' ' + where}"
         spared = f", {flops(self.flops)} not done again" if self.flops else ""
         return f"save {name}: {kept}{spared}, of {some(self.operators)}"

@@ -1,4 +1,4 @@
-"""What the names in `save` stand for: which operators of a block have their results kept instead of run again.
+"""The names in `save`, and the operators that they stand for: those whose results are kept instead of made again.
 
 Nothing is kept here: `kept_results` does that, and torch's own selective checkpointing while torch compiles.
 """
@@ -6,6 +6,7 @@ Nothing is kept here: `kept_results` does that, and torch's own selective checkp
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,60 +24,37 @@ ATTENTION = "attention"
 ROUTER = "router"
 RANDOM = "random"
 
+
+def _named(*others: str, **operators: str) -> frozenset[str]:
+    """Return the full names of operators that are given by their namespaces."""
+    names = {f"{space}::{name}" for space, names in operators.items() for name in names.split()}
+    return frozenset({*others, *names})
+
+
 VOCABULARY: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        ATTENTION: frozenset(
-            {
-                "aten::_scaled_dot_product_flash_attention",
-                "aten::_scaled_dot_product_flash_attention_for_cpu",
-                "aten::_scaled_dot_product_efficient_attention",
-                "aten::_scaled_dot_product_cudnn_attention",
-                "aten::_scaled_dot_product_fused_attention_overrideable",
-                "aten::_flash_attention_forward",
-                "aten::_efficient_attention_forward",
-                "aten::_cudnn_attention_forward",
-                "flash_attn::_flash_attn_forward",
-                "flash_attn::_flash_attn_varlen_forward",
-                "flash_attn_3::fwd",
-                "flex_attention",
-            }
+        ATTENTION: _named(
+            "flex_attention",
+            aten="_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+            "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+            "_scaled_dot_product_fused_attention_overrideable _flash_attention_forward _efficient_attention_forward "
+            "_cudnn_attention_forward",
+            flash_attn="_flash_attn_forward _flash_attn_varlen_forward",
+            flash_attn_3="fwd",
         ),
-        "matmul": frozenset(
-            {
-                "aten::mm",
-                "aten::addmm",
-                "aten::linear",  # nested tensors run it as a whole
-                "aten::_scaled_mm",
-                "aten::_int_mm",
-                "aten::_grouped_mm",
-                "aten::_scaled_grouped_mm",
-                "bitsandbytes::gemm_4bit",
-            }
+        "matmul": _named(  # nested tensors run linear as a whole
+            aten="mm addmm linear _scaled_mm _int_mm _grouped_mm _scaled_grouped_mm", bitsandbytes="gemm_4bit"
         ),
-        ROUTER: frozenset({"aten::topk", "aten::argmax", "aten::max", "aten::sort", "aten::multinomial"}),
-        "collectives": frozenset(
-            {
-                "_c10d_functional::all_reduce",
-                "_c10d_functional::all_reduce_coalesced",
-                "_c10d_functional::all_gather_into_tensor",
-                "_c10d_functional::all_gather_into_tensor_coalesced",
-                "_c10d_functional::reduce_scatter_tensor",
-                "_c10d_functional::reduce_scatter_tensor_coalesced",
-                "_c10d_functional::all_to_all_single",
-                "_c10d_functional::broadcast",
-            }
+        ROUTER: _named(aten="topk argmax max sort multinomial"),
+        "collectives": _named(
+            _c10d_functional="all_reduce all_reduce_coalesced all_gather_into_tensor all_gather_into_tensor_coalesced "
+            "reduce_scatter_tensor reduce_scatter_tensor_coalesced all_to_all_single broadcast"
         ),
-        "norm": frozenset(
-            {
-                "aten::native_layer_norm",
-                "aten::native_group_norm",
-                "aten::native_batch_norm",
-                "aten::cudnn_batch_norm",
-                "aten::miopen_batch_norm",
-                "aten::_fused_rms_norm",
-            }
+        "norm": _named(
+            aten="native_layer_norm native_group_norm native_batch_norm cudnn_batch_norm miopen_batch_norm "
+            "_fused_rms_norm"
         ),
-        "conv": frozenset({"aten::convolution"}),
+        "conv": _named(aten="convolution"),
         RANDOM: frozenset(),
     }
 )
@@ -85,9 +63,9 @@ attention, and the scores of a router, are told by what is run before and after 
 
 _SOFTMAX = frozenset({"aten::_softmax", "aten::_safe_softmax"})
 _SCORES = _SOFTMAX | {"aten::sigmoid"}
-"""What routers make scores with."""
+"""The operators by which routers make scores."""
 _FACTORS: Mapping[str, int] = MappingProxyType({"aten::bmm": 0, "aten::baddbmm": 1})
-"""The products in which eager attention takes its weighted sum, with the place of the weights in their arguments."""
+"""The products in which eager attention takes its weighted sum, with the index of the weights in their arguments."""
 
 _DROPOUT = "dropout_p"
 """The argument by which a kernel of attention is given its rate."""
@@ -108,7 +86,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRole:
-    """What an operator is to a policy: which choices keep it wherever it runs, and which where others stand around it.
+    """The role of an operator in a policy: which choices keep it wherever it runs, and which beside other operators.
 
     `weighted_sum` keeps it where its argument at `factor` may come from the last softmax. `score_of` keeps it where a
     router chooses by what it made; `picks` says whether it is what a router chooses with.
@@ -124,15 +102,19 @@ class OperatorRole:
 
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
-    """The choices in an option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
+    """Return the choices in an option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
     return tuple(map(_choice, save))
 
 
 def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
-    """What an operator, also one of higher order, is to these choices; None where it is nothing to them."""
+    """Return the role of an operator, also one of higher order, in these choices; None where it has none."""
     name, schema = operator_name(operator), getattr(operator, "_schema", None)
-    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ()) or _has_dropout(schema)
-    if schema is not None and schema.is_mutable and not (may_draw and _writes_first(schema)):
+    arguments = () if schema is None else schema.arguments
+    may_draw = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+    # those of other libraries have no tag that says that they draw, but take a rate of dropout
+    may_draw = may_draw or any(argument.name == _DROPOUT for argument in arguments)
+    written = [index for index, each in enumerate(arguments) if each.alias_info and each.alias_info.is_write]
+    if schema is not None and schema.is_mutable and not (may_draw and written == [0]):  # `bernoulli_` writes its first
         return None
     names = {name, f"{name}.{getattr(operator, '_overloadname', '')}"}
     keeping = tuple(
@@ -153,63 +135,59 @@ def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
 
 
 def operator_name(operator: Any) -> str:
-    """The name of an operator without its overload: "aten::mm"."""
+    """Return the name of an operator without its overload: "aten::mm"."""
     schema = getattr(operator, "_schema", None)
     return str(operator.name()) if schema is None else str(schema.name)
 
 
 def in_words(name: str) -> str:
-    """The name of an operator as it is written in Python, and in `save`: "aten.mm"."""
+    """Return the name of an operator as it is written in Python, and in `save`: "aten.mm"."""
     return name.replace("::", ".")
 
 
 def is_mutable(operator: Any) -> bool:
-    """Whether an operator writes one of its arguments; those of higher order do not."""
+    """Tell whether an operator writes one of its arguments; those of higher order do not."""
     schema = getattr(operator, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 
 
 def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arguments that a call of an operator writes."""
-    for place, argument in enumerate(operator._schema.arguments):
+    """Yield the arguments that a call of an operator writes."""
+    for index, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            yield args[place] if place < len(args) else kwargs.get(argument.name)
+            yield args[index] if index < len(args) else kwargs.get(argument.name)
 
 
 def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator that may draw random numbers does: attention without dropout does not."""
-    for place, argument in enumerate(operator._schema.arguments):
+    """Tell whether a call of an operator that may draw random numbers does: attention without dropout does not."""
+    for index, argument in enumerate(operator._schema.arguments):
         if argument.name == _DROPOUT:
-            return bool(args[place] if place < len(args) else kwargs.get(_DROPOUT, argument.default_value))
+            return bool(args[index] if index < len(args) else kwargs.get(_DROPOUT, argument.default_value))
     return True
 
 
 class Selector:
-    """Which results of one run of a block are kept. To be asked for each operator with a role, in their order."""
+    """Chooses the results of one run of a block that are kept. To be asked for each operator with a role, in order."""
 
     def __init__(self) -> None:
-        self._counts: dict[Choice, int] = {}
+        self._counts: Counter[Choice] = Counter()
         self._softmax: torch.Size | None = None
 
     def chosen(
         self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> tuple[Choice, ...]:
-        """The choices that keep the result of this operator; they don't know yet what follows it."""
+        """Return the choices that keep the result of this operator; they don't know yet what follows it."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
             self._softmax = result.shape
         elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
             self._softmax = None
             chosen.append(role.weighted_sum)
-        return tuple([choice for choice in chosen if self._is_due(choice)])
-
-    def _is_due(self, choice: Choice) -> bool:
-        before = self._counts.get(choice, 0)
-        self._counts[choice] = before + 1
-        return before % choice.every == 0
+        self._counts.update(chosen)
+        return tuple([choice for choice in chosen if (self._counts[choice] - 1) % choice.every == 0])
 
     def _may_be_weights(self, factor: Tensor) -> bool:
-        """Whether a factor may be what the last softmax made, perhaps without the column of a sink."""
+        """Tell whether a factor may be what the last softmax made, perhaps without the column of a sink."""
         if not self._softmax:
             return False
         columns = self._softmax[-1]
@@ -219,7 +197,7 @@ class Selector:
 def compiled_contexts(
     save: tuple[str, ...],
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """The contexts of torch's selective checkpointing for an option `save`: for blocks that torch compiles.
+    """Return the contexts of torch's selective checkpointing for an option `save`: for blocks that torch compiles.
 
     What draws random numbers is run again from the generators' states: torch would not let them go on behind it.
     """
@@ -236,17 +214,6 @@ def compiled_contexts(
     return cast(tuple[AbstractContextManager[Any], AbstractContextManager[Any]], contexts)
 
 
-def _has_dropout(schema: Any) -> bool:
-    """Whether an operator takes a rate of dropout: those of other libraries have no tag that says that they draw."""
-    return schema is not None and any(argument.name == _DROPOUT for argument in schema.arguments)
-
-
-def _writes_first(schema: Any) -> bool:
-    """Whether an operator writes its first argument, as `bernoulli_` does, and no other."""
-    written = [bool(each.alias_info and each.alias_info.is_write) for each in schema.arguments]
-    return written[:1] == [True] and not any(written[1:])
-
-
 def _choice(text: str) -> Choice:
     match = _EVERY.fullmatch(text)
     name, every = (match["name"], int(match["every"])) if match else (text, 1)
@@ -256,7 +223,7 @@ def _choice(text: str) -> Choice:
 
 
 def _operator(name: str) -> str:
-    """An operator by its full name, with an overload where that has one. Raises SurgeryError."""
+    """Return the full name of an operator, with an overload where `name` has one. Raises SurgeryError."""
     space, operator, *overload = name.replace("::", ".").split(".")[:3] if "." in name or "::" in name else (name, "")
     if not space or not operator:
         raise SurgeryError(

@@ -1,13 +1,14 @@
-"""What the option `save` of a surgery chooses, and what it has kept in a step. `kept_results` keeps it."""
+"""The policy of an option `save`: what it chooses, and what it has kept in a step. `kept_results` keeps it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.runtime.selective.policies import (
     RANDOM,
     Choice,
@@ -25,15 +26,20 @@ _QUESTIONS = "prim"
 
 @dataclass(slots=True)
 class KeptCount:
-    """How many results of one operator were kept, their bytes, and the work of making them again."""
+    """A number of results of one operator that were kept, their bytes, and the work of making them again."""
 
     results: int = 0
     bytes: int = 0
     flops: int = 0
 
+    def add(self, results: int, bytes: int, flops: int) -> None:
+        self.results += results
+        self.bytes += bytes
+        self.flops += flops
+
 
 class CallCounts:
-    """What one call of a block keeps, by text of `save` and name of an operator; `bytes` and `flops` of all together.
+    """Counts of what one call of a block keeps, by text of `save` and name of an operator; `bytes` and `flops` of all.
 
     Memory that two results share counts once.
     """
@@ -51,10 +57,8 @@ class CallCounts:
         `memory` are the bytes of what it adds, by what tells that from other memory while the call is noted.
         """
         for choice in choices:
-            entry = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
-            entry.results += 1
-            entry.bytes += self._new_bytes(choice.text, memory)
-            entry.flops += flops
+            count = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
+            count.add(1, self._new_bytes(choice.text, memory), flops)
         self.flops += flops
         self.bytes += self._new_bytes("", memory)
 
@@ -63,7 +67,7 @@ class CallCounts:
         self._counted.clear()
 
     def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
-        """The bytes of what has not been counted for a text yet, or for the block."""
+        """Count the bytes of what has not been counted for a text yet, or for the block."""
         counted = self._counted.setdefault(text, set())
         new = memory.keys() - counted
         counted |= new
@@ -72,7 +76,7 @@ class CallCounts:
 
 @dataclass
 class SavePolicy:
-    """What some blocks of a surgery keep, and kept in the present step: from the first forward after a recompute.
+    """The results that some blocks keep, and kept in the present step: from the first forward after a recompute.
 
     `save` are the names, and `blocks` the pattern, in the option `save`, by which these blocks keep them. Bytes are
     what the policy adds: what a block returns does not count, for what follows keeps that anyway. A forward that was
@@ -100,48 +104,52 @@ class SavePolicy:
 
     @property
     def kept(self) -> dict[tuple[str, str], KeptCount]:
-        """What is kept, by text of `save` and name of an operator."""
+        """Count what is kept, by text of `save` and name of an operator."""
         totals: dict[tuple[str, str], KeptCount] = {}
         for call in self._calls:
             for key, count in call.kept.items():
-                total = totals.setdefault(key, KeptCount())
-                total.results += count.results
-                total.bytes += count.bytes
-                total.flops += count.flops
+                totals.setdefault(key, KeptCount()).add(count.results, count.bytes, count.flops)
         return totals
 
     @property
     def bytes(self) -> Counter[str]:
-        """The bytes of what is kept, by name of a block."""
+        """Count the bytes of what is kept, by name of a block."""
         totals: Counter[str] = Counter()
         for call in self._calls:
             totals[call.block] += call.bytes
         return totals
 
     @property
-    def flops(self) -> Counter[str]:
-        """The floating-point operations that recomputes do less, by name of a block."""
-        totals: Counter[str] = Counter()
-        for call in self._calls:
-            totals[call.block] += call.flops
-        return totals
+    def flops(self) -> int:
+        """Count the floating-point operations that recomputes do less."""
+        return sum(call.flops for call in self._calls)
 
     @property
     def unmatched(self) -> tuple[str, ...]:
-        """The texts of `save` that have matched nothing so far."""
+        """Return the texts of `save` that have matched nothing so far."""
         return tuple(text for text in self.save if text not in self._matched)
 
-    @property
-    def has_run(self) -> bool:
-        """Whether a block has run under this policy."""
-        return bool(self._run)
+    def summaries(self) -> Iterator[KeptSummary]:
+        """Yield what each text of `save` kept in the last step."""
+        for text in self.save:
+            counts = {operator: count for (kept_by, operator), count in self.kept.items() if kept_by == text}
+            yield KeptSummary(
+                text,
+                tuple(map(in_words, counts)),
+                sum(count.results for count in counts.values()),
+                sum(count.bytes for count in counts.values()),
+                sum(count.flops for count in counts.values()),
+                matched=text in self._matched,
+                has_run=bool(self._run),
+                blocks=self.blocks,
+            )
 
     def expect(self, blocks: Iterable[str]) -> None:
         """Say which blocks run under this policy: once they all have, a name that matches nothing is an error."""
         self._waiting = set(blocks)
 
     def role(self, operator: Any) -> OperatorRole | None:
-        """What an operator is to this policy."""
+        """Return the role of an operator in this policy; None where it has none."""
         try:
             return self._roles[operator]
         except KeyError:

@@ -1,1 +1,1 @@
-"""What `wrap_blocks` does to a model, says in a table, and takes back."""
+"""`wrap_blocks`: apply a surgery to a model, say in a table what it is, and take it back."""

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.offload.buffer_pool import PinnedPool
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.tools.rng import generator_state
@@ -27,8 +27,8 @@ from ckpt_surgery.runtime.tools.rng import generator_state
 class Checkpointing:
     """Called like `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it as they are.
 
-    It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` are the operators
-    whose results those blocks keep on which this one lies.
+    It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` names the
+    operators whose results those blocks keep on which this one lies.
     """
 
     options: SurgeryOptions
@@ -38,16 +38,15 @@ class Checkpointing:
 
     @classmethod
     def of(cls, options: SurgeryOptions) -> Checkpointing:
-        """The function for these options, with an offloader of its own where they ask for offload."""
+        """Return the function for these options, with an offloader of its own where they ask for offload."""
         return cls(options, _offloader(options))
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
-        """The same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
-        changed = replace(self.options, **options)
-        same = changed.offload == self.options.offload
-        if not same:
+        """Return the same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
+        changed, offloader = replace(self.options, **options), self.offloader
+        if changed.offload != self.options.offload:
             self.release()
-        offloader = self.offloader if same else _offloader(changed)
+            offloader = _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
@@ -83,7 +82,7 @@ def _offloader(options: SurgeryOptions) -> Offloader | None:
 
 
 def _beside_save(options: SurgeryOptions) -> Any:
-    """The contexts of `context_fn`, which may not choose what is kept where `save` does. Raises SurgeryError."""
+    """Return the contexts of `context_fn`. Raises SurgeryError where they choose what is kept, as `save` does."""
     contexts = options.context_fn() if options.context_fn is not None else ()
     if any(isinstance(context, TorchDispatchMode) for context in contexts):
         raise SurgeryError("save and context_fn both say what is kept: give one of the two")

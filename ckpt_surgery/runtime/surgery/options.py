@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.blocks.selection import matches
 from ckpt_surgery.runtime.offload.disk_transport import writable_folder
 from ckpt_surgery.runtime.selective.policies import RANDOM, choices_of
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
@@ -19,13 +20,37 @@ from ckpt_surgery.runtime.tools.rng import active_dropout
 from ckpt_surgery.text import size_in_bytes, some
 
 
+@dataclass(frozen=True, slots=True)
+class SaveOption:
+    """The options `save`, as pairs of a pattern of blocks and names of operators, and `save_offload`."""
+
+    names: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    offload: bool = False
+
+    def pattern_for(self, block: str) -> str | None:
+        """Return the pattern that decides what a block keeps, by the block's name: the first that matches."""
+        return next((pattern for pattern, _ in self.names if matches(block, pattern)), None)
+
+    def names_for(self, block: str) -> tuple[str, ...]:
+        """Return the names of operators that a block keeps, by the block's name."""
+        return dict(self.names).get(self.pattern_for(block) or "", ())
+
+    def check(self, blocks: Collection[str]) -> None:
+        """Raise SurgeryError where a pattern decides for none of the blocks that are checkpointed."""
+        used = set(map(self.pattern_for, blocks))
+        if blocks and (unused := [pattern for pattern, _ in self.names if pattern not in used]):
+            raise SurgeryError(
+                f"save has {unused[0]!r} for no block: there is none of that name that is checkpointed, or an earlier "
+                f"pattern names it; the blocks are {some(list(blocks))}"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurgeryOptions:
-    """What `wrap_blocks` was asked for; its docstring says what each option means.
+    """The options of `wrap_blocks`, whose docstring says what each means.
 
-    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, `save` pairs of a
-    pattern and names of operators, and `offload_pinned` is in bytes. Raises SurgeryError where a value is none of
-    those allowed, or two options contradict each other.
+    `stacks` are patterns, `blocks` names of classes, `first` pairs of a pattern and a number, and `offload_pinned` is
+    in bytes. Raises SurgeryError where a value is none of those allowed, or two options contradict each other.
     """
 
     use_reentrant: bool = False
@@ -39,14 +64,44 @@ class SurgeryOptions:
     blocks: tuple[str, ...] | None = None
     context_fn: Callable[[], Any] | None = None
     self_check: SelfCheckOption = "first"
-    save: tuple[tuple[str, tuple[str, ...]], ...] | None = None
-    save_offload: bool = False
+    save: SaveOption = SaveOption()  # frozen
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        first: int | Mapping[str, int] | None = None,
+        offload: Any = None,
+        offload_pinned: Any = None,
+        stacks: str | Iterable[str] | None = None,
+        blocks: str | type | Iterable[str | type] | None = None,
+        save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None = None,
+        save_offload: bool = False,
+        **others: Any,
+    ) -> SurgeryOptions:
+        """Return the options as `wrap_blocks` was given them. Raises SurgeryError."""
+        limits: object = {"*": first} if isinstance(first, int) else first
+        if limits is not None and (not isinstance(limits, Mapping) or not limits):
+            raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
+        kinds = None if blocks is None else _several(blocks, "blocks", "a name or a class", (str, type))
+        if type(save_offload) is not bool:
+            raise SurgeryError(f"save_offload is {save_offload!r}: give True or False")
+        return cls(
+            first=None if limits is None else tuple(limits.items()),
+            offload=offload_target(offload),
+            offload_pinned=pinned_bytes(offload_pinned),
+            stacks=None if stacks is None else _several(stacks, "stacks", "a name", (str,)),
+            blocks=kinds and tuple(kind if isinstance(kind, str) else kind.__name__ for kind in kinds),
+            save=SaveOption(saved_names(save), save_offload),
+            **others,
+        )
 
     def __post_init__(self) -> None:
         if self.offload_pinned is not None and self.offload not in (None, "cpu"):
             raise SurgeryError(f'offload_pinned is for offload="cpu": nothing is pinned with offload={self.offload!r}')
-        if type(self.use_reentrant) is not bool:
-            raise SurgeryError(f"use_reentrant is {self.use_reentrant!r}: give True or False")
+        for name in ("use_reentrant", "skip_frozen"):
+            if type(getattr(self, name)) is not bool:
+                raise SurgeryError(f"{name} is {getattr(self, name)!r}: give True or False")
         preserve: object = self.preserve_rng_state
         if type(preserve) not in (bool, str) or preserve not in (True, False, "unsafe"):
             raise SurgeryError(f'preserve_rng_state is {preserve!r}: give True, False or "unsafe"')
@@ -54,70 +109,48 @@ class SurgeryOptions:
         if contexts is not None and not callable(contexts):
             kind = type(contexts).__name__
             raise SurgeryError(f"context_fn is of type {kind}: give a function that returns two contexts")
-        if type(self.skip_frozen) is not bool:
-            raise SurgeryError(f"skip_frozen is {self.skip_frozen!r}: give True or False")
         if type(self.every_n) is not int or self.every_n < 1:
             raise SurgeryError(f"every_n is {self.every_n!r}: give 1 for every block, 2 for every second, and so on")
         for pattern, number in self.first or ():
             if type(number) is not int or number < 0:
                 raise SurgeryError(f"first is {number!r} for {pattern!r}: give the number of blocks to checkpoint")
-        if self.self_check not in ("first", "always", "never") and (
-            type(self.self_check) is not int or self.self_check < 1
-        ):
-            raise SurgeryError(
-                f'self_check is {self.self_check!r}: give "first", "always", "never", or n for every n-th step'
-            )
-        for _, names in self.save or ():
+        check = self.self_check
+        if check not in ("first", "always", "never") and (type(check) is not int or check < 1):
+            raise SurgeryError(f'self_check is {check!r}: give "first", "always", "never", or n for every n-th step')
+        for _, names in self.save.names:
             choices_of(names)
-        if type(self.save_offload) is not bool:
-            raise SurgeryError(f"save_offload is {self.save_offload!r}: give True or False")
-        if self.save_offload and (self.save is None or self.offload is None):
+        if self.save.offload and (not self.save.names or self.offload is None):
             raise SurgeryError(
                 'save_offload=True moves what save names where offload says: give save and offload="cpu" or a folder'
             )
 
     @property
     def checks(self) -> SelfCheckOption:
-        """When recomputes are checked: never where it was said that they may draw other numbers."""
+        """Return when recomputes are checked: never where it was said that they may draw other numbers."""
         return "never" if self.preserve_rng_state == "unsafe" else self.self_check
 
     def first_of(self, stack: str, blocks: int) -> int:
-        """How many of a stack's blocks, counted from its start, may be checkpointed."""
+        """Count how many of a stack's `blocks`, from its start, may be checkpointed."""
         limits = self.first or ()
         own = next((number for pattern, number in limits if fnmatchcase(stack, pattern)), None)
         return next((number for pattern, number in limits if matches(stack, pattern)), blocks) if own is None else own
 
-    def saved_by(self, block: str) -> str | None:
-        """The pattern in `save` that decides what a block keeps, by the block's name: the first that matches."""
-        return next((pattern for pattern, _ in self.save or () if matches(block, pattern)), None)
-
-    def checkpoints(self, stack: str, place: int, blocks: int, every_n: int | None = None) -> bool:
-        """Whether the block at this place of a stack of so many is checkpointed, with `every_n` in place of ours."""
-        return place < self.first_of(stack, blocks) and place % (every_n or self.every_n) == 0
-
-    def check_save(self, blocks: Collection[str]) -> None:
-        """Raise SurgeryError where a pattern in `save` decides for none of the blocks that are checkpointed."""
-        kept = dict(self.save or ())
-        if blocks and (unused := kept.keys() - map(self.saved_by, blocks)):
-            pattern = next(pattern for pattern in kept if pattern in unused)
-            raise SurgeryError(
-                f"save has {pattern!r} for no block: there is none of that name that is checkpointed, or an earlier "
-                f"pattern names it; the blocks are {some(list(blocks))}"
-            )
+    def checkpoints(self, stack: str, index: int, blocks: int, every_n: int | None = None) -> bool:
+        """Tell whether a block of a stack of so many is checkpointed, with `every_n` in place of ours."""
+        return index < self.first_of(stack, blocks) and index % (every_n or self.every_n) == 0
 
     def check_blocks(self, blocks: Mapping[str, nn.Module]) -> None:
         """Raise SurgeryError where a block cannot be checkpointed, or these options would give it other gradients.
 
         `blocks` are all that these options are for, by name.
         """
-        kept = dict(self.save or ())
         for name, block in blocks.items():
             if isinstance(block, torch.jit.ScriptModule):
                 raise SurgeryError(
                     f"{block.original_name} is a scripted block, whose forward cannot be replaced: call wrap_blocks "
                     "before torch.jit.script, or leave it out with blocks="
                 )
-            if self.preserve_rng_state is not False or RANDOM in kept.get(self.saved_by(name) or "", ()):
+            if self.preserve_rng_state is not False or RANDOM in self.save.names_for(name):
                 continue
             if (dropping := active_dropout(block)) is not None:
                 raise SurgeryError(
@@ -127,8 +160,8 @@ class SurgeryOptions:
                 )
 
 
-def offload_place(offload: Any) -> str | None:
-    """The option `offload`: "cpu", "disk" or the absolute path of a folder. Raises SurgeryError where it is none."""
+def offload_target(offload: Any) -> str | None:
+    """Return the option `offload`: "cpu", "disk" or the absolute path of a folder. Raises SurgeryError."""
     if offload is None or offload in ("cpu", "disk"):
         return offload  # type: ignore[no-any-return]
     if not offload or not isinstance(offload, (str, os.PathLike)) or isinstance(os.fspath(offload), bytes):
@@ -139,7 +172,7 @@ def offload_place(offload: Any) -> str | None:
 
 
 def pinned_bytes(given: Any) -> int | None:
-    """The option `offload_pinned` in bytes. Raises SurgeryError where it is no size."""
+    """Return the option `offload_pinned` in bytes. Raises SurgeryError where it is no size."""
     if given is None or (type(given) is int and given >= 0):
         return given
     said = size_in_bytes(given) if isinstance(given, str) else None
@@ -150,54 +183,23 @@ def pinned_bytes(given: Any) -> int | None:
     return said
 
 
-def stack_patterns(stacks: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The option `stacks` as a tuple of patterns. Raises SurgeryError where it names none, or is something else."""
-    return None if stacks is None else _several(stacks, "stacks", "a name", (str,))
-
-
-def first_blocks(first: int | Mapping[str, int] | None) -> tuple[tuple[str, int], ...] | None:
-    """The option `first` as pairs of a pattern of stacks and a number. Raises SurgeryError."""
-    if first is None:
-        return None
-    if isinstance(first, int):
-        return (("*", first),)
-    given: object = first
-    if not isinstance(given, Mapping) or not given:
-        raise SurgeryError(f"first is {first!r}: give a number, or a number for each stack by its name")
-    return tuple(first.items())
-
-
 def saved_names(
     save: str | Iterable[str] | Mapping[str, str | Iterable[str]] | None,
-) -> tuple[tuple[str, tuple[str, ...]], ...] | None:
-    """The option `save` as pairs of a pattern of blocks and names of operators. Raises SurgeryError."""
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the option `save` as pairs of a pattern of blocks and names of operators. Raises SurgeryError."""
     if save is None:
-        return None
+        return ()
     given = save if isinstance(save, Mapping) else {"*": save}
     if not given or not all(isinstance(pattern, str) for pattern in given):
         raise SurgeryError(
             f"save is {save!r}: give names of operators, or such names by the names of stacks or blocks"
         )
-    return tuple(
-        (pattern, tuple(dict.fromkeys(_several(names, "save", "a name", (str,))))) for pattern, names in given.items()
-    )
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern names a stack or a block, or a module around it."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
-
-
-def class_names(blocks: str | type | Iterable[str | type] | None) -> tuple[str, ...] | None:
-    """The option `blocks` as a tuple of names. Raises SurgeryError where it names none, or is something else."""
-    if blocks is None:
-        return None
-    kinds = _several(blocks, "blocks", "a name or a class", (str, type))
-    return tuple(kind if isinstance(kind, str) else kind.__name__ for kind in kinds)
+    kept = {pattern: _several(names, "save", "a name", (str,)) for pattern, names in given.items()}
+    return tuple((pattern, tuple(dict.fromkeys(names))) for pattern, names in kept.items())
 
 
 def _several(given: Any, option: str, wanted: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """One value or several, each of one of these kinds. Raises SurgeryError."""
+    """Return one value or several, each of one of these kinds. Raises SurgeryError."""
     values = (given,) if isinstance(given, kinds) or not isinstance(given, Iterable) else tuple(given)
     if not values:
         raise SurgeryError(f"{option} names nothing: leave it out for everything")

@@ -34,7 +34,7 @@ class OwnerHook:
     ) -> None:
         names = list(inspect.signature(owner.forward).parameters)
         stops = stops_cache and "use_cache" in names and not needs_cache(owner) and takes_switch(owner)
-        self._cache_place = names.index("use_cache") if stops else None
+        self._cache_index = names.index("use_cache") if stops else None
         self._forwards = tuple(forwards)
         self._given_caches = given_caches
         self._is_outermost = is_outermost
@@ -51,12 +51,13 @@ class OwnerHook:
                     forward.adopt(current)
             if self._is_outermost:
                 self._given_caches.note(values)
-        place = self._cache_place
-        if place is None or not owner.training or not torch.is_grad_enabled() or not self._any_checkpointed():
+        index = self._cache_index
+        if index is None or not owner.training or not torch.is_grad_enabled():
             return None
-        if any(value in self._given_caches for value in values):
+        on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
+        if not on or any(value in self._given_caches for value in values):
             return None
-        asked = args[place] if place < len(args) else kwargs.get("use_cache")
+        asked = args[index] if index < len(args) else kwargs.get("use_cache")
         if asked is True and not self._warned:
             self._warned = True
             warnings.warn(
@@ -65,16 +66,13 @@ class OwnerHook:
                 SurgeryWarning,
                 stacklevel=2,
             )
-        if place < len(args):
-            return (*args[:place], False, *args[place + 1 :]), kwargs
+        if index < len(args):
+            return (*args[:index], False, *args[index + 1 :]), kwargs
         return args, {**kwargs, "use_cache": False}
-
-    def _any_checkpointed(self) -> bool:
-        return any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
 
 
 def _calls(current: Any, forward: BlockForward) -> bool:
-    """Whether what was put around a forward is known to call it, and so can stay outside of the checkpoint.
+    """Tell whether what was put around a forward is known to call it, and so can stay outside of the checkpoint.
 
     These are the hooks of accelerate, and what transformers 4 puts there for one call to record hidden states.
     """

@@ -1,36 +1,54 @@
-"""What a surgery did to each stack of its model, as data. Words are made of it in `table`."""
+"""A surgery in short: what was done to each stack of its model, as data, and the table that is printed of it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
-from ckpt_surgery.runtime.blocks.discovery import Block, Kind, enclosing, is_layer
+from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, is_layer
 from ckpt_surgery.runtime.blocks.library_switch import has_inline_branch
 from ckpt_surgery.runtime.blocks.selection import LeftAlone, SelectedStack
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
-from ckpt_surgery.runtime.selective.policies import in_words
-from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+from ckpt_surgery.text import text_table
+
+_LEFT_ALONE = {
+    LeftAlone.BLOCKS: "not among the blocks",
+    LeftAlone.STACKS: "not among the stacks",
+    LeftAlone.SWITCHED_OFF: "switched off",
+    LeftAlone.EVERY_N: "left out by every_n",
+    LeftAlone.FIRST: "left out by first",
+    LeftAlone.FROZEN: "frozen: while its inputs need no gradient",
+    LeftAlone.WRAPPED: "checkpointed by torch's checkpoint_wrapper",
+}
+_NUMBER = re.compile(r"\b\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRepair:
-    """What was done to the blocks of one class in one stack.
+    """The repair of the blocks of one class in one stack.
 
     A block of kind "layer" has its calls repaired, and a "plain" one is made to checkpoint. `inline_off` says whether
     a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would,
     and `nested_off` counts the checkpointing layers inside a block.
     """
 
-    kind: Kind
+    kind: Literal["layer", "plain"]
     inline_off: bool
     stages_off: bool
     nested_off: int
+
+    def __str__(self) -> str:
+        done = ["calls repaired" if self.kind == "layer" else "plain module made to checkpoint"]
+        done += ["inline branch off"] if self.inline_off else []
+        done += ["layers around them off"] if self.stages_off else []
+        done += [f"{self.nested_off} nested off"] if self.nested_off else []
+        return ", ".join(done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ class StackSummary:
 
 @dataclass(frozen=True, slots=True)
 class SurgerySummary:
-    """What a surgery did; `function` checkpoints, and is None while checkpointing is switched off.
+    """A surgery in short; `function` checkpoints, and is None while checkpointing is switched off.
 
     `left_to_library` counts, by class, the modules that checkpoint by themselves what the surgery has no block for.
     `kept` is what `save` kept, name by name.
@@ -59,79 +77,75 @@ class SurgerySummary:
     left_to_library: Mapping[str, int]
     kept: tuple[KeptSummary, ...] = ()
 
+    def __str__(self) -> str:
+        """Return the table: a line for each class of blocks in each stack.
 
-def summarise(
+        Stacks whose names differ in numbers alone share a line where they are alike.
+        """
+        alike: dict[tuple[str, str, str, str], list[StackSummary]] = {}
+        for stack in self.stacks:
+            how = "" if stack.repair is None else str(stack.repair)
+            reasons = ", ".join(_LEFT_ALONE[reason] for reason in stack.left_alone)
+            alike.setdefault((_NUMBER.sub("*", stack.stack), stack.block_class, how, reasons), []).append(stack)
+        rows = [
+            (
+                (stacks[0].stack if len(stacks) == 1 else pattern) or "(the model)",
+                block_class,
+                f"{sum(s.checkpointed for s in stacks)} of {sum(s.blocks for s in stacks)}",
+                how,
+                reasons,
+            )
+            for (pattern, block_class, how, reasons), stacks in alike.items()
+        ]
+        lines = text_table(("stack", "block", "checkpointed", "how", "left alone"), rows, right="checkpointed")
+        done, total = sum(s.checkpointed for s in self.stacks), sum(s.blocks for s in self.stacks)
+        manner, where, left = "checkpointed (switched off)", "", self.left_to_library
+        footer = [f"left to their own switch: {', '.join(f'{n} {name}' for name, n in left.items())}"] if left else []
+        if isinstance(self.function, Checkpointing):
+            options, manner = self.function.options, "checkpointed, non-reentrant"
+            where = "on the host" if options.offload == "cpu" else "on disk"
+            manner += f", inputs kept {where}" if self.function.offloader else ""
+            where = where if options.save.offload else ""
+            if options.use_reentrant:
+                footer.append("asked for use_reentrant=True: runs non-reentrant, with the same gradients")
+        elif self.function is not None:
+            manner = f"checkpointed by {getattr(self.function, '__qualname__', type(self.function).__name__)}"
+        footer += [kept.line(where) for kept in self.kept]
+        return "\n".join([f"{self.model_class}: {done} of {total} blocks {manner}", *lines, *footer])
+
+
+def summaries(
     model: nn.Module,
     stacks: Iterable[SelectedStack],
-    function: Callable[..., Any] | None,
     is_checkpointed: Callable[[Block], bool],
-    *,
     options: SurgeryOptions,
-    left_to_library: Iterable[nn.Module],
-    policies: Iterable[SavePolicy] = (),
-) -> SurgerySummary:
-    """The summary of a surgery on `model`."""
+    *,
+    on: bool,
+) -> Iterator[StackSummary]:
+    """Yield a summary for each class of blocks in each stack of `model`; `on` unless nothing is checkpointed."""
     modules = dict(model.named_modules())
-    summaries = []
     for stack in stacks:
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
             blocks = [block for block in stack.blocks if type(block.module) is kind]
             done = sum(map(is_checkpointed, blocks))
-            reasons = (
-                (stack.left_alone,)
-                if stack.left_alone is not None
-                else _reasons(stack.name, blocks, done, options, on=function is not None)
-            )
-            repair = _repair(modules, blocks[0]) if stack.wanted else None
-            summaries.append(StackSummary(stack.name, kind.__name__, done, len(blocks), repair, reasons))
-    left = Counter(type(module).__name__ for module in left_to_library)
-    return SurgerySummary(
-        type(model).__name__,
-        function,
-        tuple(summaries),
-        dict(left),
-        tuple(kept for policy in policies for kept in kept_by(policy)),
-    )
+            repair, reasons = None, [stack.left_alone] if stack.left_alone is not None else []
+            if stack.wanted:
+                repair = _repair(modules, blocks[0])
+                limited = options.first_of(stack.name, len(blocks)) < len(blocks)
+                if not on:
+                    reasons = [LeftAlone.SWITCHED_OFF]
+                elif limited:
+                    reasons.append(LeftAlone.FIRST)
+                if on and done < len(blocks) and (options.every_n > 1 or not limited):
+                    reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
+                trained = any(p.requires_grad for block in blocks for p in block.module.parameters())
+                if on and options.skip_frozen and not trained:
+                    reasons.append(LeftAlone.FROZEN)
+            yield StackSummary(stack.name, kind.__name__, done, len(blocks), repair, tuple(reasons))
 
 
-def kept_by(policy: SavePolicy) -> tuple[KeptSummary, ...]:
-    """What each name of a policy kept in the last step."""
-    return tuple(_kept(policy, name) for name in policy.save)
-
-
-def _kept(policy: SavePolicy, name: str) -> KeptSummary:
-    counts = {operator: count for (text, operator), count in policy.kept.items() if text == name}
-    return KeptSummary(
-        name,
-        tuple(map(in_words, counts)),
-        sum(count.results for count in counts.values()),
-        sum(count.bytes for count in counts.values()),
-        sum(count.flops for count in counts.values()),
-        matched=name not in policy.unmatched,
-        has_run=policy.has_run,
-        blocks=policy.blocks,
-    )
-
-
-def _repair(modules: dict[str, nn.Module], block: Block) -> BlockRepair:
-    around = [modules[name] for name in (*enclosing(block.name), "")]
-    inline = any(not is_layer(module) and has_inline_branch(module) for module in around)
+def _repair(modules: Mapping[str, nn.Module], block: Block) -> BlockRepair:
+    outside = [modules[name] for name in (*enclosing(block.name), "")]
+    inline = any(not is_layer(module) and has_inline_branch(module) for module in outside)
     nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
-    return BlockRepair(block.kind, inline, any(map(is_layer, around)), nested)
-
-
-def _reasons(
-    stack: str, blocks: Sequence[Block], done: int, options: SurgeryOptions, *, on: bool
-) -> tuple[LeftAlone, ...]:
-    """Why blocks of a stack that the options name are not checkpointed."""
-    if not on:
-        return (LeftAlone.SWITCHED_OFF,)
-    reasons = []
-    limited = options.first_of(stack, len(blocks)) < len(blocks)
-    if limited:
-        reasons.append(LeftAlone.FIRST)
-    if done < len(blocks) and (options.every_n > 1 or not limited):
-        reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
-    if options.skip_frozen and not any(p.requires_grad for block in blocks for p in block.module.parameters()):
-        reasons.append(LeftAlone.FROZEN)
-    return tuple(reasons)
+    return BlockRepair(block.kind, inline, any(map(is_layer, outside)), nested)

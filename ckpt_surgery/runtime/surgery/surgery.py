@@ -1,4 +1,4 @@
-"""A surgery on one model: what was done to it, how it is switched on and off, and how it is taken back.
+"""A surgery on one model: apply it, switch it on and off, take it back.
 
 1. Only attributes of modules and hooks are set; no module, parameter or class is replaced.
 2. Whatever is set was noted before, with what was there; undoing puts that back.
@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks import library_switch as library
-from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, Block, enclosing
+from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, owner_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, GivenCaches
@@ -27,10 +28,10 @@ from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
-from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_place
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
-from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summarise
-from ckpt_surgery.runtime.surgery.table import surgery_table
+from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
+from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
@@ -39,16 +40,6 @@ SURGERY = "_ckpt_surgery"
 _CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
 """The attributes by which transformers and diffusers tell whether a model can checkpoint."""
 _OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NotedAttribute:
-    """An attribute of a module before the surgery; there was none unless it is `present`."""
-
-    module: nn.Module
-    name: str
-    present: bool
-    value: Any
 
 
 class Surgery(Undoable):
@@ -67,70 +58,73 @@ class Surgery(Undoable):
         self._given_caches = GivenCaches()
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
-        self._noted: list[NotedAttribute] = []
+        self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
         self._owner_hooks: list[RemovableHandle] = []
         self._embedding_hooks = set(library.embedding_hooks(model))
 
     def __str__(self) -> str:
-        return surgery_table(self.summary())
+        return str(self.summary())
 
     @property
     def options(self) -> SurgeryOptions:
-        """What `wrap_blocks` was asked for, with what was changed when checkpointing was switched on later."""
+        """Return the options of `wrap_blocks`, with what was changed when checkpointing was switched on later."""
         return self._checkpointing.options
 
     @property
     def checkpointing(self) -> Callable[..., Any] | None:
-        """The function that checkpoints the blocks; None while checkpointing is switched off."""
+        """Return the function that checkpoints the blocks; None while checkpointing is switched off."""
         functions = (vars(forward.block).get(FUNCTION) for forward in self._forwards.values())
         function = next(filter(None, functions), None)
         return None if function is None else inspect.unwrap(function)  # while it is counted, another is around it
 
     @property
     def stats(self) -> OffloadStats | None:
-        """What activation offload has moved so far; None without offload."""
+        """Return the counts of what activation offload has moved so far; None without offload."""
         return None if self.offloader is None else self.offloader.stats
 
     @property
     def offloader(self) -> Offloader | None:
-        """What moves the blocks' inputs; None without offload."""
+        """Return the offloader of the blocks' inputs; None without offload."""
         offloader = getattr(self.checkpointing, "offloader", None)
         return offloader if isinstance(offloader, Offloader) else None
 
     @property
     def policies(self) -> tuple[SavePolicy, ...]:
-        """What `save` keeps, and what it kept in the last step: for all blocks, or for each pattern in it."""
+        """Return what `save` keeps, and kept in the last step: for all blocks, or for each pattern in it."""
         return tuple(self._policies.values())
 
     def checkpoints(self, block: Block) -> bool:
-        """Whether a block is checkpointed now."""
+        """Tell whether a block is checkpointed now."""
         return block.name in self._forwards and vars(block.module).get(FUNCTION) is not None
 
     def summary(self) -> SurgerySummary:
-        """What is checkpointed now in each stack, and why the rest is left alone."""
-        return summarise(
-            self.model,
-            self.stacks,
-            self.checkpointing,
-            self.checkpoints,
-            options=self.options,
-            left_to_library=self._left_to_library.values(),
-            policies=self.policies,
+        """Return what is checkpointed now in each stack, and why the rest is left alone."""
+        function = self.checkpointing
+        stacks = summaries(self.model, self.stacks, self.checkpoints, self.options, on=function is not None)
+        return SurgerySummary(
+            type(self.model).__name__,
+            function,
+            tuple(stacks),
+            Counter(type(module).__name__ for module in self._left_to_library.values()),
+            tuple(kept for policy in self.policies for kept in policy.summaries()),
         )
 
     def apply(self, options: SurgeryOptions) -> None:
         """Apply the options, in place of those that were applied before, and switch checkpointing on.
 
-        Raises SurgeryError, and changes nothing, where they do not go with the model.
+        Raises:
+            SurgeryError: they do not go with the model, which is as it was.
         """
-        stacks = select_stacks(self.model, options)
-        chosen = [block for stack in stacks if stack.wanted for block in stack.blocks]
-        options.check_save(
+        first = [pattern for pattern, _ in options.first or ()]
+        stacks = select_stacks(self.model, classes=options.blocks, patterns=options.stacks, first=first)
+        wanted = [stack for stack in stacks if stack.wanted]
+        chosen = [block for stack in wanted for block in stack.blocks]
+        options.save.check(
             [
                 block.name
-                for stack in stacks
-                for place, block in enumerate(stack.blocks)
-                if stack.wanted and options.checkpoints(stack.name, place, len(stack.blocks))
+                for stack in wanted
+                for index, block in enumerate(stack.blocks)
+                if options.checkpoints(stack.name, index, len(stack.blocks))
             ]
         )
         options.check_blocks({block.name: block.module for block in chosen})
@@ -143,17 +137,23 @@ class Surgery(Undoable):
         self._checkpointing = Checkpointing.of(options)
         vars(self.model)[SURGERY] = self
         preserve = options.preserve_rng_state is True
-        self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save or ()}
+        self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save.names}
         self._wrap(chosen, options)
         self._take_switches(modules)
         self._hook_owners()
         self._set(self.model, self._checkpointing, options.every_n)
 
     def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
-        """Checkpoint the blocks inside `model`, a module of this one, with the options in a checkpoint function.
+        """Checkpoint the blocks inside a part of the model.
 
-        Options that it does not give stay as they are. A function that is not torch's is called itself. Raises
-        SurgeryError where its options do not go with the model.
+        Args:
+            model: the part: a module of this model.
+            function: `torch.utils.checkpoint.checkpoint`, or a partial of it with options; those that it does not
+                give stay as they are. Another function is called itself.
+            every_n: as in `wrap_blocks`; 1 leaves it as it was there.
+
+        Raises:
+            SurgeryError: the options of the function do not go with the model.
         """
         given = library.options_of(function)
         checkpointing = function if given is None else self._merge(*given)
@@ -171,15 +171,17 @@ class Surgery(Undoable):
         """Hand the model back as it was before `wrap_blocks`.
 
         What transformers has left since goes too: hooks on embeddings, flags. A forward that another library has put
-        on a block since stays. Raises SurgeryError, and changes nothing, where that was done already, or a block is
-        no longer where it was.
+        on a block since stays.
+
+        Raises:
+            SurgeryError: that was done already, or a block is no longer where it was; nothing is changed.
         """
         name = type(self.model).__name__
         if self._undone:
             raise SurgeryError(f"the surgery on {name} was undone before: call wrap_blocks again for another one")
         modules = dict(self.model.named_modules())
-        for path, forward in self._forwards.items():
-            if modules.get(path) is not forward.block:
+        for block, forward in self._forwards.items():
+            if modules.get(block) is not forward.block:
                 raise SurgeryError(
                     f"{forward.place} is no longer at its place in {name}: put it back before the surgery is undone"
                 )
@@ -194,26 +196,31 @@ class Surgery(Undoable):
 
         The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
         """
-        before = {(n.module, n.name): n for n in self._noted if n.name in library.EMBEDDING_HANDLES}
+        before = {key: value for key, value in self._noted.items() if key[1] in library.EMBEDDING_HANDLES}
         everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
-        self._noted = [
-            before.get((module, name)) or NotedAttribute(module, name, name in vars(module), vars(module).get(name))
+        self._noted = {
+            (module, name): vars(module).get(name, Absent)
             for module in self.model.modules()
             if not isinstance(module, torch.jit.ScriptModule)  # nothing can be set on one, and its methods not copied
             for name in {*everywhere, *library.flags_of(module), *(["forward"] if module in blocks else [])}
-        ]
+        } | before
 
     def _restore(self, *, handles: bool = False) -> None:
         """Put the attributes back, those with `handles` on embeddings too, and take the hooks off owners of stacks."""
         for hook in self._owner_hooks:
             hook.remove()
-        later = {f.block: current for f in self._forwards.values() if (current := _later_forward(f)) is not None}
-        for noted in (n for n in self._noted if handles or n.name not in library.EMBEDDING_HANDLES):
-            attributes = vars(noted.module)
-            if noted.present:
-                attributes[noted.name] = noted.value
+        later: dict[nn.Module, Callable[..., Any]] = {}  # forwards that another library has put on blocks since
+        for forward in self._forwards.values():
+            current = vars(forward.block).get("forward")
+            if (current := forward.replacement if current is forward else current) is not None:
+                later[forward.block] = current
+        for (module, name), value in self._noted.items():
+            if name in library.EMBEDDING_HANDLES and not handles:
+                continue
+            if value is Absent:
+                vars(module).pop(name, None)
             else:
-                attributes.pop(noted.name, None)
+                vars(module)[name] = value
         for block, current in later.items():
             vars(block)["forward"] = current
         for forward in self._forwards.values():
@@ -225,27 +232,27 @@ class Surgery(Undoable):
         readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
         self._fill_caches = {module for reader in readers for module in reader.modules()}
         for block in blocks:
-            original = vars(block.module).get("forward")
             fills = block.module in self._fill_caches
-            policy = self._policies.get(options.saved_by(block.name) or "")
-            forward = BlockForward(
+            policy = self._policies.get(options.save.pattern_for(block.name) or "")
+            self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
                 block.name,
                 block.module,
-                options=CallOptions(options.skip_frozen, policy, options.save_offload, fills),
+                options=CallOptions(options.skip_frozen, policy, options.save.offload, fills),
                 schedule=CheckSchedule(options.checks),
                 given_caches=self._given_caches,
-                original=original,
+                original=vars(block.module).get("forward"),
             )
-            self._forwards[block.name] = vars(block.module)["forward"] = forward
 
     def _self_checkpointing(self) -> dict[str, nn.Module]:
-        """The modules, by name, that checkpoint by themselves what holds no block and lies in none: they go on so."""
+        """Return the modules, by name, that checkpoint by themselves what holds no block and lies in none."""
         blocks = {block.name for stack in self.stacks for block in stack.blocks}
-        around = {outer for name in blocks for outer in (*enclosing(name), "")}
+        outside = {outer for name in blocks for outer in (*enclosing(name), "")}
         return {
             name: module
             for name, module in self.model.named_modules()
-            if library.has_inline_branch(module) and name not in around and blocks.isdisjoint((name, *enclosing(name)))
+            if library.has_inline_branch(module)
+            and name not in outside
+            and blocks.isdisjoint((name, *enclosing(name)))
         }
 
     def _take_switches(self, blocks: set[nn.Module]) -> None:
@@ -260,34 +267,26 @@ class Surgery(Undoable):
                     vars(module).update(dict.fromkeys(denied, True))
 
     def _hook_owners(self) -> None:
-        for owner, hook in self._owners():
-            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
-
-    def _owners(self) -> Iterator[tuple[nn.Module, OwnerHook]]:
-        """The modules around the blocks, as their forwards run them, and the model: another module may run them."""
+        """Put hooks on the modules whose forwards run the blocks, and on the model: another module may run them."""
         modules = dict(self.model.named_modules())
         owned: dict[str, list[BlockForward]] = {}
-        for path, forward in self._forwards.items():
-            around = (outer for outer in (*enclosing(path), "") if not isinstance(modules[outer], CONTAINERS))
-            owned.setdefault(next(around, ""), []).append(forward)
-        given = self._given_caches
-        forwards = list(self._forwards.values())
-        yield self.model, OwnerHook(self.model, forwards, given, is_outermost=True, stops_cache="" in owned)
-        for path, forwards in owned.items():
-            if path:
-                owner = modules[path]
-                stops = owner not in self._fill_caches
-                yield owner, OwnerHook(owner, forwards, given, is_outermost=False, stops_cache=stops)
+        for block, forward in self._forwards.items():
+            owned.setdefault(owner_of(block, modules), []).append(forward)
+        for name, forwards in {**owned, "": list(self._forwards.values())}.items():
+            owner = modules[name]
+            stops = owner not in self._fill_caches if name else "" in owned
+            hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
+            self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 
     def _merge(self, given: dict[str, Any], offload: Any) -> Checkpointing:
-        """The present checkpointing with the options that a checkpoint function was given."""
+        """Return the present checkpointing with the options that a checkpoint function was given."""
         names = ("use_reentrant", "preserve_rng_state", "context_fn")
         own: dict[str, Any] = {name: given[name] for name in names if name in given}
         more = {name: value for name, value in given.items() if name not in own}
         if offload == "cpu":
             own["offload"] = self.options.offload or offload  # no more than a flag: where to is for wrap_blocks to say
         elif offload is not None:
-            own["offload"] = offload_place(offload)
+            own["offload"] = offload_target(offload)
         changed = self._checkpointing.changed(more, **own)
         changed.options.check_blocks({name: forward.block for name, forward in self._forwards.items()})
         self._checkpointing = changed
@@ -297,11 +296,13 @@ class Surgery(Undoable):
         """Give this function to every n-th of the first blocks of each stack inside `scope`, and set the flags."""
         inside = set(scope.modules())
         for stack in self.stacks:
-            for place, block in enumerate(stack.blocks):
+            for index, block in enumerate(stack.blocks):
                 if stack.wanted and block.module in inside:
-                    forward = self._forwards[block.name]
-                    wanted = self.options.checkpoints(stack.name, place, len(stack.blocks), every_n)
-                    vars(block.module)[FUNCTION] = _keeping(function, forward.options.policy) if wanted else None
+                    own, policy = function, self._forwards[block.name].options.policy
+                    if policy is not None and isinstance(function, Checkpointing):
+                        own = replace(function, save=policy.save)
+                    wanted = self.options.checkpoints(stack.name, index, len(stack.blocks), every_n)
+                    vars(block.module)[FUNCTION] = own if wanted else None
         on = [forward for forward in self._forwards.values() if vars(forward.block).get(FUNCTION) is not None]
         for turn, forward in enumerate(on):
             forward.schedule.restart(self.options.checks, turn, len(on))
@@ -318,18 +319,16 @@ class Surgery(Undoable):
     def _set_flags(self) -> None:
         """Let the flags of transformers say where blocks are checkpointed."""
         active: set[str] = set()
-        for path, forward in self._forwards.items():
+        for block, forward in self._forwards.items():
             if vars(forward.block).get(FUNCTION) is not None:
-                active |= {path, *enclosing(path), ""}
+                active |= {block, *enclosing(block), ""}
         stacks = {stack.name for stack in self.stacks if stack.wanted}
-        for path, module in self.model.named_modules():
-            value = path in active
-            if path in self._left_to_library:
-                continue
-            if path in stacks and not library.checkpoints_itself(module):
-                vars(module)[library.FLAG] = value
-            else:  # transformers switches off the cache of a model with flags that are on
-                library.set_flags(module, value and module not in self._fill_caches)
+        for name, module in self.model.named_modules():
+            if name in stacks and not library.checkpoints_itself(module):
+                vars(module)[library.FLAG] = name in active
+            elif name not in self._left_to_library:
+                # transformers switches off the cache of a model with flags that are on
+                library.set_flags(module, name in active and module not in self._fill_caches)
 
 
 class CheckpointingSwitch:
@@ -352,35 +351,15 @@ class CheckpointingSwitch:
             self._surgery.disable(self._model)
 
 
-def surgeries_in(model: nn.Module) -> list[Surgery]:
-    """The surgeries on a model and on what it wraps, each once."""
-    held = (vars(module).get(SURGERY) for module in model.modules())
-    return list({id(surgery): surgery for surgery in held if isinstance(surgery, Surgery)}.values())
-
-
-class TimmSwitch:
+class TimmSwitch(CheckpointingSwitch):
     """Stands in for the method by which timm and open_clip switch checkpointing on a model on and off."""
-
-    def __init__(self, surgery: Surgery, model: nn.Module) -> None:
-        self._surgery = surgery
-        self._model = model
 
     def __call__(self, enable: bool = True, *_: Any, **__: Any) -> None:
         """Checkpoint the blocks of this model with the options they had, or switch that off."""
-        if enable:
-            self._surgery.enable(self._model, checkpoint)
-        else:
-            self._surgery.disable(self._model)
+        super().__call__(enable)
 
 
-def _keeping(function: Callable[..., Any] | None, policy: SavePolicy | None) -> Callable[..., Any] | None:
-    """The function that checkpoints a block with this policy."""
-    if policy is None or not isinstance(function, Checkpointing):
-        return function
-    return replace(function, save=policy.save)
-
-
-def _later_forward(forward: BlockForward) -> Callable[..., Any] | None:
-    """A forward that another library put on the block after the surgery."""
-    current = vars(forward.block).get("forward")
-    return forward.replacement if current is forward else current
+def surgeries_in(model: nn.Module) -> list[Surgery]:
+    """List the surgeries on a model and on what it wraps, each once."""
+    held = (vars(module).get(SURGERY) for module in model.modules())
+    return list({id(surgery): surgery for surgery in held if isinstance(surgery, Surgery)}.values())

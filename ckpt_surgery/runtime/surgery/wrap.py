@@ -2,11 +2,9 @@
 
 1. One instance is changed, nothing global; `undo` takes everything back.
 2. Module tree, state dict, classes and hooks stay; a block's `forward` becomes an attribute of the block.
-3. Gradients are those of a run without checkpointing in both modes, or the call is refused.
+3. Gradients are those of a run without checkpointing, or the call is refused.
 
-A call goes through two files: the model is checked here, and `Surgery.apply` changes it. What it decides by is in
-`options`, `discovery` and `selection`; what it leaves on the model is in `block_forward`, `checkpointing` and
-`owner_hook`.
+The model is checked here, and `Surgery.apply` changes it; docs/architecture.md lists the calls on the way.
 """
 
 from __future__ import annotations
@@ -22,15 +20,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
-from ckpt_surgery.runtime.surgery.options import (
-    SurgeryOptions,
-    class_names,
-    first_blocks,
-    offload_place,
-    pinned_bytes,
-    saved_names,
-    stack_patterns,
-)
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 
 
@@ -53,17 +43,16 @@ def wrap_blocks(
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
-    `model` is a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
-    others; parameters may have any dtype and be on any device but "meta". A block is checkpointed while it
-    is in training mode and gradients are on. Every tensor with gradient that it is given keeps it, of whatever shape
-    and wherever it sits in the arguments. With `use_reentrant=True` caches are left out of the call. What the block
-    writes (running statistics, counters) is written once. Of stages and the blocks in them, those that keep less are
-    checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
+    A block is checkpointed while it is in training mode and gradients are on: always non-reentrant, so that every
+    tensor with gradient that it is given or returns keeps it, of whatever shape and wherever it sits. Of stages and
+    the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself what no block
+    replaces, it goes on doing so.
 
     Args:
-        model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
-        use_reentrant: as in `torch.utils.checkpoint.checkpoint`. Under DistributedDataParallel the blocks are
-            checkpointed non-reentrant all the same.
+        model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats
+            others; parameters may have any dtype and be on any device but "meta". It is changed in place: its module
+            tree, `state_dict` keys, classes and hooks stay as they are.
+        use_reentrant: accepted and ignored: blocks run non-reentrant, with the same gradients. The table says so.
         every_n: checkpoint every n-th block of each stack, beginning with the first.
         first: checkpoint only the first so many blocks of each stack, or of each stack that a pattern names
             (`{"model.layers": 20}`). The others keep what they make; the backward begins with them, and frees it
@@ -83,32 +72,30 @@ def wrap_blocks(
         blocks: classes of blocks, or their names. Other blocks are left alone.
         context_fn: as in `torch.utils.checkpoint.checkpoint`: it returns the two contexts of a selective policy.
         self_check: when a recompute is held against its forward, by sums over the tensors that decide the gradients.
-            "first" is the first three steps after each surgery or change of mode, and the first call with each shape
-            of inputs; "always" every step, "never" none, and n every n-th step.
+            "first" is every block in the first three steps after each surgery or change of mode, and in the first call
+            with each shape of inputs, and after that one block a step, in turn; "always" is every step, "never" none,
+            and n every n-th step.
         save: whose results are kept, so that a recompute does not run them again: "attention", "matmul", "router",
             "collectives", "norm", "conv", "random", and operators by their names ("aten.mm", "aten::mm.default").
             ":2" behind a name keeps every second of them in a block, beginning with the first. A mapping says it for
             single stacks or blocks, or modules around them, by patterns of their names
             (`{"model.vision*": "attention", "model.layers.[0-7]": ["attention", "matmul"]}`): the first that matches
-            a block decides, and a block that none matches keeps nothing. Needs `use_reentrant=False`.
+            a block decides, and a block that none matches keeps nothing.
         save_offload: whether what `save` keeps goes to where `offload` says, with the blocks' inputs, and comes back
             with them.
 
-    A recompute reads what its forward read: attributes, buffers and frozen parameters of the block, what objects in
-    its attributes and arguments hold, generators of Python, numpy and torch, and caches. What cannot be put back, such
-    as weights that were updated since, is a SurgeryError; and where something else makes a recompute differ, the
-    self-check tells. What a recompute writes into all that is taken back.
-
-    Hooks on modules inside a block run again in the recompute, as they do under torch's own checkpointing, because
-    they may change what the modules return; so do side effects that nothing in the block leads to, such as a file that
-    is written. With `use_reentrant=True` a hook on one of several tensors that a block returns does not see the
-    gradient that reaches it through the others. While torch compiles, blocks are checkpointed non-reentrant, without
-    offload and without self-check.
+    A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
+    torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets on
+    its modules, training flags, autocast and attention kernels. Caches that the model makes for itself are left out; a
+    cache that the caller gives is filled once and read again. Nothing else is put back: what a block, or a hook on a
+    module inside of it, writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing.
+    Where that changes gradients the self-check raises SurgeryError, as a recompute does that finds its weights or
+    arguments modified. While torch compiles, blocks are checkpointed without offload and without self-check.
 
     Returns:
         The surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off on
-        the model later, as trainers do, goes through it, with the options given there (on transformers 4, no options
-        mean `use_reentrant=True`). A second call on the same model changes the options and returns the same surgery.
+        the model later, as trainers do, goes through it, with the options given there. A second call on the same
+        model changes the options and returns the same surgery.
 
     Raises:
         SurgeryError: the model cannot be wrapped, or an option is not one of those above; the model is left alone.
@@ -116,19 +103,19 @@ def wrap_blocks(
             so does a name in `save` that matches nothing, in the first backward after all blocks have run.
     """
     target = _checked(model)
-    options = SurgeryOptions(
+    options = SurgeryOptions.of(
         use_reentrant=use_reentrant,
         every_n=every_n,
-        first=first_blocks(first),
-        offload=offload_place(offload),
-        offload_pinned=pinned_bytes(offload_pinned),
+        first=first,
+        offload=offload,
+        offload_pinned=offload_pinned,
         preserve_rng_state=preserve_rng_state,
-        stacks=stack_patterns(stacks),
+        stacks=stacks,
         skip_frozen=skip_frozen,
-        blocks=class_names(blocks),
+        blocks=blocks,
         context_fn=context_fn,
         self_check=self_check,
-        save=saved_names(save),
+        save=save,
         save_offload=save_offload,
     )
     surgery = _existing_surgery(target) or Surgery(target)
@@ -137,7 +124,7 @@ def wrap_blocks(
 
 
 def _checked(model: Any) -> nn.Module:
-    """The model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
+    """Return the model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
     if not isinstance(model, nn.Module):
         raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     name = type(model).__name__
@@ -152,7 +139,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _existing_surgery(model: nn.Module) -> Surgery | None:
-    """The surgery that a model, or what it wraps, has. Raises SurgeryError where it has a part of one."""
+    """Return the surgery that a model, or what it wraps, has. Raises SurgeryError where it has a part of one."""
     name = type(model).__name__
     surgeries = surgeries_in(model)
     if len(surgeries) > 1:

@@ -1,1 +1,1 @@
-"""What the other rooms and other parts of the package use: tensors, containers, generators, classes, hooks."""
+"""Tools for the other rooms and other parts of the package: tensors, containers, generators, classes, undo."""

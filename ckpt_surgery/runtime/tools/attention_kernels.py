@@ -1,4 +1,4 @@
-"""Which kernels of scaled dot-product attention are allowed: a choice of the process that a block may depend on."""
+"""The kernels of scaled dot-product attention that are allowed: a choice of the process that a block may depend on."""
 
 from __future__ import annotations
 
@@ -8,34 +8,24 @@ from operator import call
 
 import torch
 
-_NAMES = ("flash", "mem_efficient", "math", "cudnn")
-
-
-def _reader(name: str) -> Callable[[], bool] | None:
-    """What tells whether a kernel is allowed; torch's own function in C where it can be had, which is asked often."""
-    public: Callable[[], bool] | None = getattr(torch.backends.cuda, f"{name}_sdp_enabled", None)
-    read: Callable[[], bool] | None = getattr(torch._C, f"_get_{name}_sdp_enabled", public)
-    return read
-
-
-_KERNELS = [
-    (read, getattr(torch.backends.cuda, f"enable_{name}_sdp"))
-    for name in _NAMES
-    if (read := _reader(name)) is not None
+_NAMES = [
+    name for name in ("flash", "mem_efficient", "math", "cudnn") if hasattr(torch.backends.cuda, f"{name}_sdp_enabled")
 ]
-"""What says whether a kernel is allowed, and what allows it, for each kernel that this torch has."""
-
-_READS = [read for read, _ in _KERNELS]
+"""The kernels that this torch has."""
+_READS: list[Callable[[], bool]] = [  # torch's own functions in C where they can be had, for they are asked often
+    getattr(torch._C, f"_get_{name}_sdp_enabled", getattr(torch.backends.cuda, f"{name}_sdp_enabled"))
+    for name in _NAMES
+]
 
 
 def attention_kernels() -> tuple[bool, ...]:
-    """Which kernels of scaled dot-product attention are allowed."""
+    """Tell for each kernel of scaled dot-product attention whether it is allowed."""
     return tuple(map(call, _READS))
 
 
 @contextmanager
 def allowing_kernels(kernels: tuple[bool, ...]) -> Iterator[None]:
-    """Inside, these kernels are allowed, as they were when `attention_kernels` was read."""
+    """Allow these kernels inside, as they were when `attention_kernels` was read."""
     now = attention_kernels()
     _allow(kernels)
     try:
@@ -45,5 +35,5 @@ def allowing_kernels(kernels: tuple[bool, ...]) -> Iterator[None]:
 
 
 def _allow(kernels: tuple[bool, ...]) -> None:
-    for (_, enable), value in zip(_KERNELS, kernels, strict=True):
-        enable(value)
+    for name, allowed in zip(_NAMES, kernels, strict=True):
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(allowed)

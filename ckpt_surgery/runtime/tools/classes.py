@@ -1,4 +1,4 @@
-"""What the class of a module tells: its ancestors, the names in its code, and what `model_patches` knows about it."""
+"""Facts about the class of a module: its ancestors, the names in its code, and what `model_patches` knows about it."""
 
 from __future__ import annotations
 
@@ -13,44 +13,30 @@ from ckpt_surgery.model_patches.family import FamilyFacts
 
 
 def descends(kind: type, name: str) -> bool:
-    """Whether a class, or one that it inherits from, is called `name`."""
+    """Tell whether a class, or one that it inherits from, is called `name`."""
     return any(base.__name__ == name for base in kind.__mro__)
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP2 shards the parameters of a module in a group of its own, and gathers them for its forward."""
+    """Tell whether FSDP2 shards the parameters of a module in a group of its own, and gathers them for its forward."""
     return descends(type(module), "FSDPModule")
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """The global names and attributes that a function uses, also in functions and comprehensions inside it."""
+    """Yield the global names and attributes that a function uses, also in functions and comprehensions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_in(constant)
 
 
-@cache
-def slots_of(kind: type) -> tuple[str, ...]:
-    """The names under which the instances of a class have slots, inherited and private ones too."""
-    return tuple(name for base in kind.__mro__ for name in _own_slots(base))
-
-
-def _own_slots(kind: type) -> Iterator[str]:
-    slots = vars(kind).get("__slots__", ())
-    for name in (slots,) if isinstance(slots, str) else slots:
-        if name not in ("__dict__", "__weakref__"):
-            private = name.startswith("__") and not name.endswith("__")
-            yield f"_{kind.__name__.lstrip('_')}{name}" if private else name
-
-
 def class_of(module: nn.Module) -> type[nn.Module]:
-    """The class of a module as its author wrote it: FSDP2 puts one of torch's own in front of it."""
+    """Return the class of a module as its author wrote it: FSDP2 puts one of torch's own in front of it."""
     return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed."))
 
 
 def facts_of(module: nn.Module) -> FamilyFacts:
-    """What `model_patches` knows about the family that a module's class belongs to."""
+    """Return what `model_patches` knows about the family of a module's class."""
     return _facts_of_class(class_of(module))  # type: ignore[arg-type]  # a class is hashable
 
 

@@ -1,6 +1,6 @@
 """Tensors inside values: found, taken out, and put back.
 
-Knows tuples, lists, mappings and dataclasses, however deep. What a block's arguments mean is in `call_arguments`.
+Knows tuples, lists, mappings and dataclasses, however deep. The meaning of a block's arguments is in `call_arguments`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from torch import Tensor, nn
 PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 """Types whose values hold nothing."""
 
-Place = tuple[Any, ...]
+Keys = tuple[Any, ...]
 """The indices, keys and field names that lead to something inside a value."""
 
 
+class Absent:
+    """Stands for the value of an attribute or a key that is not there."""
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
+    """Yield every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     else:
@@ -32,17 +36,17 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(item)
 
 
-def placed_tensors(value: Any, place: Place = ()) -> Iterator[tuple[Place, Tensor]]:
-    """Yield the same with the place of each, which begins with `place`."""
+def keyed_tensors(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Tensor]]:
+    """Yield the same, each with the keys that lead to it, which begin with `keys`."""
     if isinstance(value, Tensor):
-        yield place, value
+        yield keys, value
     else:
-        for step, item in items(value):
-            yield from placed_tensors(item, (*place, step))
+        for key, item in items(value):
+            yield from keyed_tensors(item, (*keys, key))
 
 
 def items(value: Any) -> list[tuple[Any, Any]]:
-    """What a tuple, list, mapping or dataclass holds, with its index, key or field; nothing for any other value."""
+    """List the items of a tuple, list, mapping or dataclass, with index, key or field; none of other values."""
     if type(value) in PLAIN:
         return []
     if isinstance(value, Mapping):
@@ -54,45 +58,35 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def identities(container: Any) -> list[tuple[Any, int]]:
-    """The ids of the objects in a dictionary or another collection, each with its key or index."""
-    pairs = container.items() if isinstance(container, dict) else enumerate(container)
-    return [(place, id(value)) for place, value in pairs]
-
-
 def is_differentiable(tensor: Tensor) -> bool:
-    """Whether a tensor of this dtype can carry gradient."""
+    """Tell whether a tensor of this dtype can carry gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
-    """The tensors in an object that is no container: in its attributes, and in those of objects there."""
+    """Yield the tensors in an object that is no container: in its attributes, and in those of objects there."""
     if isinstance(value, Tensor):
         yield value
     elif depth and not isinstance(value, (nn.Module, type)) and type(value) not in PLAIN:
         contents = list(value) if isinstance(value, (set, frozenset, deque)) else [item for _, item in items(value)]
-        for item in contents or list(_attributes(value)):
+        if not contents:
+            slots = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+            names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+            contents = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
+        for item in contents:
             yield from hidden_tensors(item, depth - 1)
-
-
-def _attributes(value: Any) -> Iterator[Any]:
-    yield from getattr(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            yield getattr(value, name, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _TakenTensor:
-    """In a spec, the place of a tensor that was taken out: its index among them."""
+    """In a spec, a tensor that was taken out: its index among those."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """In a spec, a container: an object like it, and the specs of what it holds."""
+    """In a spec, a container: an object like it, and the specs of its items."""
 
     like: Any
     contents: tuple[tuple[Any, Any], ...]
@@ -130,7 +124,7 @@ class Flattener:
         contents = items(value)
         if not contents and not isinstance(value, (list, MutableMapping)):
             return value
-        specs = tuple((place, self.flatten(item, name)) for place, item in contents)
+        specs = tuple((key, self.flatten(item, name)) for key, item in contents)
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(specs, contents, strict=True)):
             return value
         return _Container(_rebuilt(value, specs), specs)
@@ -143,17 +137,17 @@ class Flattener:
 
 
 def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
-    """Return the value of a spec, with the tensors of `given` in their places; containers are new objects."""
+    """Return the value of a spec, with the tensors of `given` put in; containers are new objects."""
     kind = type(spec)
     if kind is _TakenTensor:
         return given[spec.index]
     if kind is not _Container:
         return spec
-    return _rebuilt(spec.like, [(place, unflatten(item, given)) for place, item in spec.contents])
+    return _rebuilt(spec.like, [(key, unflatten(item, given)) for key, item in spec.contents])
 
 
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
-    """A container like this one, with other contents."""
+    """Return a container like this one, with other contents."""
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
@@ -161,8 +155,8 @@ def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
         return MappingProxyType(dict(contents))
     new = copy.copy(like)
     if isinstance(new, (list, MutableMapping)):
-        for place, value in contents:
-            new[place] = value
+        for key, value in contents:
+            new[key] = value
     else:
         for name, value in contents:
             object.__setattr__(new, name, value)

@@ -1,4 +1,4 @@
-"""Random number generators: seeded, compared, restored; and whether a block draws from them."""
+"""The states of random number generators: read, compare and restore them; and tell whether a block draws."""
 
 from __future__ import annotations
 
@@ -12,24 +12,12 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-
-def seed_all(seed: int) -> None:
-    """Seed torch on every device, Python, and NumPy if it is imported."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:  # without a device, that would only note the stack it is called from, which takes long
-        torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
-
-
 GeneratorStates = tuple[Any, Any]
 """The states of Python's and numpy's global generators; None where numpy was not imported."""
 
 
 def generator_states() -> GeneratorStates:
-    """The states of the generators that torch's checkpointing does not restore."""
+    """Read the states of the generators that torch's checkpointing does not restore."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), numpy.random.get_state() if numpy else None
 
@@ -43,7 +31,7 @@ def set_generator_states(states: GeneratorStates) -> None:
 
 
 def drawn_since(states: GeneratorStates) -> bool:
-    """Whether somebody has drawn from one of the generators."""
+    """Tell whether somebody has drawn from one of the generators."""
     python, numpy = states
     if random.getstate() != python:
         return True
@@ -53,47 +41,24 @@ def drawn_since(states: GeneratorStates) -> bool:
     return bool(now[2:] != numpy[2:] or (now[1] != numpy[1]).any())
 
 
-@contextmanager
-def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
-    """Restore the generators on exit, also after an exception.
-
-    They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
-    imported on entry: a generator that nobody imported cannot have been used.
-    """
-    states = generator_states()
-    try:
-        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
-            yield
-    finally:
-        set_generator_states(states)
-
-
-def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
-    """The CUDA devices of the parameters and buffers of a model, in the order of their names."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
-        return ()
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))
-
-
 TorchStates = dict[torch.device, torch.Tensor]
 """The states of torch's generators, by their devices."""
 
 
 def torch_states(devices: Iterable[torch.device]) -> TorchStates:
-    """The states of torch's generators on the CPU and on `devices`."""
+    """Read the states of torch's generators on the CPU and on `devices`."""
     others = {device: torch.get_device_module(device).get_rng_state(device) for device in devices}
     return {torch.device("cpu"): torch.get_rng_state(), **others}
 
 
 def generator_state(devices: Iterable[torch.device] = ()) -> bytes:
-    """The states of torch's generators on the CPU and on `devices`; equal states draw equal numbers."""
+    """Read the same as bytes: equal ones draw equal numbers."""
     return b"".join(state.cpu().numpy().tobytes() for state in torch_states(devices).values())
 
 
 @contextmanager
 def torch_states_kept(states: TorchStates) -> Iterator[None]:
-    """Inside, torch's generators begin with `states`; afterwards they are as they are now."""
+    """Let torch's generators begin with `states` inside; afterwards they are as they are now."""
     now = torch_states(device for device in states if device.type != "cpu")
     set_torch_states(states)
     try:
@@ -112,7 +77,7 @@ def set_torch_states(states: TorchStates) -> None:
 
 
 def active_dropout(block: nn.Module) -> str | None:
-    """The name of the first module or rate in `block` that drops or jitters at random; None if there is none."""
+    """Name the first module or rate in `block` that drops or jitters at random; None if there is none."""
     for name, module in block.named_modules():
         if isinstance(module, _DropoutNd):
             if module.p > 0:

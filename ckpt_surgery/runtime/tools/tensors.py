@@ -1,8 +1,7 @@
-"""Whether two tensors are the same bit for bit, and how often one was written."""
+"""Tensors of any class: their bits, memory and counts of writes."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -13,28 +12,25 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 unseen = torch._C._DisableTorchDispatch
-"""What runs in a `with` of it is not seen by dispatch modes: by selective policies and meters."""
-
-_CHUNK = 16 * 2**20
-"""Bytes of a tensor that are copied from its device at a time."""
+"""Hides operators in a `with` of it from dispatch modes: from selective policies and meters."""
 
 
 def same_bits(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
+    """Tell whether two tensors are equal bit for bit, in shape and dtype too; NaN equals itself."""
     if shape_of(ours) != shape_of(theirs) or ours.dtype != theirs.dtype:
         return False
     with unseen():
-        return all(map(torch.equal, map(_bytes, inner_tensors(ours)), map(_bytes, inner_tensors(theirs))))
+        return all(map(torch.equal, map(raw_bytes, inner_tensors(ours)), map(raw_bytes, inner_tensors(theirs))))
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor holds its values itself: it is not sharded, fake or on "meta"."""
+    """Tell whether a tensor holds its values itself: it is not sharded, fake or on "meta"."""
     return type(tensor) in (Tensor, nn.Parameter) and not tensor.is_meta
 
 
 @cache
 def is_wrapper(kind: type) -> bool:
-    """Whether tensors of a class run operators on tensors inside of them: nested, sharded and quantized ones do.
+    """Tell whether tensors of a class run operators on tensors inside of them: nested, sharded and quantized ones do.
 
     A dispatch mode that returns NotImplemented for them is given the operators on those inside.
     """
@@ -42,7 +38,7 @@ def is_wrapper(kind: type) -> bool:
 
 
 def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """Those that hold the values of a tensor: itself, or those inside."""
+    """Yield the tensors that hold the values of a tensor: itself, or those inside."""
     if not is_wrapper(type(tensor)):
         yield tensor
         return
@@ -51,18 +47,13 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
         yield from inner_tensors(getattr(tensor, name))
 
 
-def bytes_of(tensor: Tensor) -> int:
-    """The bytes of its elements: of a quantized or sharded one, those that are held here."""
-    return sum(inner.numel() * inner.itemsize for inner in inner_tensors(tensor))
-
-
 def shape_of(tensor: Tensor) -> torch.Size:
-    """Its shape; of a nested tensor that of its rows, for the name of its ragged dimension is new in each run."""
+    """Return its shape; of a nested one that of its rows, for the name of its ragged dimension is new in each run."""
     return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
 
 
 def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
-    """`unseen` for operators on a tensor, of whatever class: those of fake and sharded ones still go to the class."""
+    """Hide operators on a tensor of any class from modes: those of fake and sharded ones still go to the class."""
     return unseen() if is_plain(tensor) else _disable_current_modes()
 
 
@@ -75,29 +66,20 @@ def without_graph(tensor: Tensor) -> Tensor:
 
 
 def is_parameter(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a view of one."""
+    """Tell whether a tensor is a parameter, or a view of one."""
     if type(tensor) is Tensor and tensor._base is None:  # to ask whether something is a Parameter takes long
         return False
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
 def copy_of(tensor: Tensor) -> Tensor:
-    """A copy that nobody else writes, and that no dispatch mode sees being made."""
+    """Return a copy that nobody else writes, and that no dispatch mode sees being made."""
     with unseen(), torch.no_grad():
         return tensor.clone()
 
 
-def digest(tensor: Tensor) -> str:
-    """The sha256 of a tensor's bits, shape and dtype: equal for two tensors exactly where `same_bits` holds."""
-    sha = hashlib.sha256(f"{tensor.dtype} {tuple(shape_of(tensor))}".encode())
-    for inner in inner_tensors(tensor):
-        for part in torch.split(_bytes(inner), _CHUNK):
-            sha.update(part.cpu().numpy().tobytes())
-    return sha.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """All elements in their order, as uint8 of shape (bytes,)."""
+def raw_bytes(tensor: Tensor) -> Tensor:
+    """Return all elements in their order, as uint8 of shape (bytes,)."""
     tensor = tensor.detach()
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -110,7 +92,7 @@ _version_of: Callable[[Tensor], int] = attrgetter("_version")
 
 
 def versions(tensors: Sequence[Tensor]) -> list[int]:
-    """The `version` of each tensor."""
+    """Return the `version` of each tensor."""
     try:
         return list(map(_version_of, tensors))
     except RuntimeError:  # there are inference tensors
@@ -118,7 +100,7 @@ def versions(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def version(tensor: Tensor) -> int:
-    """How often a tensor was written in place; 0 for inference tensors, for which torch keeps no count."""
+    """Count how often a tensor was written in place; 0 for inference tensors, for which torch keeps no count."""
     try:
         return tensor._version
     except RuntimeError:

@@ -16,7 +16,7 @@ class Undoable:
 
     @property
     def undone(self) -> bool:
-        """Whether the change was taken back."""
+        """Tell whether the change was taken back."""
         return self._undone
 
     def __enter__(self) -> Self:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from ckpt_surgery import SurgeryError
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from tests.zoo.surgery_toys import Handle
 
@@ -44,8 +43,10 @@ class Reading(Block):
 
 
 def signature(block: nn.Module | None = None) -> BlockSignature:
+    """That of a block of transformers."""
     block = block or Block()
-    return BlockSignature.of("Block b", block, block.forward, fills_cache=False)
+    own = BlockSignature.of("Block b", block, block.forward, fills_cache=False)
+    return replace(own, is_of_transformers=True)
 
 
 def filled(layers: int = 1, length: int = 3) -> DynamicCache:
@@ -80,8 +81,8 @@ def test_arguments_have_the_names_of_the_signature() -> None:
         pytest.param((1, 2, RecurrentCache(torch.zeros(2))), {}, id="by its name and position"),
     ],
 )
-def test_caches_are_left_out_by_type_and_by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    new_args, new_kwargs = signature().without_caches(args, kwargs)
+def test_own_caches_are_left_out_by_type_and_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    new_args, new_kwargs = signature().without_own_caches(args, kwargs)
     given, left = [*args, *kwargs.values()], [*new_args, *new_kwargs.values()]
     assert len(new_args) == len(args)
     assert list(new_kwargs) == list(kwargs)
@@ -93,26 +94,26 @@ def test_caches_are_left_out_by_type_and_by_name(args: tuple[Any, ...], kwargs: 
 def test_the_caller_keeps_what_he_gave() -> None:
     cache = DynamicCache()
     kwargs = {"past_key_values": cache, "use_cache": True}
-    assert signature().without_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
-    assert signature().without_use_cache((1,), kwargs)[1] == kwargs
-    own = replace(signature(), is_of_transformers=True)
-    assert own.without_use_cache((1,), kwargs)[1] == {"past_key_values": cache, "use_cache": False}
+    assert signature().without_own_caches((1,), kwargs)[1] == {"past_key_values": None, "use_cache": True}
     assert kwargs == {"past_key_values": cache, "use_cache": True}
-
-
-@pytest.mark.parametrize("args", [(1, None, None, True), (1,)], ids=["by position", "by keyword"])
-def test_use_cache_is_switched_off(args: tuple[Any, ...]) -> None:
-    kwargs = {} if len(args) > 1 else {"use_cache": True}
-    new_args, new_kwargs = signature().without_use_cache(args, kwargs)
-    assert (*new_args, *new_kwargs.values())[-1] is False
 
 
 def test_a_call_without_past_state_is_the_very_same() -> None:
     args, kwargs = (1, torch.zeros(1), None, False), {"layer_past": None, "new": {"a": 1}}
-    for change in (signature().without_caches, signature().without_use_cache):
-        new_args, new_kwargs = change(args, kwargs)
-        assert new_args is args
-        assert new_kwargs is kwargs
+    new_args, new_kwargs = signature().without_own_caches(args, kwargs)
+    assert new_args is args
+    assert new_kwargs is kwargs
+
+
+@pytest.mark.parametrize("change", [{"is_of_transformers": False}, {"cache_decides": True}], ids=str)
+def test_caches_that_others_need_stay(change: dict[str, Any]) -> None:
+    cache = DynamicCache()
+    assert replace(signature(), **change).without_own_caches((1, 2, cache), {})[0] == (1, 2, cache)
+
+
+def test_caches_that_the_caller_gave_stay() -> None:
+    cache = DynamicCache()
+    assert signature().without_own_caches((1, 2, cache), {}, [cache])[0] == (1, 2, cache)
 
 
 class Tables:
@@ -120,19 +121,9 @@ class Tables:
 
 
 @pytest.mark.parametrize("name", ["layer_past", "past_key_values"])
-def test_an_object_that_is_no_cache_stays_whatever_its_argument_is_called(name: str) -> None:
+def test_an_object_that_is_no_cache_stays(name: str) -> None:
     kwargs = {name: Tables(), "use_cache": True}
-    assert signature().without_caches((1,), kwargs)[1] is kwargs
-    assert signature().without_use_cache((1,), kwargs)[1] is kwargs
-
-
-def test_use_cache_stays_where_the_block_makes_no_cache() -> None:
-    class Switched(nn.Module):
-        def forward(self, hidden: Any, use_cache: bool = False) -> Any:
-            return hidden
-
-    kwargs = {"use_cache": True}
-    assert signature(Switched()).without_use_cache((1,), kwargs)[1] is kwargs
+    assert signature().without_own_caches((1,), kwargs)[1] is kwargs
 
 
 @pytest.mark.parametrize(
@@ -141,12 +132,12 @@ def test_use_cache_stays_where_the_block_makes_no_cache() -> None:
     ids=["a tensor", "a tuple", "a list", "a dictionary", "a number"],
 )
 def test_past_state_that_a_block_can_only_read_stays(value: Any) -> None:
-    assert signature().without_caches((1,), {"layer_past": value})[1]["layer_past"] is value
+    assert signature().without_own_caches((1,), {"layer_past": value})[1]["layer_past"] is value
 
 
-def test_a_block_that_says_that_it_only_reads_its_cache_keeps_it() -> None:
+def test_a_block_that_only_reads_its_cache_keeps_it() -> None:
     cache = filled()
-    assert signature(Reading()).without_caches((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
+    assert signature(Reading()).without_own_caches((1,), {"past_key_values": cache})[1]["past_key_values"] is cache
 
 
 @pytest.mark.parametrize(
@@ -155,18 +146,15 @@ def test_a_block_that_says_that_it_only_reads_its_cache_keeps_it() -> None:
     ids=["a cache", "a tensor", "a tensor inside"],
 )
 @pytest.mark.parametrize("place", ["position", "keyword"])
-def test_past_state_that_is_not_empty_is_refused(cache: Any, place: str) -> None:
+def test_past_state_that_is_not_empty_stays(cache: Any, place: str) -> None:
     args, kwargs = ((1, 2, cache), {}) if place == "position" else ((1,), {"past_key_values": cache})
-    with pytest.raises(
-        SurgeryError, match=r"^Block b got past state in past_key_values that decides what it computes: "
-    ):
-        signature().without_caches(args, kwargs)
+    assert signature().without_own_caches(args, kwargs) == (args, kwargs)
 
 
-def test_a_cache_is_empty_for_a_layer_while_only_others_have_written_it() -> None:
-    assert signature(LayerTwo()).without_caches((1, 2, filled(layers=2)), {})[0] == (1, 2, None)
-    with pytest.raises(SurgeryError, match="decides what it computes"):
-        signature(LayerTwo()).without_caches((1, 2, filled(layers=3)), {})
+def test_a_cache_that_only_other_layers_wrote_is_empty() -> None:
+    assert signature(LayerTwo()).without_own_caches((1, 2, filled(layers=2)), {})[0] == (1, 2, None)
+    full = filled(layers=3)
+    assert signature(LayerTwo()).without_own_caches((1, 2, full), {})[0] == (1, 2, full)
 
 
 def test_a_cache_is_known_by_its_class() -> None:
@@ -179,6 +167,6 @@ def test_a_cache_is_known_by_its_class() -> None:
     assert not any(is_cache(value) for value in others)
 
 
-def test_a_forward_without_a_signature_names_arguments_by_number() -> None:
+def test_without_a_signature_arguments_are_numbered() -> None:
     unknown = BlockSignature.of("Block b", Block(), dict.fromkeys, fills_cache=False)
     assert [name for name, _ in unknown.named((1,), {"a": 2})][-1] == "a"

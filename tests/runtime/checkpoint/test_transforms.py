@@ -17,7 +17,6 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vjp, vmap
 
 from ckpt_surgery import SurgeryError, wrap_blocks
 from tests.measure.toys import SureLayer, model_of, values
-from tests.zoo.surgery_toys import Mode, both_modes
 
 pytestmark = [pytest.mark.torch]
 
@@ -52,11 +51,10 @@ def tangent(model: nn.Module) -> Tensor:
     return derivative
 
 
-@both_modes
 @pytest.mark.parametrize("call", BACKWARD.values(), ids=BACKWARD)
-def test_what_needs_a_backward_is_refused_until_checkpointing_is_off(call: Call, mode: Mode) -> None:
+def test_what_needs_a_backward_is_refused(call: Call) -> None:
     model = model_of(SureLayer, SureLayer)
-    with wrap_blocks(model, use_reentrant=mode == "reentrant"):
+    with wrap_blocks(model):
         with pytest.raises(SurgeryError, match=r"^SureLayer layers\.0 cannot be checkpointed inside a transform of"):
             call(model)
         model.eval()
@@ -64,14 +62,9 @@ def test_what_needs_a_backward_is_refused_until_checkpointing_is_off(call: Call,
     call(model.train())
 
 
-@both_modes
 @pytest.mark.parametrize("call", FORWARD.values(), ids=FORWARD)
-def test_forward_derivatives_are_those_without_checkpointing_or_refused(call: Call, mode: Mode) -> None:
+def test_forward_derivatives_are_those_without(call: Call) -> None:
     model = model_of(SureLayer, SureLayer)
     expected = call(model)
-    with wrap_blocks(model, use_reentrant=mode == "reentrant"):
-        if mode == "reentrant":
-            with pytest.raises(SurgeryError, match=r"^SureLayer layers\.0 .* under forward-mode differentiation"):
-                call(model)
-        else:
-            torch.testing.assert_close(call(model), expected)
+    with wrap_blocks(model):
+        torch.testing.assert_close(call(model), expected)

@@ -62,17 +62,14 @@ def mapped(folder: Path) -> int:
     return Path("/proc/self/maps").read_text().count(f"{folder}/")
 
 
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 @pytest.mark.parametrize("streams", [False, True], ids=["without streams", "with streams"])
-def test_gradients_are_those_without_offload(
-    streams: bool, reentrant: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = gradients(reentrant=reentrant)
+def test_gradients_are_those_without_offload(streams: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = gradients()
     if streams:
         instead_of_the_processor(monkeypatch)
     offloader = Offloader(transport := DiskTransport(tmp_path), minimum_bytes=0)
     for _ in range(3):
-        assert same(gradients(offloader, reentrant=reentrant), expected)
+        assert same(gradients(offloader), expected)
     assert (offloader.stats.tensors, offloader.stats.no_room) == (3 * MOVED, 0)
     assert transport.pool.bytes == MOVED * INPUT_BYTES, "files are used again"
 
@@ -198,7 +195,7 @@ def test_copies_have_the_folder_and_no_files(copied: Any, tmp_path: Path) -> Non
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_writes_into_files_of_its_own(tmp_path: Path) -> None:
-    code = "from tests.runtime.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
+    code = "from tests.runtime.offload.test_disk_transport import write_in_a_fork as run; import sys; run(sys.argv[1])"
     command = [sys.executable, "-c", code, str(tmp_path)]  # autograd must have started no threads before the fork
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,6 @@ from tests.zoo.offload_toys import (
     Function,
     backward,
     blocks,
-    both_modes,
     call,
     first,
     forward,
@@ -48,19 +47,17 @@ from tests.zoo.offload_toys import (
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
-@both_modes
-def test_gradients_are_those_without_offload_to_the_bit(reentrant: bool) -> None:
+def test_gradients_are_those_without_offload_to_the_bit() -> None:
     offloader = Offloader(minimum_bytes=0)
-    assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
+    assert same(gradients(offloader), gradients())
     moved = BLOCKS - 1
     assert offloader.stats == OffloadStats(moved, moved * INPUT_BYTES, 0, 1, 2, 0, moved - 1, moved - 1, 1)
 
 
-@both_modes
 @pytest.mark.parametrize("seed", range(8))
-def test_gradients_are_right_however_late_copies_are(seed: int, reentrant: bool) -> None:
+def test_gradients_are_right_however_late_copies_are(seed: int) -> None:
     offloader = Offloader(Deferred(seed), minimum_bytes=0, in_flight=1 + seed % 3)
-    assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
+    assert same(gradients(offloader), gradients())
 
 
 class Crowded(Deferred):
@@ -71,15 +68,14 @@ class Crowded(Deferred):
         return None if self._random.random() < 0.5 else super().put(source)
 
 
-@both_modes
 @pytest.mark.parametrize("seed", range(4))
-def test_gradients_are_right_whatever_has_no_room(seed: int, reentrant: bool) -> None:
+def test_gradients_are_right_whatever_has_no_room(seed: int) -> None:
     offloader = Offloader(Crowded(seed), minimum_bytes=0)
     for _ in range(3):
         shared, hidden = first(2), first()
-        backward(forward(blocks(), hidden, offloader, others=[shared * 1], reentrant=reentrant))
+        backward(forward(blocks(), hidden, offloader, others=[shared * 1]))
         expected = first(2), first()
-        backward(forward(blocks(), expected[1], others=[expected[0] * 1], reentrant=reentrant))
+        backward(forward(blocks(), expected[1], others=[expected[0] * 1]))
         assert same(grads(shared, hidden), grads(*expected))
     assert offloader.stats.tensors > 0
     assert offloader.stats.no_room > 0
@@ -97,14 +93,12 @@ def test_memory_that_is_given_back_too_early_shows_in_the_gradients() -> None:
     assert any(gradient.isnan().any() for gradient in wrong)
 
 
-@both_modes
-def test_inputs_leave_the_memory_of_the_device_during_the_forward(reentrant: bool) -> None:
+def test_inputs_leave_the_memory_of_the_device_during_the_forward() -> None:
     inputs: list[weakref.ref[Any]] = []
     loss = forward(
         blocks(),
         first(),
         Offloader(Recorded(), minimum_bytes=0),
-        reentrant=reentrant,
         after=lambda _, given: inputs.append(weakref.ref(given.untyped_storage())),
     )
     there = [reference() is not None for reference in inputs]
@@ -121,24 +115,23 @@ def test_the_meter_sees_what_left_the_device() -> None:
             loss = forward(stack, hidden, offloader)
             meter.start_backward(loss)
             backward(loss)
-        return meter.kept_bytes
+        return meter.kept.total
 
     moved = kept(None) - kept(Offloader(Recorded(), minimum_bytes=0, in_flight=1))
     assert moved == (BLOCKS - 2) * INPUT_BYTES, "one is in flight"
 
 
-@both_modes
-def test_masks_and_integers_and_parameters_stay(reentrant: bool) -> None:
+def test_masks_and_integers_and_parameters_stay() -> None:
     gate = nn.Parameter(torch.ones(1, WIDTH))
     others = (gate, gate.expand(ROWS, WIDTH), torch.ones(ROWS, WIDTH, dtype=torch.bool), torch.ones(WIDTH).long())
     offloader, hidden = Offloader(minimum_bytes=0), first()
-    loss = forward(blocks(), hidden, offloader, others=others, reentrant=reentrant)
+    loss = forward(blocks(), hidden, offloader, others=others)
     backward(loss)
     assert (offloader.stats.tensors, offloader.stats.bytes) == (BLOCKS - 1, (BLOCKS - 1) * INPUT_BYTES)
     assert offloader.stats.kept == 1 + 2 * BLOCKS, "the last, and in each block a parameter and a view of it"
     expected, gate.grad = [*grads(hidden, gate)], None
     hidden = first()
-    backward(forward(blocks(), hidden, others=others, reentrant=reentrant))
+    backward(forward(blocks(), hidden, others=others))
     assert same(expected, grads(hidden, gate))
 
 
@@ -150,11 +143,10 @@ def test_only_the_objects_that_were_named_move() -> None:
     assert offloader.stats == OffloadStats()
 
 
-@both_modes
-def test_nothing_moves_in_the_backward(reentrant: bool) -> None:
+def test_nothing_moves_in_the_backward() -> None:
     recorded = Recorded()
     offloader = Offloader(recorded, minimum_bytes=0)
-    loss = forward(blocks(), first(), offloader, reentrant=reentrant)
+    loss = forward(blocks(), first(), offloader)
     recorded.calls.clear()
     backward(loss)
     assert offloader.stats.tensors == BLOCKS - 1
@@ -179,13 +171,12 @@ def test_the_input_of_the_next_block_is_on_its_way_while_one_is_recomputed() -> 
     ]
 
 
-@both_modes
-def test_a_tensor_given_to_all_blocks_moves_once(reentrant: bool) -> None:
+def test_a_tensor_given_to_all_blocks_moves_once() -> None:
     recorded = Recorded()
     offloader = Offloader(recorded, minimum_bytes=0)
     hidden, shared = first(), first(2)
     embeddings = shared * 1
-    loss = forward(blocks(), hidden, offloader, others=[embeddings], reentrant=reentrant)
+    loss = forward(blocks(), hidden, offloader, others=[embeddings])
     del embeddings
     assert offloader.stats == OffloadStats(BLOCKS, BLOCKS * INPUT_BYTES, BLOCKS - 1, 1, 2)
     recorded.calls.clear()
@@ -193,7 +184,7 @@ def test_a_tensor_given_to_all_blocks_moves_once(reentrant: bool) -> None:
     assert recorded.calls.count("get 1") == 1, "it stays on the device while each next block needs it"
     expected = grads(hidden, shared)
     hidden, shared = first(), first(2)
-    backward(forward(blocks(), hidden, others=[shared * 1], reentrant=reentrant))
+    backward(forward(blocks(), hidden, others=[shared * 1]))
     assert same(expected, grads(hidden, shared))
 
 
@@ -294,10 +285,9 @@ def test_empty_tensors_stay() -> None:
     assert offloader.stats == OffloadStats(kept=BLOCKS)
 
 
-@both_modes
 @pytest.mark.parametrize("late", range(4))
 @pytest.mark.parametrize("number", range(BLOCKS))
-def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late: int, reentrant: bool) -> None:
+def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late: int) -> None:
     """Before it is sent, on its way, and after."""
     given: list[Tensor] = []
 
@@ -306,7 +296,7 @@ def test_a_write_to_a_saved_input_is_an_error_of_the_backward(number: int, late:
         if done == min(number + late, BLOCKS - 1):
             given[number].detach().add_(1)
 
-    loss = forward(blocks(), first(), Offloader(Deferred(number), minimum_bytes=0), reentrant=reentrant, after=write)
+    loss = forward(blocks(), first(), Offloader(Deferred(number), minimum_bytes=0), after=write)
     with pytest.raises(RuntimeError, match=r"shape \(8, 16\), was modified in place .*Modify a clone"):
         backward(loss)
 
@@ -362,10 +352,9 @@ def test_options_that_make_no_sense_are_refused() -> None:
         Offloader(minimum_bytes=-1)
 
 
-@both_modes
-def test_a_second_backward_fetches_again(reentrant: bool) -> None:
+def test_a_second_backward_fetches_again() -> None:
     recorded, hidden = Recorded(), first()
-    loss = forward(blocks(), hidden, Offloader(recorded, minimum_bytes=0), reentrant=reentrant)
+    loss = forward(blocks(), hidden, Offloader(recorded, minimum_bytes=0))
     backward(loss, again=True)
     once = grads(hidden)[0].clone()
     recorded.calls.clear()
@@ -410,32 +399,30 @@ def test_two_graphs_that_are_alive_at_once_keep_apart() -> None:
     assert offloader.stats.kept == 1, "the last of the first graph moved when the second began"
 
 
-@both_modes
-def test_a_graph_that_ends_without_backward_leaves_nothing(reentrant: bool) -> None:
+def test_a_graph_that_ends_without_backward_leaves_nothing() -> None:
     offloader = Offloader(deferred := Deferred(), minimum_bytes=0)
-    loss = forward(blocks(), first(), offloader, reentrant=reentrant)
+    loss = forward(blocks(), first(), offloader)
     assert len(deferred.host_copies) == BLOCKS - 1
     del loss
     gc.collect()
     assert not deferred.host_copies
     assert not offloader._known
     assert offloader._newest() is None
-    assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
+    assert same(gradients(offloader), gradients())
 
 
-@both_modes
-def test_a_block_that_fails_leaves_a_clean_state(reentrant: bool) -> None:
+def test_a_block_that_fails_leaves_a_clean_state() -> None:
     def fail(hidden: Tensor) -> Tensor:
         raise ValueError("no")
 
     offloader = Offloader(Deferred(), minimum_bytes=0)
     with pytest.raises(ValueError, match="no"):
-        forward([*blocks(2), Function(fail)], first(), offloader, reentrant=reentrant)
+        forward([*blocks(2), Function(fail)], first(), offloader)
     assert not offloader._known
     stats = copy.copy(offloader.stats)
     forward(blocks(), first())
     assert offloader.stats == stats, "autograd's hooks are gone"
-    assert same(gradients(offloader, reentrant=reentrant), gradients(reentrant=reentrant))
+    assert same(gradients(offloader), gradients())
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])

@@ -17,12 +17,11 @@ pytest.importorskip("torch")
 import torch
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.runtime.offload import pinned_pool
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer
+from ckpt_surgery.runtime.offload import buffer_pool
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, PinnedPool, Shortage, registered_buffer
 from ckpt_surgery.runtime.offload.host_memory import HostMemory
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
-from ckpt_surgery.runtime.offload.pinned_pool import PinnedPool, Shortage, registered_buffer
 from tests.runtime.streams import PLENTY, Device, Pinning, instead_of_the_processor
 from tests.zoo.offload_toys import BLOCKS, INPUT_BYTES, gradients, same, trained
 
@@ -260,7 +259,7 @@ def test_other_accelerators_pin_as_torch_does(monkeypatch: pytest.MonkeyPatch) -
         return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", pinned)
-    buffer = pinned_pool.pinned_buffer(12, torch.device("xpu"))
+    buffer = buffer_pool.pinned_buffer(12, torch.device("xpu"))
     assert (asked, buffer.pinned, buffer.bytes) == ([{"size": 12, "pin_memory": True}], True, 12)
 
 

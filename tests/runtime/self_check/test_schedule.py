@@ -1,4 +1,4 @@
-"""When recomputes are checked: the first three steps and new shapes, always, never, or every n-th step."""
+"""When recomputes are checked: the first three steps, new shapes, and in turn; always, never, or every n-th step."""
 
 from __future__ import annotations
 
@@ -31,20 +31,30 @@ def checked(schedule: CheckSchedule, steps: int, calls: int = 2) -> list[int]:
     ("when", "expected"), [("first", [0, 1, 2]), ("always", [*range(7)]), ("never", []), (3, [0, 3, 6])], ids=str
 )
 def test_the_steps_that_an_option_means(when: SelfCheckOption, expected: list[int]) -> None:
-    assert checked(CheckSchedule(when), 7) == expected
+    schedule = CheckSchedule(when)
+    schedule.restart(when, turn=8, turns=9)
+    assert checked(schedule, 7) == expected
 
 
-def test_a_shape_is_checked_when_it_comes_for_the_first_time() -> None:
+@pytest.mark.parametrize(("turn", "expected"), [(0, [0, 1, 2, 4, 8]), (1, [0, 1, 2, 5, 9]), (3, [0, 1, 2, 3, 7])])
+def test_after_three_steps_blocks_take_turns(turn: int, expected: list[int]) -> None:
     schedule = CheckSchedule("first")
+    schedule.restart("first", turn, turns=4)
+    assert checked(schedule, 10) == expected
+
+
+def test_a_new_shape_is_checked() -> None:
+    schedule = CheckSchedule("first")
+    schedule.restart("first", turn=8, turns=9)
     checked(schedule, 5)
     assert [schedule.due(given) for given in (SHORT, LONG, LONG, SHORT)] == [False, True, False, False]
 
 
 def test_a_change_of_mode_starts_again() -> None:
     schedule = CheckSchedule("first")
-    assert checked(schedule, 5) == [0, 1, 2]
-    schedule.restart("first")
-    assert checked(schedule, 5) == [0, 1, 2]
+    for _ in range(2):
+        schedule.restart("first", turn=8, turns=9)
+        assert checked(schedule, 5) == [0, 1, 2]
     schedule.restart("never")
     assert checked(schedule, 5) == []
 

@@ -103,10 +103,9 @@ def test_the_signature_is_the_documented_one() -> None:
     assert {"wrap_blocks", "Surgery", "SurgeryError", "SurgeryWarning"} <= set(ckpt_surgery.__all__)
 
 
-@own.both_modes
-def test_every_block_is_checkpointed_once(mode: own.Mode) -> None:
+def test_every_block_is_checkpointed_once() -> None:
     model = towers()
-    surgery = wrap_blocks(model, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model)
     assert isinstance(surgery, Surgery)
     assert recomputed(model) == [*BLOCKS, *PLAIN]
 
@@ -189,11 +188,10 @@ def test_a_cache_is_made_as_before_where_only_other_blocks_are_checkpointed() ->
     assert model(**tokens()).past_key_values is None
 
 
-@own.both_modes
 @pytest.mark.parametrize("skip", [True, False], ids=["skipped", "not skipped"])
-def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool, mode: own.Mode) -> None:
+def test_a_frozen_tower_is_left_alone_while_its_inputs_need_no_gradient(skip: bool) -> None:
     model, plain = towers(), towers()
-    surgery = wrap_blocks(model, skip_frozen=skip, use_reentrant=mode == "reentrant")
+    surgery = wrap_blocks(model, skip_frozen=skip)
     for network in (model, plain):
         network.first.requires_grad_(False)
         network.vision.requires_grad_(False)
@@ -289,9 +287,10 @@ def test_a_stack_without_active_dropout_can_do_without_the_state_although_anothe
 def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
     surgery = wrap_blocks(towers(), every_n=2, stacks=["layers", "vision", ""], use_reentrant=True)
     lines = [" ".join(line.split()) for line in str(surgery).splitlines()]
-    assert lines[0] == "Towers: 5 of 11 blocks checkpointed, reentrant"
+    assert lines[0] == "Towers: 5 of 11 blocks checkpointed, non-reentrant"
     assert lines[1] == "stack block checkpointed how left alone"
-    assert sorted(lines[3:]) == [
+    assert lines[-1] == "asked for use_reentrant=True: runs non-reentrant, with the same gradients"
+    assert sorted(lines[3:-1]) == [
         "(the model) Layer 1 of 1 calls repaired",
         "audio.plain MixingLayer 0 of 3 not among the stacks",
         "layers SureLayer 2 of 4 calls repaired left out by every_n",
@@ -498,11 +497,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "a word for randomness": (towers, {"preserve_rng_state": "no"}, r"preserve_rng_state is 'no': give"),
     "a name of no operator": (towers, {"save": "aten.mn"}, r"save names aten.mn, which is no operator of torch"),
     "no function of contexts": (towers, {"context_fn": 3}, r"context_fn is of type int: give a function"),
-    "a policy in reentrant mode": (
-        towers,
-        {"context_fn": lambda: None, "use_reentrant": True},
-        r"context_fn needs use_reentrant=False",
-    ),
     "dropout without the generators' state": (towers, {"preserve_rng_state": False}, r"acts at random"),
 }
 

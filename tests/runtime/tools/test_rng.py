@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 
-from ckpt_surgery.runtime.tools.rng import generator_state, random_state_kept, seed_all
+from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.runtime.tools.rng import generator_state
 
 pytestmark = pytest.mark.both
 

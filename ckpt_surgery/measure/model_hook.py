@@ -9,7 +9,7 @@ from typing import Any
 class ModelHook:
     """A hook on modules or parameters of one model, which only looks: a gradient may come to it in parts.
 
-    In copies and pickles of the model nothing happens in its place.
+    In copies and pickles of the model a hook that does nothing takes its place.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -19,12 +19,8 @@ class ModelHook:
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _no_hook, ()
-
-
-def _no_hook() -> Callable[..., None]:
-    return nothing
+        return ModelHook, (nothing,)
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Stands in copies of a model where it has a hook of its own."""
+    """Stand in copies of a model for a hook of its own."""

@@ -1,0 +1,100 @@
+"""The graph of one call of a block: what it adds to the gradients of its arguments, and what a backward runs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
+
+Edge = tuple[Node | None, int]
+
+
+class CallGraph:
+    """Collect what a call adds to the gradients of its arguments; `begin` comes before it, and `watch` after it.
+
+    Nothing is put between those tensors and the block: what else uses them adds to their gradients in the order that
+    it has without this, so that sums are equal to the bit. `nodes` are those that the gradients flow to, one of each
+    name, and `made` what the graph of the results begins with. With `reentrant`, the recompute of a checkpoint makes
+    gradients of its own, which the graph does not show.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.watched = self.reentrant = False
+        self.nodes: dict[str, Node] = {}
+        self.made: list[Node] = []
+        self.gradients: dict[str, Tensor] = {}
+        self._names: dict[Edge, str] = {}
+        self._first = 0
+        self._handles: list[RemovableHandle] = []
+
+    def begin(self, given: Iterable[tuple[str, Tensor]], *, reentrant: bool) -> None:
+        """Begin with the tensors that are `given` to the call, with a graph and a name. Gradients are on."""
+        edges = [(name, get_gradient_edge(tensor)) for name, tensor in given]
+        self.nodes = {name: edge.node for name, edge in edges}
+        self._names = {(edge.node, edge.output_nr): name for name, edge in edges}
+        # later nodes of a thread have larger numbers, and leaves, which lead to nothing, the largest
+        self._first = get_gradient_edge(torch.empty((), requires_grad=True).view(1)).node._sequence_nr()
+        self.begun, self.reentrant = True, reentrant
+
+    def watch(self, made: list[Node]) -> None:
+        """Add up each gradient that flows to the tensors from what the call has `made`, until `release`."""
+        self.made, self.watched = made, True
+        for node in _nodes_behind(made, self._first, self._names):
+            self.reentrant |= "checkpoint" in node.name().lower()  # that of torch, DeepSpeed, FairScale, Unsloth
+            edges = enumerate(node.next_functions)
+            names = {place: name for place, edge in edges if (name := self._names.get(edge)) is not None}
+            if names:
+                self._handles.append(node.register_hook(partial(_add_each, self.gradients, names)))
+
+    def release(self) -> None:
+        """Let go of the graph."""
+        for handle in self._handles:
+            handle.remove()
+        for held in (self._handles, self.made, self.nodes, self._names):
+            held.clear()
+
+
+def add_gradient(gradients: dict[str, Tensor], name: str, gradient: Tensor | None) -> None:
+    """Add up what flows to `name`; custom functions may give None."""
+    if gradient is None:
+        return
+    before = gradients.get(name)
+    gradient = gradient.detach()
+    gradients[name] = gradient.clone() if before is None else before + gradient
+
+
+def not_asked_for(nodes: Mapping[str, Node], made: Iterable[Node]) -> set[str]:
+    """Return the names of those `nodes` that the graph of `made` leads to and that this backward passes by.
+
+    `torch.autograd.grad(loss, inputs)` asks for some gradients alone. To be called before the backward has ended.
+    """
+    graph = set(_nodes_behind(made))
+    passed_by = set()
+    for name, node in nodes.items():
+        with suppress(RuntimeError):  # the gradient of a leaf that was asked for
+            if node in graph and not torch._C._will_engine_execute_node(node):
+                passed_by.add(name)
+    return passed_by
+
+
+def _nodes_behind(made: Iterable[Node], first: int = 0, ends: Collection[Edge] = ()) -> Iterator[Node]:
+    """Iterate over a graph, up to nodes that were there before the `first` one, and to edges among `ends`."""
+    seen: set[Node] = set()
+    waiting = list(made)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen and node._sequence_nr() >= first:
+            seen.add(node)
+            yield node
+            waiting += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in ends]
+
+
+def _add_each(gradients: dict[str, Tensor], names: Mapping[int, str], inputs: Sequence[Tensor | None], _: Any) -> None:
+    for place, name in names.items():
+        add_gradient(gradients, name, inputs[place])

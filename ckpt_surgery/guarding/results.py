@@ -1,0 +1,120 @@
+"""The results of a guard on one model so far, and one step of it while that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
+from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
+from ckpt_surgery.guarding.report import GuardedBlock
+from ckpt_surgery.guarding.steps import SecondRun, StepWatch, WatchedPhase
+
+MOST_RETRIES = 20
+"""So often a proof is tried again in the next step: gradients are inf or nan while a GradScaler finds its scale, and
+some are not asked for in a step of `torch.autograd.grad`, such as one that makes adversarial inputs."""
+RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIER_FORWARD)
+
+
+@dataclass(slots=True)
+class GuardResults:
+    """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
+
+    `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
+    `complete` once no block was left to prove.
+    """
+
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    proofs: dict[str, GradientProof] = field(default_factory=dict)
+    kept: dict[str, KeptBytes] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = field(default_factory=dict)
+    retries: int = 0
+    repeats: int = 0
+    complete: bool = False
+
+    def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
+        """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn."""
+        again = RETRIED if self.retries < MOST_RETRIES else ()
+        unproved = [name for name in blocks if name not in self.proofs or self.proofs[name].status in again]
+        self.complete = not unproved
+        if not (unproved or checked):
+            return None
+        names = unproved or list(blocks)
+        name = names[self.repeats % len(names)]
+        self.repeats += not unproved
+        return name
+
+    def add_proof(self, proof: GradientProof) -> list[GuardFault]:
+        """Keep a proof, and return the fault that it shows."""
+        judged = (ProofStatus.PROVED, ProofStatus.WRONG)
+        before = self.proofs.get(proof.name)
+        if before is None or before.status not in judged or proof.status in judged:
+            self.proofs[proof.name] = proof  # a later step may say less, as with layer drop
+        self.retries += proof.status in RETRIED
+        if proof.status is not ProofStatus.WRONG:
+            return []
+        subjects = (proof.name, *proof.errors)
+        return [GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values()))]
+
+    def of_block(self, name: str, block_class: str) -> GuardedBlock:
+        """Return what was seen of a block."""
+        proof = self.proofs.get(name, GradientProof(name, ProofStatus.NOT_YET))
+        return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
+
+    def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
+        """Keep faults, and return those that are new."""
+        new = {(fault.kind, fault.subjects): fault for fault in faults}
+        new = {key: fault for key, fault in new.items() if key not in self.faults}
+        self.faults |= new
+        return list(new.values())
+
+
+class CheckedStep:
+    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`."""
+
+    def __init__(
+        self, model: nn.Module, blocks: Mapping[str, nn.Module], *, checked: bool, to_prove: str | None
+    ) -> None:
+        self._model = model
+        self._second = SecondRun(model, blocks)
+        self._coverage = Coverage(model, blocks) if checked else None
+        self._memory = BlockMemory(blocks) if checked else None
+        self._witness = None if to_prove is None else BlockWitness(to_prove, model, blocks[to_prove])
+        watches = (self._second, self._coverage, self._memory, self._witness)
+        self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
+
+    def enter(self, phase: WatchedPhase) -> None:
+        """Take note of what runs from now on."""
+        for watch in self._watches:
+            watch.enter(phase)
+
+    def end(self, results: GuardResults, *, follows_forward: bool) -> list[GuardFault]:
+        """Add what was seen to `results`, and return the faults: where another run may have had a part, none."""
+        unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
+        unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
+        self._remove(results)
+        faults: list[GuardFault] = []
+        if self._coverage is not None and unprovable is None:
+            results.counts |= self._coverage.counts()
+            faults += self._coverage.faults()
+        if self._witness is not None:
+            faults += results.add_proof(self._witness.end(unprovable))
+        return faults
+
+    def abandon(self, results: GuardResults) -> None:
+        """Give the step up."""
+        self._remove(results)
+        if self._witness is not None:
+            self._witness.release()
+
+    def _remove(self, results: GuardResults) -> None:
+        for watch in self._watches:
+            watch.undo()
+        if self._memory is not None:
+            results.kept |= self._memory.kept
+            results.peaks |= peaks(self._model)

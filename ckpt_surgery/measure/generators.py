@@ -1,0 +1,47 @@
+"""Random number generators of all kinds at once: seed them, keep their states, and find their devices."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ckpt_surgery.runtime.tools.rng import generator_states, set_generator_states
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch on every device, Python, and NumPy if it is imported."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # without a device, that would only note the stack it is called from, which takes long
+        torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+@contextmanager
+def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Restore the generators on exit, also after an exception.
+
+    They are torch's on the CPU and on those of `devices` that are CUDA devices, Python's, and NumPy's if it was
+    imported on entry: a generator that nobody imported cannot have been used.
+    """
+    states = generator_states()
+    try:
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+            yield
+    finally:
+        set_generator_states(states)
+
+
+def devices_of(model: nn.Module) -> tuple[torch.device, ...]:
+    """List the CUDA devices of the parameters and buffers of a model, in the order of their names."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # then nothing is on one
+        return ()
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return tuple(sorted((device for device in devices if device.type == "cuda"), key=str))

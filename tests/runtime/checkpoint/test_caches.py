@@ -1,0 +1,172 @@
+"""Caches that the caller of a model gives are filled and read as without checkpointing; its own are not made."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+
+from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
+from tests.zoo import state_toys as toys
+from tests.zoo.state_toys import same, train
+from tests.zoo.surgery_toys import ONCE, counted
+from tests.zoo.tiny_models import layers_of, llama, tokens
+
+pytestmark = [pytest.mark.both, pytest.mark.torch]
+
+WAYS: dict[str, dict[str, Any]] = {
+    "every block": {},
+    "every second block": {"every_n": 2},
+    "the first block": {"first": 1},
+    "unchecked": {"self_check": "never"},
+    "with products kept": {"save": "matmul"},
+    "offloaded": {"offload": "cpu"},
+}
+ways = pytest.mark.parametrize("options", WAYS.values(), ids=list(WAYS))
+
+
+def t5() -> Any:
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=32,
+        d_model=16,
+        d_kv=8,
+        d_ff=16,
+        num_layers=2,
+        num_heads=2,
+        decoder_start_token_id=0,
+        dropout_rate=0.0,
+        use_cache=True,
+    )
+    return transformers.T5ForConditionalGeneration(config).double().train()
+
+
+def two_forwards(model: Any, cache: Any, more: dict[str, Any]) -> list[Tensor]:
+    """The gradients of two forwards of which the second reads what the first has left in a cache, and that."""
+    ids = tokens()["labels"]
+    model.zero_grad()
+    first = model(**more, past_key_values=cache)
+    second = model(**more, past_key_values=cache)
+    assert second.past_key_values is cache
+    (first.logits.square().mean() + second.logits.square().mean()).backward()
+    assert cache.get_seq_length() == 2 * ids.shape[1]
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def decoder_cache() -> EncoderDecoderCache:
+    return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+
+@ways
+@pytest.mark.parametrize(("make", "made"), [(llama, DynamicCache), (t5, decoder_cache)], ids=["decoder", "both"])
+def test_a_given_cache_is_filled_and_read(
+    make: Callable[[], Any], made: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    inputs = tokens()
+    more = {"input_ids": inputs["input_ids"]}
+    if make is t5:
+        more["decoder_input_ids"] = inputs["labels"]
+    model = make()
+    expected = two_forwards(make(), made(), more)
+    wrap_blocks(model, **options)
+    for _ in range(4):  # the first three are checked
+        for ours, theirs in zip(two_forwards(model, made(), more), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_a_cache_is_not_written_by_recomputes() -> None:
+    model, cache = llama(), DynamicCache()
+    wrap_blocks(model)
+    with counted(layers_of(model)) as entered:
+        model(**tokens(), past_key_values=cache).loss.backward()
+    assert set(entered.values()) == {sum(ONCE)}
+    assert cache.get_seq_length() == tokens()["input_ids"].shape[1]
+
+
+def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
+    results = []
+    for wrapped in (False, True):
+        model = llama()
+        if wrapped:
+            wrap_blocks(model)
+        cache = DynamicCache()
+        with torch.no_grad():
+            model(input_ids=tokens()["input_ids"], past_key_values=cache)
+        model(**tokens(), past_key_values=cache).loss.backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+    assert same(*results)
+
+
+def test_a_cache_that_is_written_in_place_is_refused() -> None:
+    model = llama()
+    wrap_blocks(model)
+    cache = StaticCache(config=model.config, max_cache_len=2 * tokens()["input_ids"].shape[1])
+    with torch.no_grad():
+        model(input_ids=tokens()["input_ids"], past_key_values=cache)
+    loss = model(**tokens(), past_key_values=cache).loss
+    with pytest.raises(
+        SurgeryError,
+        match=r"LlamaDecoderLayer model\.layers\.3 cannot be .* its argument past_key_values was modified",
+    ):
+        loss.backward()
+
+
+@pytest.mark.parametrize("make", [llama, t5])
+def test_a_model_makes_no_cache_and_says_so_once(make: Callable[[], Any]) -> None:
+    model, plain = make(), make()
+    wrap_blocks(model)
+    assert plain(**tokens(), use_cache=True).past_key_values is not None
+    with pytest.warns(SurgeryWarning, match=r"called with use_cache=True: it makes no cache") as said:
+        made = [model(**tokens(), use_cache=True).past_key_values for _ in range(3)]
+    assert made == [None] * 3
+    assert [warning.category for warning in said].count(SurgeryWarning) == 1
+
+
+def test_nothing_is_said_where_no_cache_was_asked_for() -> None:
+    model = llama()
+    wrap_blocks(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SurgeryWarning)
+        assert model(**tokens()).past_key_values is None
+        assert model(**tokens(), use_cache=False).past_key_values is None
+
+
+class PairStack(toys.Stack):
+    """Gives its blocks a cache and use_cache=True."""
+
+    def run(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        result: Tensor = layer(hidden, past_key_values=toys.KeyCache(), use_cache=True)
+        return result
+
+
+class UsingCacheBlock(toys.ScalingBlock):
+    """Computes something else with use_cache=True."""
+
+    def forward(self, hidden: Tensor, past_key_values: Any = None, use_cache: bool = False) -> Tensor:
+        return super().forward(hidden) * (3.0 if use_cache else 1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PairStack([UsingCacheBlock(), UsingCacheBlock()]),
+        lambda: toys.CachingStack([toys.CachingBlock(0), toys.CachingBlock(1)]),
+    ],
+    ids=["use_cache", "keys of the block before"],
+)
+@pytest.mark.parametrize("every_n", [1, 2])
+def test_other_blocks_keep_their_caches(make: Callable[[], toys.Stack], every_n: int) -> None:
+    model, plain = make(), make()
+    plain.load_state_dict(model.state_dict())
+    wrap_blocks(model, every_n=every_n)
+    assert same(train(model), train(plain))
