@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 
 
 class Segments:
@@ -153,6 +154,7 @@ class CacheOfModel(EmptyCache):
 
     def begin(self, model: Any) -> None:
         self._next()
+        model.kept_cache = self.cache
 
     def _next(self) -> None:
         self._forwards += 1
@@ -167,10 +169,15 @@ class CacheOfModel(EmptyCache):
 
 
 class CacheOfCaller(CacheOfModel):
-    """The same, given to the model by its caller. What it holds in the end counts."""
+    """The same, given to the model by its caller. What it holds in the end counts where it is told to be a cache."""
 
     unjudged = frozenset()
-    strict = frozenset({"cache"})
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        by_name = {"KeyCache"} if self.argument in PAST_STATE else set()
+        if self._kind in {"Cache", "StaticCache", _OF_TRANSFORMERS, *by_name}:
+            self.strict = frozenset({"cache"})
 
     def begin(self, model: Any) -> None:
         """The caller has it."""

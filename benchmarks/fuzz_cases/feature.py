@@ -29,10 +29,10 @@ class Feature:
     beside: ClassVar[tuple[str, ...]] = ()
     """Parameters that the block has beside it, and that nobody gives."""
     unjudged: ClassVar[frozenset[str]] = frozenset()
-    strict: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self.strict: frozenset[str] = frozenset()
         self._variant = rng.random() < 0.5
         self.live = True
         self.of_transformers = False

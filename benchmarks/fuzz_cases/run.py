@@ -129,7 +129,7 @@ def _note_state(run: Run, model: nn.Module, features: list[Feature], added: froz
     run.state, run.outside = model_leaves(model, added)
     for feature in features:
         for key, value in vars(feature).items():
-            if not key.startswith("_") and key not in feature.unjudged:
+            if not key.startswith("_") and key not in feature.unjudged | {"strict"}:
                 leaves = run.state if key in feature.strict else run.outside
                 leaves.update(leaves_of(value, f"{type(feature).__name__}.{key}"))
     run.state["torch generator"] = torch.get_rng_state()

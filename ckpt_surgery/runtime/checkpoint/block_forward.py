@@ -159,17 +159,25 @@ def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
 
 
 class GivenCaches:
-    """The caches with which the caller of a model has called it, held weakly; copies and pickles have none."""
+    """The caches that are there before a forward of `model`: its caller gave them, or one of its modules keeps them.
 
-    def __init__(self) -> None:
-        self._caches: WeakSet[Any] = WeakSet()
+    They are held weakly. Those that the model makes in the forward are no part of it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._given: WeakSet[Any] = WeakSet()
+        self._made: WeakSet[Any] = WeakSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GivenCaches, ()
+        return GivenCaches, (self._model,)
 
     def __contains__(self, value: Any) -> bool:
-        return is_cache(value) and value in self._caches
+        if value not in self._given and value not in self._made:
+            kept = any(held is value for module in self._model.modules() for held in vars(module).values())
+            (self._given if kept else self._made).add(value)
+        return value in self._given
 
     def note(self, values: Iterable[Any]) -> None:
         """Note those of the arguments of a call that are caches."""
-        self._caches.update(filter(is_cache, values))
+        self._given.update(filter(is_cache, values))

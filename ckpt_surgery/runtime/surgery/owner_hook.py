@@ -13,6 +13,7 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache, takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 
 
 class OwnerHook:
@@ -55,7 +56,7 @@ class OwnerHook:
         if index is None or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
-        if not on or any(value in self._given_caches for value in values):
+        if not on or any(is_cache(value) and value in self._given_caches for value in values):
             return None
         asked = args[index] if index < len(args) else kwargs.get("use_cache")
         if asked is True and not self._warned:

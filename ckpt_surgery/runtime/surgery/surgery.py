@@ -55,7 +55,7 @@ class Surgery(Undoable):
         self._checkpointing = Checkpointing(SurgeryOptions())  # also while it is switched off
         self._forwards: dict[str, BlockForward] = {}
         self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
-        self._given_caches = GivenCaches()
+        self._given_caches = GivenCaches(model)
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
