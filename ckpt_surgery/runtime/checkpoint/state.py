@@ -181,16 +181,17 @@ class BlockState:
         if training != self._training:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
-        copied = dict(self._written)
+        copied = self._written
         if watching:
-            copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(first=self._training is None)}
+            may_be_written = layout.may_be_written(first=self._training is None)
+            copied = copied | {(id(home), name): (home, name) for home, name in may_be_written}
         return StateEntry(
             layout,
             training,
             attention_kernels(),
             versions(layout.parameters),
-            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()},
-            [_TensorCopy.of(*attribute) for attribute in copied.values() if isinstance(_held(*attribute), Tensor)],
+            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
+            [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
             generator_states() if watching or self._draws else None,
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )
