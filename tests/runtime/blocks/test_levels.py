@@ -8,7 +8,8 @@ pytest.importorskip("torch")
 
 from torch import nn
 
-from ckpt_surgery.runtime.blocks.selection import chosen_level, leaves
+from ckpt_surgery.runtime.blocks.discovery import leaves
+from ckpt_surgery.runtime.blocks.selection import chosen_level
 from tests.zoo.stack_toys import FeedBlock, Stage
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
