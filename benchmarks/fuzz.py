@@ -1,7 +1,7 @@
 """Does `wrap_blocks` hold its promise on random blocks, arguments and training loops? Equal, or refused by name.
 
-Each case trains a small model with and without a surgery and compares losses, gradients, weights and all state, also
-that of generators. Prints the outcomes, the reasons of refusals, and the smallest case for everything that fails.
+Each case trains a small model with and without a surgery and compares losses, gradients, weights and state, also that
+of generators. Prints the reasons of refusals, the smallest case for everything that fails, and the outcomes by kind.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 200
 _TOLD_EVERY = 500
+_SEEDS = 1_000_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--n", type=int, default=2000, metavar="N", help="cases (default: 2000)")
+    parser.add_argument("--cases", type=int, default=2000, metavar="N", help="how many (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="another S gives other cases (default: 0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="J", help="worker processes (default: 1)")
-    parser.add_argument("--mode", choices=("non_reentrant", "reentrant"), help="only this mode (default: both)")
+    parser.add_argument("--kind", metavar="KIND", help="only cases of a kind: late, caches, ... (default: all)")
     parser.add_argument("--self-check", type=_self_check, help="first, always, never, or an interval of steps")
     parser.add_argument("--whole", action="store_true", help="do not minimise what fails")
     parser.add_argument("--case", metavar="CASE", help="run one case again: its seed, or what the table shows")
@@ -74,13 +76,16 @@ def _one(text: str, self_check: SelfCheck | None) -> int:
     return 1 if result.outcome in FAILURES else 0
 
 
-def cases(count: int, seed: int, mode: str | None = None) -> list[Case]:
-    """`count` cases of consecutive seeds that no other `seed` has."""
-    from benchmarks.fuzz_cases.case import Case, Mode
+def cases(count: int, seed: int, kind: str | None = None) -> list[Case]:
+    """`count` cases, of a kind, by consecutive seeds that no other `seed` has. Raises ValueError."""
+    from benchmarks.fuzz_cases.case import Case
+    from benchmarks.fuzz_cases.catalog import KINDS
 
-    only: Mode | None = next((name for name in get_args(Mode) if name == mode), None)
-    first = seed * 1_000_000
-    return [Case.drawn(number, only) for number in range(first, first + count)]
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"{kind} is no kind: they are {', '.join(KINDS)}")
+    first = seed * _SEEDS
+    drawn = map(Case.drawn, range(first, first + _SEEDS))
+    return list(islice((case for case in drawn if kind is None or kind in case.kinds), count))
 
 
 def _many(options: argparse.Namespace) -> int:
@@ -88,9 +93,14 @@ def _many(options: argparse.Namespace) -> int:
     from benchmarks.fuzz_cases.pool import Work, judged
     from benchmarks.fuzz_cases.report import tables
 
+    try:
+        chosen = cases(options.cases, options.seed, options.kind)
+    except ValueError as error:
+        print(f"fuzz: {error}.", file=sys.stderr)
+        return 2
     start, results = perf_counter(), []
     work = Work(options.self_check, minimise=not options.whole)
-    for pair in judged(cases(options.n, options.seed, options.mode), options.jobs, work):
+    for pair in judged(chosen, options.jobs, work):
         results.append(pair)
         if len(results) % _TOLD_EVERY == 0:
             print(f"fuzz: {len(results)} cases, {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)

@@ -92,7 +92,7 @@ def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
 
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=as_it_stands)
-    return record.kept_bytes
+    return record.memory.kept
 
 
 def without_layer_drop(model: Any) -> None:

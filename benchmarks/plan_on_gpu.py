@@ -347,7 +347,7 @@ def plan_figures(kept: Mapping[str, Any], device: Device) -> list[Figure]:
 
 
 def _seconds(model: nn.Module, inputs: dict[str, Any], device: Device, steps: int) -> tuple[float, ...]:
-    """The seconds of some steps, behind those of the self-check; none where there is no room for them."""
+    """The seconds of some steps, behind those in which every block checks itself; none where they have no room."""
     from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 
     taken = []

@@ -81,7 +81,6 @@ class Check(StrEnum):
     STAYS = "stays on the device"
     BESIDE_BYTES = "bytes beside offload"
     LISTED = "listed"
-    REENTRANT = "reentrant"
 
 
 CHECKS = {
@@ -95,7 +94,6 @@ CHECKS = {
     Check.ONCE: "recomputes that run whole blocks run each operator as often as the forward, less the results kept",
     Check.ALL: "of products, norms, convolutions and named operators, all that the blocks run are kept",
     Check.LISTED: "a name of nothing raises, and lists every operator that the blocks run, as often as they do",
-    Check.REENTRANT: "`use_reentrant=True` is refused with the reason, and stays off where it is asked for later",
 }
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import re
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from benchmarks.policies_report import FAMILIES, POLICIES, RATES, Check, Family, Outcome, Setting, case_of
 from ckpt_surgery import SurgeryError, tiny_model, wrap_blocks
@@ -31,7 +29,6 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.tiny import model_classes
 
 SEEDS = (0, 1)
-_NOT_REENTRANT = "save needs use_reentrant=False"
 _LISTED = re.compile(r"the blocks run nothing of the kind: .* they run: (.*)$")
 _WRITTEN = "writes that in place afterwards"
 _ENTRY = re.compile(r"(\S+) \((\d+)\)")
@@ -220,7 +217,6 @@ class Bench:
     def measured(self, save: str, rate: float) -> Setting:
         """How a policy does, with dropout at this rate."""
         _drop(self.model, rate)
-        failed = [] if self._refuses_reentrant(save) else [Check.REENTRANT]
         kept = self.subject(save=save, self_check="never")
         plain = self.subject().counted()
         expected = _expected(save, plain)
@@ -228,12 +224,12 @@ class Bench:
             ours = kept.counted()
         except SurgeryError as error:
             if not (match := _LISTED.search(str(error))):
-                return Setting(Outcome.WRITTEN, tuple(failed)) if _WRITTEN in str(error) else _raise(error)
+                return Setting(Outcome.WRITTEN) if _WRITTEN in str(error) else _raise(error)
             wrong = _listed(match[1]) != kept.counts.in_blocks() or expected not in (0, None)
-            return Setting(Outcome.NOTHING, (*failed, *([Check.LISTED] if wrong else [])))
+            return Setting(Outcome.NOTHING, (Check.LISTED,) if wrong else ())
         made = {name: count.results for (_, name), count in kept.surgery.policies[0].kept.items()}
         results = sum(made.values())
-        failed += [] if results else [Check.LISTED]
+        failed = [] if results else [Check.LISTED]
         failed += [] if _run_once(made, ours, plain) else [Check.ONCE]
         failed += [] if expected in (None, results) else [Check.ALL]
         references = [self.subject().run(seed) for seed in SEEDS]
@@ -254,12 +250,12 @@ class Bench:
         moving: dict[str, Any] = {"offload": "cpu", "self_check": "never"}
         away, beside = self.subject(**moving), self.subject(**moving, save=save)
         moved = self.subject(**moving, save=save, save_offload=True)
-        here = away.run().kept_bytes
-        beside_bytes, stayed = beside.run().kept_bytes - here, moved.run().kept_bytes - here
+        here = away.run().memory.kept
+        beside_bytes, stayed = beside.run().memory.kept - here, moved.run().memory.kept - here
         assert away.offloader is not None
         assert moved.offloader is not None
         left = moved.offloader.stats.bytes - away.offloader.stats.bytes
-        added = after.kept_bytes - before.kept_bytes
+        added = after.memory.kept - before.memory.kept
         of_one_block = max(moved.surgery.policies[0].bytes.values())
         totals = {
             Check.BYTES: (added, summary),
@@ -281,20 +277,6 @@ class Bench:
     def subject(self, **options: Any) -> Subject:
         """A copy of the model; with options, after `wrap_blocks`."""
         return Subject.of(self.model, self.inputs, self.names, **options)
-
-    def _refuses_reentrant(self, save: str) -> bool:
-        """Whether reentrant checkpointing is refused with the reason, and also where it is asked for later."""
-        surgery = self.subject(save=save).surgery
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            surgery.enable(surgery.model, partial(checkpoint, use_reentrant=True))
-        if surgery.options.use_reentrant or not any(str(each.message).startswith(_NOT_REENTRANT) for each in said):
-            return False
-        try:
-            wrap_blocks(surgery.model, save=save, use_reentrant=True)
-        except SurgeryError as error:
-            return str(error).startswith(_NOT_REENTRANT)
-        return False
 
     def _same(self, references: Sequence[RunRecord], **options: Any) -> bool:
         """Whether a model has the gradients of the references bit for bit, with the self-check at work."""

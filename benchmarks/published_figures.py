@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ckpt_surgery.distributed import fuse_loss
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import explanation_of, metered
 from ckpt_surgery.planning.explanation import Explanation
@@ -123,7 +123,7 @@ def mosaic() -> list[Row]:
         rows += [
             Row("Mosaic", f"peak {how}", total, recorded / GIBIBYTE, "GiB"),
             Row("Mosaic", f"activations {how}", activations, told.kept_bytes / GIBIBYTE, "GiB"),
-            Row("Mosaic", f"backward {how}", gradients, told.peak.by_kind[Kind.BACKWARD] / MEBIBYTE, "MiB"),
+            Row("Mosaic", f"backward {how}", gradients, told.peak.by_kind[AllocationKind.BACKWARD] / MEBIBYTE, "MiB"),
             Row("Mosaic", f"optimizer {how}", 949.4, told.optimizer_bytes / MEBIBYTE, "MiB"),
         ]
     return rows

@@ -79,9 +79,9 @@ class Outcome(StrEnum):
 
 
 MEANING = {
-    Outcome.OK: "right in both modes, as released and after `wrap_blocks`",
-    Outcome.REPAIRED: "wrong or without checkpointing as released, and right in both modes after `wrap_blocks`",
-    Outcome.REFUSED: "`wrap_blocks` refuses a mode with a sentence, and what it does not refuse is right",
+    Outcome.OK: "right in both modes as released, and after `wrap_blocks`",
+    Outcome.REPAIRED: "wrong or without checkpointing as released, and right after `wrap_blocks`",
+    Outcome.REFUSED: "`wrap_blocks` refuses the class, or a call of it, with a sentence",
     Outcome.FAILED: "something is wrong after `wrap_blocks`",
     Outcome.NOT_BUILT: "no tiny model with a working step could be made",
     Outcome.ABSENT: "the release has no such class",
@@ -139,7 +139,7 @@ def reason_of(report: Report) -> str:
     if outcome is Outcome.NOT_BUILT:
         return portable(report.problem)
     shown = report if outcome is Outcome.REPAIRED else report.repaired
-    said = [f"{sentence} ({_mode(mode)})" for mode, sentence in shown.refusals]
+    said = list(report.repair.refusals) if outcome is Outcome.REFUSED and report.repair else []
     for modes, fault in shown.merged_faults:
         cause = f"{fault.cause} {fault.rule}".strip() or str(fault)
         said.append(f"{cause} ({' and '.join(map(_mode, modes))})")
@@ -189,7 +189,7 @@ def _introduction(columns: Mapping[str, Column]) -> str:
     torches = sorted({column.versions.get("torch", "") for column in columns.values()})
     return (
         f"{len(CLASSES)} classes: the most used families, and those that some release got wrong. Each is a tiny model "
-        "with random weights, trained as released and after `wrap_blocks`, non-reentrant and reentrant, beside a run "
+        "with random weights, trained as released, non-reentrant and reentrant, and after `wrap_blocks`, beside a run "
         f"without checkpointing (torch {listed(torches)}). `make releases` measures it: `ckpt_surgery verify --fix` "
         "in an environment for each release."
     )

@@ -8,52 +8,55 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from benchmarks.figures import Figure, Target, document
-from benchmarks.step_cost_runs import NONE, OF_LAYERS, Cost, Measured, Way
-from ckpt_surgery.measure.results import MODES, Mode
+from benchmarks.step_cost_runs import ALL_CHECKED, IN_TURN, NONE, OF_LAYERS, OURS, THEIRS, Cost, Measured, Way
 from ckpt_surgery.measure.versions import installed_versions
 
-DEAREST_CALL = Target(1.5)
+DEAREST_CALL = Target(1.25)
 """What a call of a block that does next to nothing may take of the host's time, in units of transformers' own."""
 DEAREST_CHECK = Target(1.05)
-"""What a step that checks itself may take, in units of one that does not."""
+"""What a step in which every block checks itself may take, in units of one in which none does."""
+DEAREST_TURN = Target(0.005)
+"""What one block that checks itself may add to a step, as a share of one in which none does."""
 NOT_MORE = Target(0)
 LESS = Target(-1)
 """Bytes and FLOPs are whole numbers."""
 
 
 def figures(families: Sequence[Measured], calls: Measured, checks: Measured) -> list[Figure]:
-    """The price of a call and of a check, and for every family and mode bytes, FLOPs and faults."""
+    """The price of a call and of a check, and for every family bytes, FLOPs and faults."""
     return [
-        *(figure for mode in MODES for figure in _price_of_call(calls, mode)),
-        *(_price_of_check(checks, mode) for mode in MODES),
-        *(figure for family in families for mode in MODES for figure in _targeted(family, mode)),
+        *_price_of_call(calls),
+        *_price_of_check(checks),
+        *(figure for family in families for figure in _targeted(family)),
     ]
 
 
-def _price_of_call(calls: Measured, mode: Mode) -> Iterator[Figure]:
-    name = f"{calls.family}, {_words(mode)}"
-    theirs, ours = (calls.costs[way].seconds for way in OF_LAYERS if way.mode == mode)
-    for whose, seconds in (("transformers", theirs), ("wrap_blocks", ours)):
-        yield Figure(f"{name}: {whose}", tuple(1e6 * each / calls.calls for each in seconds), "us a call")
-    yield Figure(f"{name}: wrap_blocks over transformers", _ratios(ours, theirs), "x", DEAREST_CALL)
+def _price_of_call(calls: Measured) -> Iterator[Figure]:
+    for way in OF_LAYERS:
+        microseconds = tuple(1e6 * each / calls.calls for each in calls.costs[way].seconds)
+        yield Figure(f"{calls.family}: {way}", microseconds, "us a call")
+    ratios = _ratios(calls, OURS, THEIRS)
+    yield Figure(f"{calls.family}: {OURS} over {THEIRS}", ratios, "x", DEAREST_CALL)
 
 
-def _price_of_check(checks: Measured, mode: Mode) -> Figure:
-    plain, checked = (checks.costs[Way("wrap_blocks", mode, checked)].seconds for checked in (False, True))
-    name = f"{checks.family}, {_words(mode)}: a checked step over another"
-    return Figure(name, _ratios(checked, plain), "x", DEAREST_CHECK)
+def _price_of_check(checks: Measured) -> Iterator[Figure]:
+    """One block's share is too small to be timed: it is taken from the steps in which every block checks itself."""
+    every = _ratios(checks, ALL_CHECKED, OURS)
+    yield Figure(f"{checks.family}: a step, every block checked", every, "x", DEAREST_CHECK)
+    yield Figure(f"{checks.family}: a step, one block checked", _ratios(checks, IN_TURN, OURS), "x")
+    share = ((statistics.median(every) - 1) / checks.calls,)
+    yield Figure(f"{checks.family}: what one checked block adds", share, "of a step", DEAREST_TURN)
 
 
-def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, ...]:
-    return tuple(one / other for one, other in zip(ours, theirs, strict=True))
+def _ratios(measured: Measured, over: Way, under: Way) -> tuple[float, ...]:
+    pairs = zip(measured.costs[over].seconds, measured.costs[under].seconds, strict=True)
+    return tuple(one / other for one, other in pairs)
 
 
-def _targeted(measured: Measured, mode: Mode) -> Iterator[Figure]:
-    ours = measured.costs[Way("wrap_blocks", mode)]
-    others = {way: cost for way, cost in measured.costs.items() if way.mode == mode and way.whose != "wrap_blocks"}
-    theirs = others[Way("transformers", mode)]
-    right = [cost for way, cost in others.items() if way != NONE and not cost.faults]
-    name = f"{measured.family}, {_words(mode)}"
+def _targeted(measured: Measured) -> Iterator[Figure]:
+    ours, theirs = measured.costs[OURS], measured.costs[THEIRS]
+    right = [cost for way, cost in measured.costs.items() if way not in (NONE, OURS) and not cost.faults]
+    name = measured.family
     yield Figure(f"{name}: faults", (len(ours.faults),), "", NOT_MORE)
     if right:
         kept = ours.kept_bytes - min(cost.kept_bytes for cost in right)
@@ -65,12 +68,12 @@ def _targeted(measured: Measured, mode: Mode) -> Iterator[Figure]:
         yield Figure(f"{name}: work over transformers' own, nested", (less,), "FLOPs", LESS)
 
 
-def overhead(measured: Measured, mode: Mode) -> tuple[float, ...]:
+def overhead(measured: Measured) -> tuple[float, ...]:
     """What a call of a block costs with `wrap_blocks` over transformers' own, in microseconds, round by round.
 
     Nothing where transformers' own does not do the same work: it is not right, or its blocks are nested.
     """
-    theirs, ours = (measured.costs[way] for way in OF_LAYERS if way.mode == mode)
+    theirs, ours = measured.costs[THEIRS], measured.costs[OURS]
     if theirs.faults or theirs.backward_flops != ours.backward_flops:
         return ()
     pairs = zip(ours.seconds, theirs.seconds, strict=True)
@@ -98,7 +101,7 @@ def cost_table(families: Sequence[Measured], rounds: int) -> Table:
 
 def _cells(measured: Measured, way: Way, cost: Cost) -> tuple[str, ...]:
     none = measured.costs[NONE]
-    price = overhead(measured, way.mode) if way.whose == "wrap_blocks" else ()
+    price = overhead(measured) if way == OURS else ()
     return (
         str(way),
         f"{cost.kept_bytes:,}",
@@ -116,15 +119,12 @@ def as_json(families: Sequence[Measured], measured: Sequence[Figure]) -> str:
 
 
 def _family_json(measured: Measured) -> dict[str, object]:
+    price = overhead(measured) if measured.costs.keys() >= set(OF_LAYERS) else ()
     return {
         "family": measured.family,
         "block_calls": measured.calls,
         "nested": measured.nested,
-        "overhead_microseconds": {
-            mode: statistics.median(price)
-            for mode in MODES
-            if measured.costs.keys() >= set(OF_LAYERS) and (price := overhead(measured, mode))
-        },
+        "overhead_microseconds": statistics.median(price) if price else None,
         "ways": {
             str(way): {
                 "kept_bytes": cost.kept_bytes,
@@ -136,7 +136,3 @@ def _family_json(measured: Measured) -> dict[str, object]:
             for way, cost in measured.costs.items()
         },
     }
-
-
-def _words(mode: Mode) -> str:
-    return mode.replace("_", "-")

@@ -34,30 +34,35 @@ _WRAPPED = "._checkpoint_wrapped_module"
 """What checkpoint_wrapper adds to the names of what it wraps."""
 
 
+SelfCheck = Literal["never", "first", "always"]
+CHECKED_BLOCKS = {"never": "no block checked", "first": "one block checked", "always": "every block checked"}
+"""What checks itself after the first steps, by the option `self_check`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to checkpoint a model, or not to: whose it is, in which mode, and whether every step checks itself."""
+    """One way to checkpoint a model, or not to: whose it is, in which mode, and which blocks check themselves."""
 
     whose: Literal["none", "transformers", "torch", "wrap_blocks"]
     mode: Mode = "non_reentrant"
-    checked: bool = False
+    self_check: SelfCheck = "never"
 
     def __str__(self) -> str:
         name = {"none": "no checkpointing", "torch": "checkpoint_wrapper"}.get(self.whose, self.whose)
-        return name + (", reentrant" if self.mode == "reentrant" else "") + (", checked" if self.checked else "")
+        reentrant = ", reentrant" if self.mode == "reentrant" else ""
+        return name + reentrant + ("" if self.self_check == "never" else f", {CHECKED_BLOCKS[self.self_check]}")
 
 
 NONE = Way("none")
-WAYS = (
-    NONE,
-    Way("transformers"),
-    Way("torch"),
-    Way("wrap_blocks"),
-    Way("transformers", "reentrant"),
-    Way("wrap_blocks", "reentrant"),
-)
-OF_LAYERS = tuple(way for way in WAYS if way.whose in ("transformers", "wrap_blocks"))
+OURS = Way("wrap_blocks")
+THEIRS = Way("transformers")
+WAYS = (NONE, THEIRS, Way("torch"), OURS, Way("transformers", "reentrant"))
+OF_LAYERS = (THEIRS, OURS)
 """The ways to compare where only the price of a call counts."""
+IN_TURN = Way("wrap_blocks", self_check="first")
+ALL_CHECKED = Way("wrap_blocks", self_check="always")
+OF_CHECKS = (OURS, IN_TURN, ALL_CHECKED)
+"""The ways to compare where only the price of a check counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ def ready(model: nn.Module, way: Way) -> nn.Module:
 def switched_on(model: nn.Module, way: Way) -> nn.Module:
     """The same model, checkpointed in this way."""
     if way.whose == "wrap_blocks":
-        wrap_blocks(model, use_reentrant=way.mode == "reentrant", self_check="always" if way.checked else "first")
+        wrap_blocks(model, self_check=way.self_check)
         return model
     switch_checkpointing(model, way.mode if way.whose == "transformers" else None)
     if way.whose == "torch":
@@ -147,14 +152,14 @@ def switched_on(model: nn.Module, way: Way) -> nn.Module:
 
 
 def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[Way, Cost]:
-    """Bytes, FLOPs and faults of a step of each model, and not of its first: in those wrap_blocks checks itself."""
+    """Bytes, FLOPs and faults of the first step of each model."""
     records = {way: _record(model, way, inputs) for way, model in models.items()}
     reference = records[NONE]
     return {
         way: Cost(
-            record.kept_bytes,
-            record.forward_flops,
-            record.backward_flops,
+            record.memory.kept,
+            record.flops.forward,
+            record.flops.backward,
             () if way == NONE else tuple(str(fault) for fault in compare(reference, record).faults),
             record.error is None,
         )
@@ -211,17 +216,23 @@ def price_of_calls(layers: int, rounds: int, device: str = "cpu") -> Measured:
     )
 
 
-def price_of_checks(rounds: int, device: str = "cpu", *, tokens: int, layers: int = 4) -> Measured:
-    """A Llama in which every step checks itself, and one in which none does any more."""
-    options = {**_NO_CACHE, **_WIDE, "head_dim": 64, "num_hidden_layers": layers, "max_position_embeddings": tokens}
-    tiny = tiny_model(transformers.LlamaForCausalLM, options=options)
-    ids = torch.randint(tiny.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0))
-    tiny.model.train().to(device)
-    ways = [replace(way, checked=checked) for way in WAYS if way.whose == "wrap_blocks" for checked in (False, True)]
-    models = {way: ready(tiny.model, way) for way in ways}
-    seconds = timed(models, _moved({"input_ids": ids, "labels": ids}, device), rounds, device)
-    costs = {way: Cost(0, 0, 0, (), True, seconds[way]) for way in ways}
-    return Measured(f"Llama, {tokens} tokens", layers, False, costs)
+def price_of_checks(rounds: int, device: str = "cpu", *, tokens: int, layers: int = 24) -> Measured:
+    """A Llama of many blocks, of which none checks itself, one in each step, or all."""
+    config = transformers.LlamaConfig(
+        vocab_size=128,
+        hidden_size=512,
+        intermediate_size=512,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=tokens,
+        use_cache=False,
+    )
+    model = transformers.LlamaForCausalLM(config).train().to(device)
+    ids = torch.randint(config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)).to(device)
+    seconds = timed({way: ready(model, way) for way in OF_CHECKS}, {"input_ids": ids, "labels": ids}, rounds, device)
+    costs = {way: Cost(0, 0, 0, (), True, seconds[way]) for way in OF_CHECKS}
+    return Measured(f"Llama, {layers} layers, {tokens} tokens", layers, False, costs)
 
 
 class _Nothing(LlamaDecoderLayer):  # type: ignore[misc]  # transformers has no types here
@@ -246,19 +257,15 @@ def _moved(inputs: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 
 def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:
-    own = way.whose in ("transformers", "wrap_blocks")
     names = {block: name.replace(_WRAPPED, "") for name, block in model.named_modules()}
     blocks = {names[block.module]: block.module for block in find_blocks(model)}
-    # a surgery that is switched on again checks its first steps again
-    switch = _left_as_it_is if way.whose == "wrap_blocks" else switch_checkpointing
-    mode = way.mode if own else None
-    for _ in range(FIRST_STEPS + 1):
-        record = run_step(model, inputs, blocks=blocks, checkpointing=mode, switch=switch)
+    mode = way.mode if way.whose in ("transformers", "wrap_blocks") else None
+    record = run_step(model, inputs, blocks=blocks, checkpointing=mode, switch=_left_as_it_is)
     return replace(record, gradients=_unwrapped(record.gradients), buffers=_unwrapped(record.buffers))
 
 
 def _left_as_it_is(model: nn.Module, checkpointing: Mode | None) -> None:
-    """A switch for a model that is switched on."""
+    """Leave checkpointing on or off: `ready` has switched it."""
 
 
 def _unwrapped(values: Mapping[str, Any]) -> dict[str, Any]:

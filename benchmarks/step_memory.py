@@ -1,8 +1,8 @@
 """What does a training step of a real size take: peak memory, seconds, and the host's share of them?
 
 A Llama-like model of 1.1 billion parameters in bfloat16, on a CUDA GPU: without checkpointing, with transformers' own,
-with torch's checkpoint_wrapper and with `wrap_blocks`, in both modes. Every ratio is taken in the same run. Prints a
-table of figures and targets; writes json.
+with torch's checkpoint_wrapper, with transformers' own in reentrant mode, and with `wrap_blocks`. Every ratio is taken
+in the same run. Prints a table of figures and targets; writes json.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def step(model: nn.Module, ids: Tensor, device: Device) -> tuple[float, float]:
 
 def figures(costs: Mapping[Way, Cost | None]) -> list[Figure]:
     """Peak and seconds of each way, and the ratios to no checkpointing and to transformers' own."""
-    from benchmarks.step_cost_runs import NONE, Way
+    from benchmarks.step_cost_runs import NONE, OURS, THEIRS
 
     measured = []
     for way, each in costs.items():
@@ -122,22 +122,19 @@ def figures(costs: Mapping[Way, Cost | None]) -> list[Figure]:
                 Figure(f"{way}: a step", each.seconds, "s"),
                 Figure(f"{way}: the host's share of a step", each.host, "s"),
             ]
-    none = costs[NONE]
-    for mode in ("non_reentrant", "reentrant"):
-        ours, theirs = costs[Way("wrap_blocks", mode)], costs[Way("transformers", mode)]
-        if ours is None:
-            measured.append(Figure(f"{Way('wrap_blocks', mode)} fits", (0.0,), "", Target(1.0, at_least=True)))
-            continue
-        for other, name, memory, time in (
-            (none, "none", None, None),
-            (theirs, "transformers", NO_MORE_MEMORY, NO_MORE_TIME),
-        ):
-            if other is not None:
-                pair = f"{Way('wrap_blocks', mode)} / {name}"
-                measured += [
-                    Figure(f"{pair}: peak", (ours.peak / other.peak,), "x", memory),
-                    Figure(f"{pair}: a step", (_ratio(ours.seconds, other.seconds),), "x", time),
-                ]
+    ours = costs[OURS]
+    if ours is None:
+        return [*measured, Figure(f"{OURS} fits", (0.0,), "", Target(1.0, at_least=True))]
+    for way, name, memory, time in (
+        (NONE, "none", None, None),
+        (THEIRS, "transformers", NO_MORE_MEMORY, NO_MORE_TIME),
+    ):
+        if (other := costs[way]) is not None:
+            pair = f"{OURS} / {name}"
+            measured += [
+                Figure(f"{pair}: peak", (ours.peak / other.peak,), "x", memory),
+                Figure(f"{pair}: a step", (_ratio(ours.seconds, other.seconds),), "x", time),
+            ]
     return measured
 
 

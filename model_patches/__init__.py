@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from ckpt_surgery.model_patches.family import FamilyFacts
 
-_NOTHING = FamilyFacts()
+_NO_FACTS = FamilyFacts()
 
 
 @cache
@@ -38,4 +38,4 @@ def family_of(path: str) -> str:
 
 def family_facts(path: str) -> FamilyFacts:
     """The facts of the family that a file belongs to; empty if names show everything."""
-    return registry().get(family_of(path), _NOTHING)
+    return registry().get(family_of(path), _NO_FACTS)

@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, UserDict
+from collections import UserDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature, scaled
-
-
-class TensorArgument(Feature):
-    """A tensor made of a layer of the model: with gradient."""
-
-    argument = "residual"
-
-    def attach(self, model: Any) -> None:
-        model.other = nn.Linear(FEATURES, FEATURES)
-
-    def begin(self, model: Any) -> None:
-        self._first: Tensor | None = None
-
-    def tensor(self, model: Any, hidden: Tensor) -> Tensor:
-        """The tensor for this forward: the same for all blocks."""
-        if self._first is None:
-            self._first = torch.sin(model.other(hidden))
-        return self._first
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.tensor(model, hidden)
-
-    def tensors(self, value: Any) -> Iterable[Tensor]:
-        """The tensors in the argument."""
-        return [value]
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        for tensor in self.tensors(value):
-            hidden = hidden * torch.cos(tensor)
-        return hidden
+from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear, scaled
 
 
 class Point(NamedTuple):
@@ -61,23 +31,6 @@ class Streams:
     rest: list[Tensor]
 
 
-@dataclass(frozen=True)
-class FrozenStreams:
-    """Tensors in a dataclass that cannot be written."""
-
-    main: Tensor
-    rest: tuple[Tensor, ...]
-
-
-class PairSlots:
-    """Tensors in an object that is no container."""
-
-    __slots__ = ("first", "second")
-
-    def __init__(self, first: Tensor, second: Tensor) -> None:
-        self.first, self.second = first, second
-
-
 CONTAINERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Any], Iterable[Tensor]]]] = {
     "list": (lambda a, b: [a, b], list),
     "tuple": (lambda a, b: (a, None, b), lambda value: [value[0], value[2]]),
@@ -85,73 +38,70 @@ CONTAINERS: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[Any], Ite
     "nested": (lambda a, b: {"a": [a, {"b": (b,)}]}, lambda value: [value["a"][0], value["a"][1]["b"][0]]),
     "named tuple": (Point, lambda value: [value.x, value.y]),
     "dataclass": (lambda a, b: Streams(a, "main", [b]), lambda value: [value.main, *value.rest]),
-    "frozen dataclass": (lambda a, b: FrozenStreams(a, (b,)), lambda value: [value.main, *value.rest]),
     "proxy": (lambda a, b: MappingProxyType({"a": a, "b": b}), lambda value: [value["a"], value["b"]]),
     "user dict": (lambda a, b: UserDict({"a": a, "b": b}), lambda value: [value["a"], value["b"]]),
-    "ordered dict": (lambda a, b: OrderedDict(a=a, b=b), lambda value: list(value.values())),
     "namespace": (lambda a, b: SimpleNamespace(a=a, b=b), lambda value: [value.a, value.b]),
-    "slots": (PairSlots, lambda value: [value.first, value.second]),
     "set": (lambda a, b: {a}, list),
     "closure": (lambda a, b: lambda: [a, b], lambda value: value()),
 }
 
 
+class TensorArgument(Feature):
+    """A tensor with gradient, made of a layer of the model: the same for all blocks, or without gradient."""
+
+    argument = "residual"
+
+    def attach(self, model: Any) -> None:
+        model.other = linear()
+
+    def begin(self, model: Any) -> None:
+        self._first: Tensor | None = None
+
+    def tensor(self, model: Any, hidden: Tensor) -> Tensor:
+        """The tensor for this forward."""
+        if self._first is None:
+            self._first = torch.sin(model.other(hidden))
+        return self._first
+
+    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
+        tensor = self.tensor(model, hidden)
+        return tensor if self._variant else tensor.detach()
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden * torch.cos(value)
+
+
 class ContainedTensors(TensorArgument):
-    """Two tensors, one of them or both with gradient, in a container."""
+    """Two tensors, with gradient or without, in a container; one of them may be the hidden states."""
 
     argument = "streams"
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.container = rng.choice(list(CONTAINERS))
-        self.both = rng.random() < 0.5
-        self.shared = rng.random() < 0.5
+        self._shared, self._both = rng.random() < 0.3, rng.random() < 0.5
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        first = self.tensor(model, hidden)
-        second = hidden * 0.5 if self.both else torch.ones_like(hidden)
-        return CONTAINERS[self.container][0](first, hidden if self.shared and self.both else second)
+        make, _ = CONTAINERS[self.container]
+        second = hidden * 0.5 if self._both else torch.ones_like(hidden)
+        return make(super().value(model, hidden, index), hidden if self._shared else second)
 
-    def tensors(self, value: Any) -> Iterable[Tensor]:
-        return CONTAINERS[self.container][1](value)
-
-
-class ConstantContainer(TensorArgument):
-    """Tensors without gradient in a container."""
-
-    argument = "tables"
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.container = rng.choice(list(CONTAINERS))
-
-    def attach(self, model: Any) -> None:
-        """Nothing is needed."""
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        make = CONTAINERS[self.container][0]
-        return make(torch.linspace(0, 1, hidden.shape[-1]), torch.full((1,), 0.5))
-
-    def tensors(self, value: Any) -> Iterable[Tensor]:
-        return CONTAINERS[self.container][1](value)
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        for tensor in CONTAINERS[self.container][1](value):
+            hidden = hidden * torch.cos(tensor)
+        return hidden
 
 
-class SameTensorTwice(TensorArgument):
-    """The hidden states once more, under another name."""
+class HiddenAgain(Feature):
+    """The hidden states once more, under another name, or a view of them."""
 
     argument = "first_hidden_states"
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return hidden
+        return hidden if self._variant else hidden[:, :1].expand_as(hidden)
 
-
-class ViewOfHidden(TensorArgument):
-    """A view of the hidden states."""
-
-    argument = "view"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return hidden[:, :1].expand_as(hidden)
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return hidden * torch.cos(value)
 
 
 class Mask(Feature):
@@ -164,41 +114,6 @@ class Mask(Feature):
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         return hidden.masked_fill(~value, 0.25)
-
-
-class StrangeStrides(Feature):
-    """Tensors of one element with strides other than 1."""
-
-    argument = "scale"
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.with_gradient = rng.random() < 0.5
-
-    def attach(self, model: Any) -> None:
-        model.scale = nn.Parameter(torch.ones(1))
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        source = model.scale.expand(9) * 1 if self.with_gradient else torch.ones(9)
-        return source.as_strided((1, 1), (5, 3))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(hidden * value)
-
-
-class LearnedBias(Feature):
-    """A parameter of the model, as an argument."""
-
-    argument = "position_bias"
-
-    def attach(self, model: Any) -> None:
-        model.bias = nn.Parameter(torch.linspace(-1, 1, FEATURES))
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return model.bias
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden * torch.sigmoid(value)
 
 
 class LeafArgument(Feature):
@@ -253,24 +168,3 @@ class WrittenAfter(Feature):
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         return torch.sin(hidden + value)
-
-
-class DetachedArgument(TensorArgument):
-    """A tensor that has no gradient although it is made of one that does."""
-
-    argument = "target"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.tensor(model, hidden).detach()
-
-
-class IntegerArgument(Feature):
-    """Indices of positions."""
-
-    argument = "position_ids"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return torch.arange(hidden.shape[1]).flip(0)[None]
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + 0.5 * hidden[:, value[0]]

@@ -6,71 +6,67 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, PLAIN_SCENARIO, SCENARIOS
+from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, KIND_OF, LOOPS, PLAIN_SCENARIO, SCENARIOS
 from benchmarks.fuzz_cases.feature import Feature, Output
 from benchmarks.fuzz_cases.model import FuzzModel, model_of
-from benchmarks.fuzz_cases.training import Scenario
+from benchmarks.fuzz_cases.training import FIRST_STEPS, Scenario
 
-Mode = Literal["non_reentrant", "reentrant"]
-MODES: tuple[Mode, ...] = ("non_reentrant", "reentrant")
 Store = Literal["cpu", "late", "disk"]
 """Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
 STORES: tuple[Store, ...] = ("cpu", "late", "disk")
 
 _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
-_PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "OneStep", "ThreeSteps", "FiveSteps")
-_PLAIN_SHARE = 0.55
-_NO_OFFLOAD = "device"
-_STORES: tuple[Store, ...] = ("late", "late", "cpu", "disk")
+_PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "ThreeSteps", "EightSteps")
+_LOOPS_OF_CACHES = ("SummedLosses", "DroppedForward", "ThreeSteps", "Accumulation", "LateSummedLosses")
+_KINDS_OF_LOOPS = ("plain",) * 5 + ("steps", "steps", "interruptions", "interruptions", "late", "exceptions")
 _SAVES = (("matmul",), ("matmul:2",), ("aten.tanh",), ("matmul", "aten.tanh"))
 """What every block has results of."""
-_SAVING_SHARE = 0.25
-_SEVERAL_RESULTS = frozenset({*GROUPS["outputs"], "Collector", "StoredLogits"})
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """What is compared. The seed decides between the variants of a feature; the rest may be changed without it.
 
-    Results that a case says to `save` go to the store of its offload too, where it has one.
+    Features are live from step `late` on. What a case says to `save` goes to the store of its offload, where it has
+    one. With `reentrant` that mode is asked for.
     """
 
     seed: int
-    mode: Mode
-    offload: Store | None
-    every_n: int
-    blocks: int
-    features: tuple[str, ...]
-    scenario: str
+    scenario: str = PLAIN_SCENARIO
+    features: tuple[str, ...] = ()
+    blocks: int = 2
+    late: int = 0
+    every_n: int = 1
+    first: int = 0
+    reentrant: bool = False
+    offload: Store | None = None
     save: tuple[str, ...] = ()
 
     @classmethod
-    def drawn(cls, seed: int, mode: Mode | None = None) -> Case:
-        """The case of a seed, in the mode that the seed says or in another."""
+    def drawn(cls, seed: int) -> Case:
+        """The case of a seed."""
         rng = random.Random(f"case {seed}")
-        drawn_mode = rng.choice(MODES)
-        mode = mode or drawn_mode
-        stores = random.Random(f"store {seed}")  # a generator of its own: the rest of a case stays as it was
-        store: Store = stores.choice(_STORES)
-        offload = store if rng.random() < 0.25 else None
-        saves = mode == "non_reentrant" and stores.random() < _SAVING_SHARE
-        save = stores.choice(_SAVES) if saves else ()
-        every_n, blocks = rng.choice((1, 1, 1, 2)), rng.choice((2, 2, 3))
         groups = [rng.choice(list(GROUPS)) for _ in range(rng.choice(_NUMBER_OF_FEATURES))]
         features = _compatible([rng.choice(list(GROUPS[group])) for group in groups])
-        loops = _PLAIN_LOOPS if rng.random() < _PLAIN_SHARE else tuple(SCENARIOS)
-        return cls(seed, mode, offload, every_n, blocks, features, rng.choice(loops), save)._as_promised()
-
-    def _as_promised(self) -> Case:
-        """The case without what `wrap_blocks` does not promise.
-
-        With `use_reentrant=True` a hook on one of several results of a block does not see the gradient that reaches
-        it through the others.
-        """
-        if self.mode == "non_reentrant" or _SEVERAL_RESULTS.isdisjoint(self.features):
-            return self
-        scenario = PLAIN_SCENARIO if self.scenario == "RetainedGradients" else self.scenario
-        return replace(self.without("OutputGradientHook"), scenario=scenario)
+        with_cache = any(KIND_OF[name] == "caches" for name in features)
+        kind = rng.choice(_KINDS_OF_LOOPS)
+        loops = _PLAIN_LOOPS if kind == "plain" else tuple(LOOPS[kind])
+        scenario = rng.choice(_LOOPS_OF_CACHES if with_cache and rng.random() < 0.5 else loops)
+        partly = rng.random() < (0.6 if with_cache else 0.3)
+        reentrant = rng.random() < 0.04
+        every_n, first = rng.choice(((2, 0), (1, 1))) if partly else (1, 0)
+        return cls(
+            seed,
+            scenario,
+            features,
+            rng.choice((2, 2, 3, 4)),
+            rng.randint(FIRST_STEPS, 8) if KIND_OF[scenario] == "late" else 0,
+            every_n,
+            first,
+            reentrant,
+            rng.choice(("late", "late", "cpu", "disk")) if rng.random() < 0.2 else None,
+            rng.choice(_SAVES) if not reentrant and rng.random() < 0.15 else (),
+        )
 
     def without(self, feature: str) -> Case:
         """The case without one of its features."""
@@ -78,15 +74,18 @@ class Case:
 
     def simpler(self) -> list[Case]:
         """Cases with one thing less than this one, each: a feature, the training loop, an option, a block."""
-        plain = [
-            replace(self, scenario=PLAIN_SCENARIO),
+        plain = Case(self.seed)
+        changes: list[Case] = [
+            replace(self, scenario=plain.scenario, late=0),
+            replace(self, scenario="LateSteps") if self.late else self,
             replace(self, offload=None),
             replace(self, save=()),
             replace(self, every_n=1),
-            replace(self, blocks=2),
+            replace(self, first=0),
+            replace(self, reentrant=False),
+            replace(self, blocks=plain.blocks),
         ]
-        fewer = [self.without(feature) for feature in self.features]
-        return [case for case in (*fewer, *plain) if case != self]
+        return [case for case in (*map(self.without, self.features), *changes) if case != self]
 
     def make_features(self) -> list[Feature]:
         """New features for one run."""
@@ -104,48 +103,62 @@ class Case:
         return SCENARIOS[self.scenario]()
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        """Everything by which cases are counted."""
-        named = {
-            "offload": self.offload is not None,
-            f"offload to {self.offload}": self.offload is not None,
-            "save": bool(self.save),
-            "every_n": self.every_n > 1,
-        }
-        return (*self.features, self.scenario, self.mode, *(name for name, given in named.items() if given))
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its features and of its loop."""
+        return tuple(dict.fromkeys(KIND_OF[name] for name in (*self.features, self.scenario)))
+
+    @property
+    def size(self) -> int:
+        """How much there is to a case."""
+        return len(self.features) + (self.scenario != PLAIN_SCENARIO) + len(self._options)
+
+    @property
+    def _options(self) -> list[str]:
+        plain = Case(self.seed)
+        numbers = ("blocks", "late", "every_n", "first")
+        words = [f"{name}:{getattr(self, name)}" for name in numbers if getattr(self, name) != getattr(plain, name)]
+        words += ["reentrant"] * self.reentrant
+        words += [f"offload:{self.offload}"] if self.offload else []
+        return [*words, *(f"save:{name}" for name in self.save)]
 
     def __str__(self) -> str:
         """What `parsed` reads."""
-        kept = "+".join((self.offload or _NO_OFFLOAD, *self.save))
-        options = (self.mode, kept, f"{self.every_n}", f"{self.blocks}")
-        return "/".join((f"{self.seed}", *options, self.scenario, "+".join(self.features)))
+        return "/".join((f"{self.seed}", self.scenario, "+".join(self.features), "+".join(self._options)))
 
     @classmethod
     def parsed(cls, text: str) -> Case:
         """The case that a text says: a seed, or what `str` makes of a case. Raises ValueError."""
         if text.isdigit():
             return cls.drawn(int(text))
-        seed, mode, kept, every_n, blocks, scenario, names = text.split("/")
-        place, *save = kept.split("+")
-        store = next((name for name in STORES if name == place), None)
-        features = tuple(name for name in names.split("+") if name)
-        if mode not in MODES or scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
-            raise ValueError(f"{text} names a mode, a training loop or a feature that there is not")
-        if store is None and place != _NO_OFFLOAD:
-            raise ValueError(f"{text} names a store that there is not")
-        return cls(int(seed), _mode(mode), store, int(every_n), int(blocks), features, scenario, tuple(save))
+        seed, scenario, names, options = text.split("/")
+        features = tuple(filter(None, names.split("+")))
+        if scenario not in SCENARIOS or not FEATURES.keys() >= set(features):
+            raise ValueError(f"{text} names a training loop or a feature that there is not")
+        case = cls(int(seed), scenario, features)
+        for word in filter(None, options.split("+")):
+            case = case._with(*word.partition(":")[::2])
+        return case
 
-
-def _mode(name: str) -> Mode:
-    return "reentrant" if name == "reentrant" else "non_reentrant"
+    def _with(self, name: str, value: str) -> Case:
+        if name in ("blocks", "late", "every_n", "first"):
+            return replace(self, **{name: int(value)})  # type: ignore[arg-type]
+        if name == "offload" and value in STORES:
+            return replace(self, offload=value)
+        if name == "save" and value:
+            return replace(self, save=(*self.save, value))
+        if name != "reentrant":
+            raise ValueError(f"{name}:{value} is an option that there is not")
+        return replace(self, reentrant=True)
 
 
 def _compatible(names: list[str]) -> tuple[str, ...]:
     """The features that can stand together: each once, of those that fill the same argument or output the first."""
-    chosen: dict[str, str] = {}
+    chosen: list[str] = []
+    taken: set[str] = set()
     for name in names:
         kind = FEATURES[name]
-        place = kind.argument or ("output" if issubclass(kind, Output) else name)
-        if name not in chosen.values():
-            chosen.setdefault(place, name)
-    return tuple(chosen.values())
+        places = {name, kind.argument or name, *kind.beside, *(["output"] if issubclass(kind, Output) else [])}
+        if taken.isdisjoint(places):
+            chosen.append(name)
+            taken |= places
+    return tuple(chosen)

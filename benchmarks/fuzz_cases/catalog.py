@@ -1,54 +1,63 @@
-"""Every feature and every training loop by name: the classes of the modules beside this one."""
+"""Every feature and every training loop by its kind, which is the module that it stands in, and by name."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from types import ModuleType
+from typing import TypeVar
 
 from benchmarks.fuzz_cases import (
     arguments,
+    caches,
     draws,
+    elsewhere,
+    exceptions,
     experts,
     graph,
     hooks,
     interruptions,
+    late,
     layers,
     numerics,
     objects,
     outputs,
-    rare_state,
     state,
     steps,
+    use_cache,
     weights,
 )
 from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.training import Scenario
 
+Kind = TypeVar("Kind")
 
-def _classes(module: ModuleType, kind: type) -> dict[str, type]:
-    """The public classes of a kind that a module defines itself, leaving out those that only others build on."""
-    return {
+
+def _by_name(module: ModuleType, base: type[Kind]) -> dict[str, type[Kind]]:
+    """The features or loops that a module defines, in its table or as public classes; not those to build on."""
+    classes = {
         name: value
         for name, value in vars(module).items()
         if inspect.isclass(value)
-        and issubclass(value, kind)
+        and issubclass(value, base)
         and value.__module__ == module.__name__
         and not name.startswith("_")
+        and value is not state.Stateful
     }
+    return {**getattr(module, "TABLE", {}), **classes}
 
 
-_MODULES = (layers, state, rare_state, draws, experts, graph, weights, numerics, hooks, arguments, objects, outputs)
+def _by_kind(base: type[Kind], modules: Iterable[ModuleType]) -> dict[str, dict[str, type[Kind]]]:
+    return {module.__name__.rpartition(".")[2]: _by_name(module, base) for module in modules}
 
-GROUPS: dict[str, dict[str, type[Feature]]] = {
-    module.__name__.rpartition(".")[2]: {
-        name: value for name, value in _classes(module, Feature).items() if name != "Stateful"
-    }
-    for module in _MODULES
-}
-"""The features by the module that they stand in, and by name."""
 
-FEATURES: dict[str, type[Feature]] = {name: kind for group in GROUPS.values() for name, kind in group.items()}
-SCENARIOS: dict[str, type[Scenario]] = {
-    name: kind for module in (steps, interruptions) for name, kind in _classes(module, Scenario).items()
-}
+_PARTS = (layers, state, elsewhere, draws, experts, graph, weights, numerics, hooks)
+_AROUND = (arguments, objects, outputs, caches, use_cache)
+GROUPS = _by_kind(Feature, (*_PARTS, *_AROUND))
+LOOPS = _by_kind(Scenario, (steps, interruptions, late, exceptions))
+FEATURES = {name: feature for group in GROUPS.values() for name, feature in group.items()}
+SCENARIOS = {name: loop for group in LOOPS.values() for name, loop in group.items()}
 PLAIN_SCENARIO = steps.OneStep.__name__
+KIND_OF = {name: kind for kind, group in GROUPS.items() for name in group}
+KIND_OF |= {name: kind for kind, group in LOOPS.items() for name in group}
+KINDS = (*GROUPS, *LOOPS)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from benchmarks.fuzz_cases.feature import FEATURES, Feature
 
@@ -44,13 +43,6 @@ class Experts(Feature):
         return hidden + result.view_as(hidden)
 
 
-class NoisyExperts(Experts):
-    """The router drops logits at random, with torch's generator."""
-
-    def logits(self, block: Any, tokens: Tensor) -> Tensor:
-        return functional.dropout(super().logits(block, tokens), 0.5, block.training)
-
-
 class DriftingExperts(Experts):
     """The router jitters with NumPy's generator: the recompute may choose other experts."""
 
@@ -84,33 +76,3 @@ class BalancedExperts(Experts):
     def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
         load = chosen.reshape(-1).bincount(minlength=EXPERTS)
         block.bias -= 0.2 * torch.sign(load - load.float().mean())
-
-
-class CollectedLogits(Experts):
-    """The router's logits are collected in a list outside, from which the model makes a term of its loss."""
-
-    unjudged = frozenset({"collected"})
-
-    def begin(self, model: Any) -> None:
-        self.collected: list[Tensor] = []
-
-    def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
-        self.collected.append(logits)
-
-    def added_loss(self) -> Tensor | None:
-        return torch.stack([logits.logsumexp(-1).mean() for logits in self.collected]).sum()
-
-
-class StoredLogits(Experts):
-    """The router's logits are left on the block, from which the model makes a term of its loss."""
-
-    unjudged = frozenset({"blocks"})
-
-    def begin(self, model: Any) -> None:
-        self.blocks = list(model.layers)
-
-    def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
-        block.logits = logits
-
-    def added_loss(self) -> Tensor | None:
-        return torch.stack([block.logits.logsumexp(-1).mean() for block in self.blocks]).sum()

@@ -5,86 +5,26 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature
+from benchmarks.fuzz_cases.feature import Feature
 
 
 class HookInside(Feature):
-    """A forward hook on a part of the block counts calls and changes what the part returns."""
+    """A forward hook on the block or a part of it counts calls and changes what that returns."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.calls = 0
         self.counts, self.changes = rng.choice([(True, False), (False, True), (True, True)])
 
-    def target(self, layer: Any) -> nn.Module:
-        """The module that the hook is on."""
-        part: nn.Module = layer.up
-        return part
-
     def attach(self, model: Any) -> None:
         for layer in dict.fromkeys(model.layers):
-            self.target(layer).register_forward_hook(self._hook)
+            (layer.up if self._variant else layer).register_forward_hook(self._hook)
 
     def _hook(self, module: nn.Module, args: Any, output: Any) -> Any:
         self.calls += self.counts
         return output * 1.1 if self.changes and isinstance(output, Tensor) else None
-
-
-class _Product(nn.Module):
-    """A product."""
-
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        return hidden * table
-
-
-class ObservedTable(HookInside):
-    """A hook on a part that is given a table: an attribute of the block, or one of the Python module."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.product = _Product()
-        if self._variant:
-            block.factors = torch.linspace(0.5, 1.5, FEATURES)
-
-    def target(self, layer: Any) -> nn.Module:
-        part: nn.Module = layer.product
-        return part
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(block.product(hidden, block.factors if self._variant else _TABLE))
-
-
-_TABLE = torch.linspace(0.5, 1.5, FEATURES)
-
-
-class HookOnBlock(HookInside):
-    """The same on the block itself."""
-
-    def target(self, layer: Any) -> nn.Module:
-        block: nn.Module = layer
-        return block
-
-
-class PreHookInside(Feature):
-    """A forward pre-hook on a part of the block changes its input."""
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            layer.down.register_forward_pre_hook(lambda module, args: (args[0] * 0.9,))
-
-
-class CapturingHook(Feature):
-    """A forward hook keeps the outputs of a part, without their graphs."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.captured: list[Tensor] = []
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            layer.down.register_forward_hook(lambda module, args, output: self.captured.append(output.detach()))
 
 
 class SideLossHook(Feature):
@@ -118,24 +58,6 @@ class BackwardHook(Feature):
     def _hook(self, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         self.calls += 1
         return tuple(None if gradient is None else gradient * 0.5 for gradient in inputs)
-
-
-class ParameterHook(Feature):
-    """A hook on parameters clips their gradients."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.calls = 0
-
-    def attach(self, model: Any) -> None:
-        for layer in dict.fromkeys(model.layers):
-            for parameter in layer.parameters():
-                if parameter.requires_grad:
-                    parameter.register_hook(self._hook)
-
-    def _hook(self, gradient: Tensor) -> Tensor:
-        self.calls += bool(gradient.any())  # one of zeros is as good as none
-        return gradient.clamp(-1e-2, 1e-2)
 
 
 class AccumulationHook(Feature):

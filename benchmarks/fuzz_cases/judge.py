@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
@@ -16,51 +15,47 @@ from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.model import Endless
 from benchmarks.fuzz_cases.run import Run, Treatment, checkpointed, operated, train, untreated
 from benchmarks.fuzz_cases.snapshot import GRADIENT, differences
+from benchmarks.fuzz_cases.training import FIRST_STEPS
 from ckpt_surgery.errors import SurgeryError
 
 _BLOCK = "FuzzBlock"
-_IN_TORCH = "CheckpointFunction"
-"""What torch's own errors about views that it returns name."""
+_CACHES = 1e-5
+"""How far apart values may be where a cache may be left out: gradients are then added up in another order."""
 
 
 class Outcome(StrEnum):
-    """What became of a case. `INVALID` counts for nothing: the reference fails, or differs from itself.
+    """What became of a case.
 
-    With `TORCH_RAISES` torch's own checkpointing of the same blocks ends with the same error of its own.
+    `SILENT`: a loss or gradient is wrong, and no error has told so in the first steps, or later until every block was
+    looked at once. `STATE`: what a recompute has to leave alone is not as without one. `HARMLESS`: what it may write
+    twice is written twice, and no gradient is another. `FALSE_ALARM`: refused though torch's own checkpointing is
+    right. `TORCH_RAISES`: that ends with the same error of its own. `INVALID` counts for nothing: the reference fails
+    or differs from itself, or the training ended before every block was looked at.
     """
 
     EQUAL = "equal"
     REFUSED = "refused"
-    REFUSED_THOUGH_TORCH_IS_RIGHT = "refused though torch is right"
+    FALSE_ALARM = "false alarm"
+    HARMLESS = "harmless"
     SILENT = "silent"
     STATE = "state"
     CRASHED = "crashed"
-    TORCH_RAISES = "torch raises"
     HANG = "hang"
+    TORCH_RAISES = "torch raises"
     INVALID = "invalid"
 
 
 FAILURES = frozenset({Outcome.SILENT, Outcome.STATE, Outcome.CRASHED, Outcome.HANG})
 """The outcomes that break the promise of `wrap_blocks`."""
-REFUSALS = frozenset({Outcome.REFUSED, Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT})
-
-EXACT = 0.0
-REENTRANT = 1e-9
-"""Relative to the largest element, in float64: a backward inside a backward adds gradients up in another order."""
-LOW_PRECISION = 2.0**-5
-"""The same where something computes in bfloat16."""
-
-_IN_LOW_PRECISION = frozenset({"AutocastInside", "AutocastAround", "LowPrecision"})
-_IN_SINGLE_PRECISION = frozenset({"Complex", "ComplexOutput"})
-_SINGLE_PRECISION = 1e-4
+REFUSALS = frozenset({Outcome.REFUSED, Outcome.FALSE_ALARM})
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The outcome of one case. `detail` is what differs first, or the message of the error; `reason` groups those.
 
-    For a refusal, `names_block` tells whether its message names a block, and `torch_gradients` whether torch's own
-    checkpointing has the right gradients, whatever becomes of the state.
+    For a refusal, `names_block` tells whether its message names a block, and `told_after` in how many steps it came,
+    where gradients were wrong: 1 is at once.
     """
 
     case: Case
@@ -68,14 +63,24 @@ class Result:
     reason: str = ""
     detail: tuple[str, ...] = ()
     names_block: bool = True
-    torch_gradients: bool = False
+    told_after: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """Where losses and gradients differ, since which step, and where only the state in the end does."""
+
+    values: list[str]
+    since: int
+    state: list[str]
+    outside: list[str]
 
 
 def judge(case: Case, treatment: Treatment = operated) -> Result:
     """Train with and without a treatment, and compare."""
     reference = train(case)
     if reference.error is not None:
-        return Result(case, Outcome.INVALID, _kind(reference.error), (str(reference.error),))
+        return Result(case, Outcome.INVALID, type(reference.error).__name__, (str(reference.error),))
     if not _finite(reference):
         return Result(case, Outcome.INVALID, "not finite")
     treated = train(case, treatment)
@@ -85,8 +90,7 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
     if result.outcome is not Outcome.REFUSED:
         return result
     own = _compared(case, train(case, checkpointed), reference).outcome
-    outcome = Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT if own is Outcome.EQUAL else Outcome.REFUSED
-    return replace(result, outcome=outcome, torch_gradients=own in (Outcome.EQUAL, Outcome.STATE))
+    return replace(result, outcome=Outcome.FALSE_ALARM) if own in (Outcome.EQUAL, Outcome.HARMLESS) else result
 
 
 def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Result:
@@ -96,35 +100,24 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
     was written later. A reference that keeps copies for its backward shows that.
     """
     case = failure.case
-    again = train(case, untreated)
-    if again.error is not None or _differences(case, again, reference) != ([], []):
+    if not _repeats(case, reference):
         return Result(case, Outcome.INVALID, "differs from itself")
     with saved_tensors_hooks(_copied, _itself):
-        copied = train(case, untreated)
-    if copied.error is None and _differences(case, copied, reference) != ([], []):
-        return Result(case, Outcome.INVALID, "reads in its backward what was written after its forward")
-    if case.mode == "reentrant" and _diverges(case, reference, failure.outcome):
-        return Result(case, Outcome.INVALID, "differs from one that starts a rounding away")
-    if failure.outcome is Outcome.CRASHED and (isinstance(error, CheckpointError) or _IN_TORCH in str(error)):
+        if not _repeats(case, reference, may_fail=True):
+            return Result(case, Outcome.INVALID, "reads in its backward what was written after its forward")
+    if failure.outcome is Outcome.CRASHED and isinstance(error, CheckpointError):
         torchs = _compared(case, train(case, checkpointed), reference)
         return replace(failure, outcome=Outcome.TORCH_RAISES) if torchs.reason == failure.reason else failure
     return failure
 
 
-def _diverges(case: Case, reference: Run, outcome: Outcome) -> bool:
-    """Whether a training blows up what reentrant mode may be off by: kernels without gradient may round otherwise."""
-    if outcome not in (Outcome.SILENT, Outcome.STATE):
-        return False
-    nudged = train(case, _one_rounding_away)
-    values, state = _differences(case, nudged, reference)
-    return nudged.error is not None or bool(values if outcome is Outcome.SILENT else state)
-
-
-def _one_rounding_away(model: nn.Module, case: Case) -> Callable[[], None]:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(parameter * (1 + 2 * torch.finfo(parameter.dtype).eps))
-    return untreated(model, case)
+def _repeats(case: Case, reference: Run, *, may_fail: bool = False) -> bool:
+    """Whether the reference gives the same again."""
+    again = train(case, untreated)
+    if again.error is not None:
+        return may_fail
+    found = _differences(case, again, reference)
+    return not (found.values or found.state)
 
 
 def _copied(tensor: Tensor) -> Tensor:
@@ -135,58 +128,62 @@ def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def tolerance(case: Case) -> float:
-    """How far apart values may be: nothing in non-reentrant mode, rounding in the other."""
-    if case.mode == "non_reentrant":
-        return EXACT
-    if not _IN_LOW_PRECISION.isdisjoint(case.features):
-        return LOW_PRECISION
-    return _SINGLE_PRECISION if not _IN_SINGLE_PRECISION.isdisjoint(case.features) else REENTRANT
-
-
 def _compared(case: Case, treated: Run, reference: Run) -> Result:
-    values, state = _differences(case, treated, reference)
+    found = _differences(case, treated, reference)
     error = treated.error
-    if values:
-        return Result(case, Outcome.SILENT, _path(values[0]), tuple(values[:5]))
+    wrong_for = treated.steps - found.since  # steps after the first one in which something was wrong
+    looked_at_all = found.since < FIRST_STEPS or wrong_for >= case.blocks
+    if found.values and (looked_at_all or not (error is None or isinstance(error, SurgeryError))):
+        return Result(case, Outcome.SILENT, _path(found.values[0]), tuple(found.values[:5]))
     if isinstance(error, SurgeryError):
-        message = str(error)
-        return Result(case, Outcome.REFUSED, _grouped(message), (message,), _BLOCK in message)
+        message, told_after = str(error), 1 + wrong_for if found.values else 1
+        return Result(case, Outcome.REFUSED, _grouped(message), (message,), _BLOCK in message, told_after)
+    if found.values:
+        return Result(case, Outcome.INVALID, "ended before every block was looked at")
     if isinstance(error, Endless):
         return Result(case, Outcome.HANG, str(error), (str(error),))
     if error is not None:
-        return Result(case, Outcome.CRASHED, f"{_kind(error)}: {_grouped(str(error))}", (str(error),))
-    if state:
-        return Result(case, Outcome.STATE, _path(state[0]), tuple(state[:5]))
+        reason = f"{type(error).__name__}: {_grouped(str(error))}"
+        return Result(case, Outcome.CRASHED, reason, (str(error),))
+    if found.state:
+        return Result(case, Outcome.STATE, _path(found.state[0]), tuple(found.state[:5]))
+    if found.outside:
+        return Result(case, Outcome.HARMLESS, _path(found.outside[0]), tuple(found.outside[:5]))
     return Result(case, Outcome.EQUAL)
 
 
-def _differences(case: Case, ours: Run, theirs: Run) -> tuple[list[str], list[str]]:
-    """Where losses and gradients differ, and where only the state in the end does.
-
-    A training that an error ended is compared as far as it came.
-    """
-    close, forgiving = tolerance(case), case.mode == "reentrant"
+def _differences(case: Case, ours: Run, theirs: Run) -> _Differences:
+    """Compare two trainings; one that an error ended is compared as far as it came."""
+    tolerance = _CACHES if "caches" in case.kinds else 0.0
     values: list[str] = []
-    for (label, one), (_, other) in zip(ours.notes, theirs.notes, strict=False):
-        values += [f"{label}{found}" for found in differences(one, other, close, zero_is_none=forgiving)]
+    since = ours.steps
+    for one, other in zip(ours.notes, theirs.notes, strict=False):
+        if found := differences(one.leaves, other.leaves, tolerance):
+            since = since if values else one.step
+            values += [f"{one.label}{difference}" for difference in found]
     if ours.error is not None:
-        return values, []
+        return _Differences(values, since, [], [])
     if len(ours.notes) != len(theirs.notes):
         values.append(f"notes: {len(ours.notes)} instead of {len(theirs.notes)}")
-    state = differences(ours.state, theirs.state, close, zero_is_none=forgiving)
-    values += [found for found in state if found.partition(": ")[0].endswith(GRADIENT)]
-    return values, [found for found in state if not found.partition(": ")[0].endswith(GRADIENT)]
+    state = differences(ours.state, theirs.state, tolerance)
+    outside = differences(ours.outside, theirs.outside, tolerance)
+    gradients = [found for found in (*state, *outside) if _is_gradient(found)]
+    return _Differences(
+        values + gradients,
+        since if values else 0,
+        [found for found in state if found not in gradients],
+        [found for found in outside if found not in gradients],
+    )
+
+
+def _is_gradient(difference: str) -> bool:
+    return difference.partition(": ")[0].endswith(GRADIENT)
 
 
 def _finite(run: Run) -> bool:
     """Whether every number that a run noted is one: nothing can be told from the others."""
-    values = (value for _, leaves in run.notes for value in leaves.values() if isinstance(value, Tensor))
+    values = (value for note in run.notes for value in note.leaves.values() if isinstance(value, Tensor))
     return all(bool(torch.isfinite(value).all()) for value in values)
-
-
-def _kind(error: BaseException) -> str:
-    return type(error).__name__
 
 
 def _path(difference: str) -> str:

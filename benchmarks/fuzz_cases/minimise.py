@@ -14,14 +14,8 @@ def minimised(result: Result, run: Callable[[Case], Result] = judge) -> Result:
     A crash has to keep the type of its error.
     """
     smallest = result
-    progress = True
-    while progress:
-        progress = False
-        for case in smallest.case.simpler():
-            simpler = run(case)
-            if _alike(simpler, result):
-                smallest, progress = simpler, True
-                break
+    while simpler := next((r for r in map(run, smallest.case.simpler()) if _alike(r, result)), None):
+        smallest = simpler
     return smallest
 
 

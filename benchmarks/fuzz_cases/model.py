@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from benchmarks.fuzz_cases.feature import FEATURES, INPUTS, Feature, Output
 
-MOST_CALLS = 400
+MOST_CALLS = 800
 """More calls of blocks than any training makes that comes to an end."""
+_OF_TRANSFORMERS = "transformers.models.fuzz.modeling_fuzz"
 
 
 class Endless(Exception):
@@ -47,7 +48,8 @@ class FuzzBlock(nn.Module):
         for place, feature in enumerate(self.features):
             if place == self.place:
                 hidden = self.layers(hidden)
-            hidden = feature.run(self, hidden, arguments.get(feature.argument))
+            if feature.live:
+                hidden = feature.run(self, hidden, arguments.get(feature.argument))
         if self.place >= len(self.features):
             hidden = self.layers(hidden)
         output = next((feature for feature in self.features if isinstance(feature, Output)), None)
@@ -71,8 +73,8 @@ class FuzzModel(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self.head = nn.Linear(FEATURES, 1)
 
-    def forward(self, values: Tensor) -> Tensor:
-        """A scalar for values of shape (batch, positions, inputs)."""
+    def forward(self, values: Tensor, **given: Any) -> Tensor:
+        """A scalar for values of shape (batch, positions, inputs); features know what else is `given`."""
         output = next((feature for feature in self.features if isinstance(feature, Output)), None)
         with ExitStack() as contexts:
             for feature in self.features:
@@ -94,7 +96,7 @@ class FuzzModel(nn.Module):
             for extra in extras:
                 total = total + 0.1 * torch.tanh(extra.abs().mean())
             for feature in self.features:
-                if (term := feature.added_loss()) is not None:
+                if feature.live and (term := feature.added_loss()) is not None:
                     total = total + 0.1 * torch.tanh(term)
             return total
 
@@ -109,7 +111,8 @@ class FuzzModel(nn.Module):
 
 def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int, place: int) -> FuzzModel:
     """A model whose blocks have these features; the arguments named in `positional` are given by position."""
-    parameters = [*positional, *(f.argument for f in features if f.argument and f.argument not in positional)]
+    named = [*positional, *(f.argument for f in features if f.argument), *(n for f in features for n in f.beside)]
+    parameters = list(dict.fromkeys(named))
 
     def forward(self: FuzzBlock, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         return self.compute(hidden_states, args, kwargs)
@@ -124,6 +127,8 @@ def model_of(features: Sequence[Feature], positional: Sequence[str], blocks: int
     )
     shared = {"features": tuple(features), "positional": tuple(positional)}
     block = type("FuzzBlock", (FuzzBlock,), {**shared, "place": place, "entries": [], "forward": forward})
+    if any(feature.of_transformers for feature in features):
+        block.__module__ = _OF_TRANSFORMERS
     model: FuzzModel = type("FuzzModel", (FuzzModel,), shared)([block(index) for index in range(blocks)])
     for feature in features:
         feature.attach(model)

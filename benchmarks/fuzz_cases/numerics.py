@@ -11,19 +11,32 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.fuzz_cases.feature import FEATURES, POSITIONS, Feature
+from benchmarks.fuzz_cases.feature import FEATURES, Feature, linear, nothing, parts
 
 
-class AutocastInside(Feature):
-    """A part of the block in bfloat16."""
+def _autocast(block: Any, hidden: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        low = torch.tanh(block.cast(hidden))
+    return hidden + low.to(hidden.dtype)
 
-    def build(self, block: Any, index: int) -> None:
-        block.cast = nn.Linear(FEATURES, FEATURES)
 
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
-            low = torch.tanh(block.cast(hidden))
-        return hidden + low.to(hidden.dtype)
+def _complex(block: Any, hidden: Any) -> Any:
+    pairs = torch.view_as_complex(hidden.float().unflatten(-1, (-1, 2)).contiguous())
+    turned = pairs * torch.polar(torch.ones_like(block.angles), block.angles).to(pairs.dtype)
+    return torch.view_as_real(turned).flatten(-2).to(hidden.dtype)
+
+
+TABLE = parts(
+    {
+        "AutocastInside": (lambda: {"cast": linear()}, _autocast),
+        "LowPrecision": (
+            lambda: {"low": linear().to(torch.bfloat16)},
+            lambda block, hidden: hidden + torch.tanh(block.low(hidden.to(torch.bfloat16))).to(hidden.dtype),
+        ),
+        "Complex": (lambda: {"angles": nn.Parameter(torch.linspace(0, 1, FEATURES // 2))}, _complex),
+        "DefaultDtype": (nothing, lambda block, hidden: hidden + torch.ones(hidden.shape[-1]).cumsum(0) / 10),
+    }
+)
 
 
 class AutocastAround(Feature):
@@ -31,40 +44,6 @@ class AutocastAround(Feature):
 
     def around(self) -> AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16)
-
-
-class LowPrecision(Feature):
-    """A layer that is in bfloat16."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.low = nn.Linear(FEATURES, FEATURES).to(torch.bfloat16)
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.tanh(block.low(hidden.to(torch.bfloat16))).to(hidden.dtype)
-
-
-class Complex(Feature):
-    """Rotates pairs of channels as complex numbers."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.angles = nn.Parameter(torch.linspace(0, 1, FEATURES // 2))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        pairs = torch.view_as_complex(hidden.float().unflatten(-1, (-1, 2)).contiguous())
-        turned = pairs * torch.polar(torch.ones_like(block.angles), block.angles).to(pairs.dtype)
-        return torch.view_as_real(turned).flatten(-2).to(hidden.dtype)
-
-
-class Sparse(Feature):
-    """Mixes positions with a sparse matrix."""
-
-    def build(self, block: Any, index: int) -> None:
-        places = torch.tensor([[0, 1, 2, 3, 4, 5], [1, 0, 3, 2, 5, 4]])
-        block.adjacency = torch.sparse_coo_tensor(places, torch.ones(6), (POSITIONS, POSITIONS)).coalesce()
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        rows = [torch.sparse.mm(block.adjacency.to(row.dtype), row) for row in hidden]
-        return hidden + 0.5 * torch.sin(torch.stack(rows))
 
 
 class KernelAround(Feature):
@@ -87,32 +66,8 @@ class KernelAround(Feature):
         return hidden + mixed.transpose(1, 2).flatten(2)
 
 
-class DefaultDtypeAround(Feature):
-    """The block makes a tensor without saying of what dtype."""
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.ones(hidden.shape[-1]).cumsum(0) / 10
-
-
 class SavedTensorHooks(Feature):
-    """The forward of the model, and not its backward, moves what it saves through float64."""
+    """The forward of the model, and not its backward, copies what it saves."""
 
     def around(self) -> AbstractContextManager[Any]:
         return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor)
-
-
-class GlobalSwitchAround(Feature):
-    """The forward of the model, and not its backward, with a switch in a module that the block reads."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.on = False
-
-    def begin(self, model: Any) -> None:
-        self.on = True
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(hidden) if self.on else torch.cos(hidden)
-
-    def after_forward(self, model: Any) -> None:
-        self.on = False

@@ -1,15 +1,16 @@
-"""Features that are objects among the arguments of a block: caches, holders, counters, functions."""
+"""Features that are objects among the arguments of a block: holders, lists, functions."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from benchmarks.fuzz_cases.feature import FEATURES, Feature, scaled
+from benchmarks.fuzz_cases.feature import Feature, linear, scaled
 
 
 class Holder(Feature):
@@ -20,10 +21,10 @@ class Holder(Feature):
 
     def build(self, block: Any, index: int) -> None:
         block.index = index
-        block.keys = nn.Linear(FEATURES, FEATURES)
+        block.keys = linear()
 
     def begin(self, model: Any) -> None:
-        self.shared: dict[str, Tensor] = {}
+        self.shared: Any = {}
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         return self.shared
@@ -34,51 +35,19 @@ class Holder(Feature):
         return hidden * torch.cos(value["keys"])
 
 
-class RewrittenHolder(Holder):
-    """A dictionary from which each block reads what the block before wrote, and into which it writes."""
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        before = value.get("keys")
-        value["keys"] = block.keys(hidden)
-        return hidden * torch.cos(value["keys"] if before is None else before)
-
-
 class HolderObject(Holder):
-    """The same through an attribute of an object."""
-
-    class Shared:
-        """Where the keys are."""
-
-        keys: Tensor | None = None
+    """The same through an attribute of an object, which is an argument or one that all blocks hold."""
 
     def begin(self, model: Any) -> None:
-        self.shared: Any = self.Shared()
+        self.shared = SimpleNamespace(keys=None)
+        for layer in model.layers:
+            layer.holder = self.shared
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        before = value.keys
-        value.keys = block.keys(hidden)
-        return hidden * torch.cos(value.keys if before is None else before)
-
-
-class AttributeHolder(Holder):
-    """The same through an object that all blocks have, and that is no argument."""
-
-    argument = ""
-    unjudged = frozenset({"holder"})
-
-    def attach(self, model: Any) -> None:
-        self.holder = HolderObject.Shared()
-        for layer in model.layers:
-            layer.holder = self.holder
-
-    def begin(self, model: Any) -> None:
-        for layer in model.layers:
-            layer.holder.keys = None
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        before = block.holder.keys
-        block.holder.keys = block.keys(hidden)
-        return hidden * torch.cos(block.holder.keys if before is None else before)
+        holder = value if self._variant else block.holder
+        before = holder.keys
+        holder.keys = block.keys(hidden)
+        return hidden * torch.cos(holder.keys if before is None else before)
 
 
 class Collector(Feature):
@@ -105,33 +74,6 @@ class Collector(Feature):
         return torch.stack(self.collected).square().mean()
 
 
-class Tracker:
-    """Counts on itself."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.log: list[float] = []
-
-
-class CounterArgument(Feature):
-    """An object that counts the calls."""
-
-    argument = "tracker"
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.tracker = Tracker()
-        self.read = rng.random() < 0.5
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.tracker
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        value.calls += 1
-        value.log.append(float(hidden.detach().mean()))
-        return scaled(hidden, value.calls) if self.read else hidden
-
-
 class ChangedAfter(Feature):
     """An object of which a number changes after the forward."""
 
@@ -139,35 +81,22 @@ class ChangedAfter(Feature):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.tracker = Tracker()
+        self.context = SimpleNamespace(step=0)
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.tracker
+        return self.context
 
     def after_forward(self, model: Any) -> None:
-        self.tracker.calls += 1
+        self.context.step += 1
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return scaled(hidden, value.calls)
+        return scaled(hidden, value.step)
 
 
-class ChangedBetween(ChangedAfter):
-    """An object of which a number changes from block to block, as the index of the layer does."""
+class ChangedBetween(Feature):
+    """A list of which a number changes from block to block, as the index of the layer does."""
 
     argument = "progress"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        self.tracker.calls = index
-        return self.tracker
-
-    def after_forward(self, model: Any) -> None:
-        """Nothing more changes."""
-
-
-class ChangedList(Feature):
-    """A list of numbers that the model writes between blocks."""
-
-    argument = "schedule"
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -181,172 +110,64 @@ class ChangedList(Feature):
         return scaled(hidden, value[0])
 
 
-class LazyRotary:
-    """Tables that are made when they are first asked for: no cache, whatever the argument is called."""
+class SwitchedAround(Feature):
+    """A switch outside that is on in the forward of the model, and not in its backward."""
 
-    def __init__(self) -> None:
-        self.table: Tensor | None = None
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.on = False
 
-    def angles(self, hidden: Tensor) -> Tensor:
-        """Of shape (positions, 1)."""
-        if self.table is None:
-            self.table = torch.linspace(0, 1, hidden.shape[1], dtype=hidden.dtype)[:, None]
-        return self.table
-
-
-class _LazyTables(Feature):
     def begin(self, model: Any) -> None:
-        self.rotary = LazyRotary()
+        self.on = True
+
+    def run(self, block: Any, hidden: Any, value: Any) -> Any:
+        return torch.sin(hidden) if self.on else torch.cos(hidden)
+
+    def after_forward(self, model: Any) -> None:
+        self.on = False
+
+
+class LazyTables(Feature):
+    """Tables that are made when they are first asked for: no cache, although the argument is called like one."""
+
+    argument = "state"
+
+    def begin(self, model: Any) -> None:
+        self.rotary = SimpleNamespace(table=None)
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         return self.rotary
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(hidden + value.angles(hidden))
-
-
-class LazyCache(_LazyTables):
-    """Lazy tables in an argument called `cache`."""
-
-    argument = "cache"
-
-
-class LazyMemories(_LazyTables):
-    """Lazy tables in an argument called `mems`."""
-
-    argument = "mems"
-
-
-class LazyState(_LazyTables):
-    """Lazy tables in an argument called `state`."""
-
-    argument = "state"
-
-
-class KeyCache:
-    """Keys by layer, with the interface of a cache of transformers."""
-
-    def __init__(self) -> None:
-        self.layers: dict[int, Tensor] = {}
-
-    def update(self, keys: Tensor, layer: int) -> Tensor:
-        """The keys of a layer, old and new."""
-        before = self.layers.get(layer)
-        self.layers[layer] = keys if before is None else torch.cat([before, keys], 1)
-        return self.layers[layer]
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        """How many keys a layer has."""
-        return self.layers[layer].shape[1] if layer in self.layers else 0
-
-
-class EmptyCache(Feature):
-    """An empty cache that a block writes its keys into; without one it computes the same."""
-
-    argument = "past_key_values"
-    unjudged = frozenset({"cache"})
-
-    def build(self, block: Any, index: int) -> None:
-        block.layer_idx = index
-        block.cached = nn.Linear(FEATURES, FEATURES)
-
-    def begin(self, model: Any) -> None:
-        self.cache = KeyCache()
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.cache
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        keys = block.cached(hidden)
-        if value is not None:
-            keys = value.update(keys, block.layer_idx)
-        return hidden * torch.cos(keys.mean(1, keepdim=True))
-
-
-class FilledCache(EmptyCache):
-    """A cache that holds keys already, which the blocks read and append to."""
-
-    def begin(self, model: Any) -> None:
-        super().begin(model)
-        for layer in range(len(model.layers)):
-            self.cache.layers[layer] = torch.ones(2, 2, FEATURES)
-
-
-class CrossLayerCache(EmptyCache):
-    """A cache through which a block reads the keys of the block before: without it the result is another."""
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        keys = block.cached(hidden)
-        if value is not None:
-            value.update(keys, block.layer_idx)
-            keys = value.layers.get(block.layer_idx - 1, keys)
-        return hidden * torch.cos(keys)
-
-
-class UseCache(Feature):
-    """`use_cache=True` for a block that makes no cache of it."""
-
-    argument = "use_cache"
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
-        self.given = rng.random() < 0.8
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.given
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return torch.sin(hidden) if value else torch.cos(hidden)
+        if value.table is None:
+            value.table = torch.linspace(0, 1, hidden.shape[1], dtype=hidden.dtype)[:, None]
+        return torch.sin(hidden + value.table)
 
 
 class FunctionArgument(Feature):
-    """A function that holds a layer of the model."""
+    """A function that holds a layer of the model, or that layer."""
 
     argument = "function"
 
     def attach(self, model: Any) -> None:
-        model.called = nn.Linear(FEATURES, FEATURES)
+        model.called = linear()
 
     def value(self, model: Any, hidden: Tensor, index: int) -> Any:
         layer: Callable[[Tensor], Tensor] = model.called
-        return lambda values: torch.tanh(layer(values))
+        return layer if self._variant else lambda values: layer(values)
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + value(hidden)
+        return hidden + torch.tanh(value(hidden))
 
 
-class ModuleArgument(FunctionArgument):
-    """A module of the model."""
+class OutsideModule(Feature):
+    """A module outside of the block keeps a tensor that the next call of a block reads."""
 
-    argument = "module"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return model.called
-
-
-class IteratorArgument(Feature):
-    """An iterator from which each block takes one number."""
-
-    argument = "numbers"
-    unjudged = frozenset({"numbers"})
-
-    def begin(self, model: Any) -> None:
-        self.numbers: Iterator[float] = iter([0.1 * number for number in range(9)])
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return self.numbers
+    def attach(self, model: Any) -> None:
+        for layer in model.layers:
+            object.__setattr__(layer, "recorder", [model.head])
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return scaled(hidden, next(value))
-
-
-class PlainValues(Feature):
-    """A dictionary of values without tensors, and a dtype."""
-
-    argument = "settings"
-
-    def value(self, model: Any, hidden: Tensor, index: int) -> Any:
-        return {"eps": 1e-3, "dtype": hidden.dtype, "shape": hidden.shape, "names": ("a", "b"), "layer": index}
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return scaled(hidden.to(value["dtype"]).view(value["shape"]), value["layer"])
+        last = getattr(block.recorder[0], "last", 0.0)
+        block.recorder[0].last = hidden.detach().mean()
+        return scaled(hidden, last)

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.fuzz_cases.feature import Output
-
-
-class TupleOutput(Output):
-    """A tuple with None and attention weights."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, None, torch.softmax(hidden, -1)
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[2]]
-
-
-class UnusedOutput(TupleOutput):
-    """A tuple of which the model uses the hidden states only."""
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], []
-
-
-class DictOutput(Output):
-    """A dictionary, ordered or not."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        kind = OrderedDict if self._variant else dict
-        return kind(hidden=hidden, extra=hidden.square())
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result["hidden"], [result["extra"]]
 
 
 @dataclass
@@ -48,16 +21,6 @@ class BlockOutput:
     extras: tuple[Tensor, ...] = ()
 
 
-class DataclassOutput(Output):
-    """A dataclass."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return BlockOutput(hidden, (torch.sin(hidden), hidden.detach()))
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result.hidden, list(result.extras)
-
-
 class NamedOutput(NamedTuple):
     """What a block returns, by name and place."""
 
@@ -65,44 +28,62 @@ class NamedOutput(NamedTuple):
     extra: Tensor
 
 
-class NamedTupleOutput(Output):
-    """A named tuple."""
+def _complex(block: Any, hidden: Tensor, given: Tensor) -> Any:
+    hidden = hidden.float()
+    return hidden, torch.complex(hidden, torch.sin(hidden))
+
+
+Pack = Callable[[Any, Tensor, Tensor], Any]
+Unpack = Callable[[Any], tuple[Tensor, list[Tensor]]]
+
+
+def _pair(result: Any) -> tuple[Tensor, list[Tensor]]:
+    return result[0], list(result[1:])
+
+
+_ROWS: dict[str, tuple[Pack, Unpack]] = {
+    "TupleOutput": (lambda b, h, g: (h, None, torch.softmax(h, -1)), lambda result: (result[0], [result[2]])),
+    "UnusedOutput": (lambda b, h, g: (h, torch.softmax(h, -1)), lambda result: (result[0], [])),
+    "DictOutput": (lambda b, h, g: {"h": h, "extra": h.square()}, lambda result: (result["h"], [result["extra"]])),
+    "OrderedOutput": (lambda b, h, g: OrderedDict(h=h, extra=h.square()), lambda r: (r["h"], [r["extra"]])),
+    "DataclassOutput": (
+        lambda b, h, g: BlockOutput(h, (torch.sin(h), h.detach())),
+        lambda result: (result.hidden, list(result.extras)),
+    ),
+    "NamedTupleOutput": (lambda b, h, g: NamedOutput(h, h.exp()), _pair),
+    "NestedOutput": (
+        lambda b, h, g: (h, {"a": [torch.sin(h), (h.detach(), 3)]}),
+        lambda result: (result[0], [result[1]["a"][0], result[1]["a"][1][0]]),
+    ),
+    "SameTensorOutput": (lambda b, h, g: (h, h), lambda result: (result[0], [result[1] * 2])),
+    "ViewOutput": (lambda b, h, g: (h, h[:, 1:].transpose(0, 1)), _pair),
+    "GivenOutput": (lambda b, h, g: (h, g, g[:, :1]), _pair),
+    "WeightOutput": (lambda b, h, g: (h, b.up.weight, b.down.weight[1:]), _pair),
+    "NumberOutput": (
+        lambda b, h, g: [h, float(h.detach().mean()), "text"],
+        lambda result: (result[0] * (1 + 0.1 * result[1]), []),
+    ),
+    "ComplexOutput": (_complex, lambda result: (result[0], [result[1].abs()])),
+}
+
+
+class _Row(Output):
+    """A form of a row of the table."""
+
+    packed: ClassVar[Pack]
+    unpacked: ClassVar[Unpack]
 
     def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return NamedOutput(hidden, hidden.exp())
+        return type(self).packed(block, hidden, given)
 
     def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result.hidden, [result.extra]
+        return type(self).unpacked(result)
 
 
-class NestedOutput(Output):
-    """A list in a dictionary in a tuple."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, {"a": [torch.sin(hidden), (hidden.detach(), 3)]}
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1]["a"][0], result[1]["a"][1][0]]
-
-
-class SameTensorOutput(Output):
-    """The same tensor at two places."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, hidden
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1] * 2]
-
-
-class ViewOutput(Output):
-    """A view beside what it is a view of."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, hidden[:, 1:].transpose(0, 1)
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1]]
+TABLE: dict[str, type[Output]] = {
+    name: type(name, (_Row,), {"__doc__": name, "packed": staticmethod(pack), "unpacked": staticmethod(unpack)})
+    for name, (pack, unpack) in _ROWS.items()
+}
 
 
 class TableOutput(Output):
@@ -116,47 +97,6 @@ class TableOutput(Output):
 
     def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
         return result[0] * result[1], [result[1]]
-
-
-class GivenOutput(Output):
-    """What the block was given, untouched or as a view, beside what it made."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, given, given[:, :1]
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1], result[2]]
-
-
-class WeightOutput(Output):
-    """A parameter of the block, and a view of one."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return hidden, block.up.weight, block.down.weight[1:]
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1], result[2]]
-
-
-class NumberOutput(Output):
-    """A number and a text beside the hidden states."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        return [hidden, float(hidden.detach().mean()), "text"]
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0] * (1 + 0.1 * result[1]), []
-
-
-class ComplexOutput(Output):
-    """Complex numbers beside the hidden states."""
-
-    def pack(self, block: Any, hidden: Tensor, given: Tensor) -> Any:
-        hidden = hidden if hidden.dtype == torch.float64 else hidden.float()
-        return hidden, torch.complex(hidden, torch.sin(hidden))
-
-    def unpack(self, result: Any) -> tuple[Tensor, list[Tensor]]:
-        return result[0], [result[1].abs()]
 
 
 class StoredOutput(Output):

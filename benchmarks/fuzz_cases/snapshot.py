@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import array
-import dataclasses
 import functools
-import io
-import random
-import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -24,6 +19,7 @@ GRADIENT = ".grad"
 """The end of the path to a gradient."""
 
 _INTERNAL = frozenset(vars(nn.Module())) - {"training"}
+_BLOCKS = "layers."
 _PEEKED = 3
 _DEEPEST = 8
 _ABSENT = object()
@@ -36,17 +32,31 @@ def leaves_of(value: Any, path: str = "") -> Leaves:
     return leaves
 
 
-def model_leaves(model: nn.Module, ignored: frozenset[tuple[str, str]] = frozenset()) -> Leaves:
-    """Parameters, buffers, modes and attributes of a model; `ignored` are pairs of module and attribute."""
-    leaves: Leaves = {}
+def model_leaves(model: nn.Module, ignored: frozenset[tuple[str, str]] = frozenset()) -> tuple[Leaves, Leaves]:
+    """The state of a model in two tables: what a recompute has to leave alone, and what it may write twice.
+
+    To the first belong parameters, and of the modules of blocks buffers, modes, and attributes that are numbers, texts
+    or tensors. `ignored` are pairs of module and attribute.
+    """
+    own: Leaves = {}
+    held: Leaves = {}
     seen: set[int] = set()
     for name, module in model.named_modules():
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            _collect(tensor, f"{name}.{key}", leaves, seen, 0)
-        for key, value in vars(module).items():
-            if key not in _INTERNAL and (name, key) not in ignored and not _is_ours(value):
+        in_block = name.startswith(_BLOCKS)
+        values = {**module._parameters, **module._buffers}
+        values |= {k: v for k, v in vars(module).items() if k not in _INTERNAL and (name, k) not in ignored}
+        for key, value in values.items():
+            if not _is_ours(value):
+                leaves = own if isinstance(value, nn.Parameter) or (in_block and _is_plain(value)) else held
                 _collect(value, f"{name}.{key}", leaves, seen, 0)
-    return leaves
+    return own, held
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can only be replaced, or is a tensor."""
+    if isinstance(value, tuple):
+        return not any(isinstance(each, Tensor) for each in value) and all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, complex, str, bytes, Tensor, functools.partial))
 
 
 def numpy_state(generator: Any) -> tuple[Any, ...]:
@@ -60,41 +70,27 @@ def attribute_names(model: nn.Module) -> frozenset[tuple[str, str]]:
     return frozenset((name, key) for name, module in model.named_modules() for key in vars(module))
 
 
-def differences(ours: Leaves, theirs: Leaves, tolerance: float = 0.0, *, zero_is_none: bool = False) -> list[str]:
-    """The paths at which two tables differ, with what stands there.
-
-    Tensors are equal, or with a tolerance close by the largest difference relative to the largest of all
-    elements there. With `zero_is_none` a tensor of zeros is as good as none.
-    """
+def differences(ours: Leaves, theirs: Leaves, tolerance: float = 0.0) -> list[str]:
+    """The paths at which two tables differ, with what stands there; `tolerance` is relative to the largest element."""
     found = []
     for path in [*ours, *(path for path in theirs if path not in ours)]:
         one, other = ours.get(path, _ABSENT), theirs.get(path, _ABSENT)
-        if not _same(one, other, tolerance, zero_is_none):
+        if not _same(one, other, tolerance):
             found.append(f"{path}: {_shown(one)} instead of {_shown(other)}{_distance(one, other)}")
     return found
 
 
-def _same(one: Any, other: Any, tolerance: float, zero_is_none: bool) -> bool:
+def _same(one: Any, other: Any, tolerance: float) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return _close(one, other, tolerance)
-    if zero_is_none and (one is None) is not (other is None):
-        tensor = other if one is None else one
-        return isinstance(tensor, Tensor) and not bool(tensor.count_nonzero())
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        if one.layout == other.layout == torch.strided and torch.equal(one, other):
+            return True
+        largest = float(_dense(other).abs().max()) if tolerance and other.numel() else 0.0
+        return torch.allclose(_dense(one), _dense(other), rtol=0, atol=tolerance * largest, equal_nan=True)
     if isinstance(one, float) and isinstance(other, float):
-        return one == other or abs(one - other) <= tolerance * max(abs(one), abs(other)) or (one != one != other)
+        return one == other or (one != one and other != other)
     return type(one) is type(other) and bool(one == other)
-
-
-def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.layout == other.layout == torch.strided and torch.equal(one, other):
-        return True
-    one, other = _dense(one), _dense(other)
-    if not tolerance:
-        return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-    scale = max(float(other.abs().nan_to_num(posinf=0.0).max()), 1e-3) if other.numel() else 1.0
-    return bool(torch.allclose(one, other, rtol=0, atol=tolerance * scale, equal_nan=True))
 
 
 def _dense(tensor: Tensor) -> Tensor:
@@ -131,7 +127,6 @@ def _collect(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) 
             leaves[path] = value.detach().clone()
             if value.is_leaf and value.requires_grad:
                 leaves[path + GRADIENT] = None if value.grad is None else value.grad.detach().clone()
-            _collect_all(getattr(value, "__dict__", {}).items(), path, leaves, seen, depth)
     elif isinstance(value, (nn.Module, type, ModuleType)) or id(value) in seen or depth > _DEEPEST:
         leaves[path] = type(value).__name__
     else:
@@ -142,14 +137,6 @@ def _collect(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) 
 def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth: int) -> None:
     if isinstance(value, numpy.ndarray):
         leaves[path] = (str(value.dtype), value.shape, value.tobytes())
-    elif isinstance(value, torch.Generator):
-        leaves[path] = value.get_state()
-    elif isinstance(value, random.Random):
-        leaves[path] = value.getstate()
-    elif isinstance(value, numpy.random.Generator):
-        leaves[path] = repr(value.bit_generator.state)
-    elif isinstance(value, numpy.random.RandomState):
-        leaves[path] = numpy_state(value)
     elif isinstance(value, Mapping):
         leaves[f"{path}.keys"] = repr(list(value))
         _collect_all(value.items(), path, leaves, seen, depth)
@@ -158,17 +145,8 @@ def _collect_object(value: Any, path: str, leaves: Leaves, seen: set[int], depth
         _collect_all(enumerate(value), path, leaves, seen, depth)
     elif isinstance(value, (set, frozenset)):
         leaves[path] = repr(sorted(value, key=repr))
-    elif isinstance(value, io.StringIO):
-        leaves[path] = value.getvalue()
-    elif isinstance(value, array.array):
-        leaves[path] = value.tobytes()
-    elif isinstance(value, weakref.ref):
-        _collect(value(), path, leaves, seen, depth)
     elif isinstance(value, Iterator):
         _collect_all(enumerate(next(value, None) for _ in range(_PEEKED)), path, leaves, seen, depth)
-    elif isinstance(value, FunctionType):
-        cells = (cell.cell_contents for cell in value.__closure__ or ())
-        _collect_all(enumerate(cells), f"{path}.closure", leaves, seen, depth)
     elif isinstance(value, functools.partial):
         _collect_all(enumerate((value.func, *value.args)), path, leaves, seen, depth)
     else:
@@ -181,8 +159,6 @@ def _collect_all(pairs: Any, path: str, leaves: Leaves, seen: set[int], depth: i
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [
         *getattr(value, "__dict__", {}).items(),

@@ -26,11 +26,11 @@ class ThreeSteps(Scenario):
             training.step(number)
 
 
-class FiveSteps(Scenario):
-    """More steps than are watched."""
+class EightSteps(Scenario):
+    """More steps than are watched in all blocks."""
 
     def train(self, training: Training) -> None:
-        for number in range(5):
+        for number in range(8):
             training.step(number)
 
 
@@ -40,7 +40,7 @@ class Accumulation(Scenario):
     def train(self, training: Training) -> None:
         for first in (0, 2):
             for number in (first, first + 1):
-                training.forward(number).backward()  # type: ignore[no-untyped-call]
+                training.backward(training.forward(number))
             training.update()
 
 
@@ -49,8 +49,7 @@ class SummedLosses(Scenario):
 
     def train(self, training: Training) -> None:
         for first in (0, 2):
-            loss = training.forward(first) + training.forward(first + 1)
-            loss.backward()  # type: ignore[no-untyped-call]
+            training.backward(training.forward(first) + training.forward(first + 1))
             training.update()
 
 
@@ -59,9 +58,9 @@ class BackwardsInReverse(Scenario):
 
     def train(self, training: Training) -> None:
         first, second = training.forward(0), training.forward(1)
-        second.backward()  # type: ignore[no-untyped-call]
+        training.backward(second)
         training.note_gradients()
-        first.backward()  # type: ignore[no-untyped-call]
+        training.backward(first)
         training.update()
         training.step(2)
 
@@ -71,24 +70,9 @@ class RetainedGraph(Scenario):
 
     def train(self, training: Training) -> None:
         loss = training.forward()
-        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        training.backward(loss, retain_graph=True)
         training.note_gradients()
-        (loss * 2).backward()  # type: ignore[no-untyped-call]
-        training.update()
-
-
-class TwoParts(Scenario):
-    """A loss whose two parts go backward one after the other."""
-
-    def train(self, training: Training) -> None:
-        kept: list[torch.Tensor] = []
-        layers: Any = training.model.layers
-        handle = layers[-1].register_forward_hook(lambda module, args, output: kept.append(_first(output)))
-        loss = training.forward()
-        handle.remove()
-        kept[0].square().mean().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        training.note_gradients()
-        loss.backward()  # type: ignore[no-untyped-call]
+        training.backward(loss * 2)
         training.update()
 
 
@@ -106,21 +90,11 @@ class GradientPenalty(Scenario):
     def train(self, training: Training) -> None:
         for number in range(2):
             values = training.batch(number, requires_grad=True)
-            loss: Any = training.model(values)
-            training.between()
+            loss = training.forward(values=values)
             (slope,) = torch.autograd.grad(loss, values, create_graph=True)
             training.note("slope", slope)
-            (loss + slope.square().sum()).backward()
+            training.backward(loss + slope.square().sum())
             training.update()
-
-
-class BackwardInputs(Scenario):
-    """A backward for some of the parameters."""
-
-    def train(self, training: Training) -> None:
-        chosen = [p for p in training.model.parameters() if p.requires_grad][::2]
-        training.forward().backward(inputs=chosen)  # type: ignore[no-untyped-call]
-        training.update()
 
 
 class GradFunction(Scenario):
@@ -131,16 +105,7 @@ class GradFunction(Scenario):
         for number in range(2):
             gradients = torch.autograd.grad(training.forward(number), chosen, allow_unused=True)
             training.note("gradient", list(gradients))
-
-
-class InputGradients(Scenario):
-    """The gradient of the inputs counts too."""
-
-    def train(self, training: Training) -> None:
-        values = training.batch(requires_grad=True)
-        training.model(values).backward()
-        training.note("gradient", values.grad)
-        training.update()
+            training.end_backward()
 
 
 class RetainedGradients(Scenario):
@@ -157,7 +122,7 @@ class RetainedGradients(Scenario):
 
         layers: Any = training.model.layers
         handles = [layer.register_forward_hook(keep) for layer in layers]
-        training.forward().backward()  # type: ignore[no-untyped-call]
+        training.backward(training.forward())
         training.note("gradient", [hidden.grad for hidden in kept])
         for handle in handles:
             handle.remove()
@@ -176,7 +141,7 @@ class StepInBackward(Scenario):
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
         for number in range(3):
-            training.forward(number).backward()  # type: ignore[no-untyped-call]
+            training.backward(training.forward(number))
             training.note("weight", dict(training.model.named_parameters()))
 
 
@@ -193,39 +158,11 @@ class MetaLearning(Scenario):
             name: parameters[name] if gradient is None else parameters[name] - 0.1 * gradient
             for name, gradient in zip(parameters, gradients, strict=True)
         }
-        outer = torch.func.functional_call(training.model, updated, (training.batch(1),))
+        given = {name: value for feature in training.features for name, value in feature.inputs().items()}
+        outer = torch.func.functional_call(training.model, updated, (training.batch(1),), given)
         training.note("loss", outer)
-        outer.backward()
+        training.backward(outer)
         training.update()
-
-
-class ClippedNorm(Scenario):
-    """Gradients are clipped by their norm."""
-
-    def train(self, training: Training) -> None:
-        for number in range(2):
-            training.forward(number).backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
-            training.note("gradient", norm)
-            training.update()
-
-
-class ZeroedGradients(Scenario):
-    """Gradients are zeroed and not dropped."""
-
-    def train(self, training: Training) -> None:
-        for number in range(3):
-            training.forward(number).backward()  # type: ignore[no-untyped-call]
-            training.note_gradients()
-            training.model.zero_grad(set_to_none=False)
-
-
-class Anomaly(Scenario):
-    """With torch's detection of anomalies."""
-
-    def train(self, training: Training) -> None:
-        with torch.autograd.detect_anomaly(check_nan=False):
-            training.step()
 
 
 class WithoutEarlyStop(Scenario):
@@ -244,5 +181,15 @@ class DrawsBetween(Scenario):
         for number in range(2):
             loss = training.forward(number)
             training.note("drawn", functional.dropout(torch.ones(4)))
-            loss.backward()  # type: ignore[no-untyped-call]
+            training.backward(loss)
+            training.update()
+
+
+class LargerBatch(Scenario):
+    """Batches of other sizes follow one another."""
+
+    def train(self, training: Training) -> None:
+        for number, rows in enumerate((2, 1, 3)):
+            values = torch.cat([training.batch(number), training.batch(number + 1)])[:rows]
+            training.backward(training.forward(values=values))
             training.update()

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from benchmarks.fuzz_cases.feature import FEATURES, Feature
 
@@ -17,14 +16,6 @@ class TiedParts(Feature):
     def attach(self, model: Any) -> None:
         for layer in model.layers:
             layer.up = model.layers[0].up
-
-
-class TiedToHead(Feature):
-    """A layer of the blocks is also used by the model, before them."""
-
-    def attach(self, model: Any) -> None:
-        common = model.layers[0].down
-        model.embed = nn.Sequential(model.embed, common)
 
 
 class SameBlockTwice(Feature):
@@ -84,27 +75,6 @@ class MomentumEncoder(Feature):
         return block.student(hidden).tanh() * block.teacher(hidden).sigmoid() + hidden
 
 
-class Scripted(Feature):
-    """A scripted part."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.scripted = torch.jit.script(nn.Linear(FEATURES, FEATURES))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.tanh(block.scripted(hidden))
-
-
-class ComputedWeight(Feature):
-    """A weight that the block computes once from a parameter in each call and keeps as an attribute."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.raw_weight = nn.Parameter(torch.randn(FEATURES, FEATURES) / 4)
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        block.computed = torch.tanh(block.raw_weight)
-        return hidden + functional.linear(hidden, block.computed).tanh()
-
-
 class UpdatesParameter(Feature):
     """Clamps a trained parameter before it is used."""
 
@@ -115,28 +85,3 @@ class UpdatesParameter(Feature):
         with torch.no_grad():
             block.temperature.data.mul_(0.9).clamp_(max=1.5)
         return torch.sin(hidden * block.temperature)
-
-
-class OneElement(Feature):
-    """Parameters and buffers of one element, with strides other than 1."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.strange = nn.Parameter(torch.ones(3).as_strided((1,), (7,)))
-        block.register_buffer("one", torch.zeros(9)[::5][:1].as_strided((1, 1), (3, 5)))
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        if block.training:
-            block.one += 1
-        return torch.sin(hidden * block.strange)
-
-
-class OutsideParameter(Feature):
-    """A parameter of another part of the model, through a reference that is no submodule."""
-
-    def attach(self, model: Any) -> None:
-        model.common = nn.Linear(FEATURES, FEATURES)
-        for layer in dict.fromkeys(model.layers):
-            object.__setattr__(layer, "reference", [model.common])
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden + torch.tanh(block.reference[0](hidden))

@@ -13,7 +13,7 @@ from benchmarks.stacks.case import Case
 from benchmarks.stacks.report import Memory, Row
 from ckpt_surgery import SurgeryError, VerifyError, verify, wrap_blocks
 from ckpt_surgery.measure.arguments import checked_inputs
-from ckpt_surgery.measure.results import MODES, Level, Mode
+from ckpt_surgery.measure.results import SURGERY_MODE, Level, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import Switch, switch_of
 from ckpt_surgery.runtime.surgery.surgery import Surgery
@@ -38,7 +38,7 @@ def measure(case: Case) -> Row:
         surgery = wrap_blocks(model)
     except SurgeryError as error:
         return Row(case.library, case.model, case.depth, problem=str(error), without=without, library_switch=library)
-    verdicts: dict[str, str] = {mode: _verdict(model, inputs, mode) for mode in MODES}
+    verdicts: dict[str, str] = {SURGERY_MODE: _verdict(model, inputs, SURGERY_MODE)}
     wrapped = _memory(model, given, "non_reentrant", switch_of(model))
     blocks = _blocks(surgery)
     surgery.undo()
@@ -68,7 +68,8 @@ def _verdict(model: nn.Module, inputs: Any, mode: Mode) -> str:
     report = verify(model, inputs, modes=mode, levels=LEVELS)
     if report.problem:
         return report.problem
-    return "; ".join(str(fault) for fault in report.modes[0].faults)
+    (run,) = report.modes
+    return "" if run.ok else run.refused or "; ".join(map(str, run.faults or run.skips))
 
 
 def _nothing(model: nn.Module, mode: Mode | None) -> None:
@@ -80,7 +81,7 @@ def _memory(model: nn.Module, inputs: Mapping[str, Any], mode: Mode | None, swit
     record = run_step(model, inputs, blocks={}, checkpointing=mode, switch=switch)
     if record.error is not None:
         raise RuntimeError(str(record.error))
-    return Memory(record.kept_bytes, max(live for _, live in record.timeline.points))
+    return Memory(record.memory.kept, max(live for _, live in record.memory.timeline.points))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, tuple[tuple[str, int], ...]]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from ckpt_surgery.measure.results import MODES
+from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.text import code, listed, markdown_table, percent, plural, prose
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "coverage" / "stacks.json"
@@ -41,7 +41,7 @@ class Row:
         model: what it is called there.
         depth: "tiny", or whose proportions it has.
         blocks: the checkpointed blocks by class.
-        verdicts: what is wrong with a step in each mode; empty where nothing is.
+        verdicts: what is wrong with a step in each mode that was measured; empty where nothing is.
         without: a step without checkpointing.
         library_switch: a step with the library's own checkpointing; None where it has none.
         wrapped: a step after `wrap_blocks`.
@@ -118,8 +118,8 @@ def page(stacks: Stacks) -> str:
             "",
             counted,
             "",
-            "Gradients and buffers are those of a step without checkpointing, in both modes, and every block is "
-            "recomputed once. Bytes are those of activations: what the forward keeps for the backward, and the peak "
+            "Gradients and buffers are those of a step without checkpointing, and every block is recomputed once. "
+            "Bytes are those of activations: what the forward keeps for the backward, and the peak "
             "over the step, as shares of a step without checkpointing. Convolutions on small images keep much in "
             "their first layers, where there are no blocks.",
             "",
@@ -136,21 +136,20 @@ def page(stacks: Stacks) -> str:
 
 
 def _tables(rows: Sequence[Row]) -> Iterator[str]:
-    modes = [mode.replace("_", "-") for mode in MODES]
+    modes = [mode for mode in MODES if any(mode in row.verdicts for row in rows)]
+    titles = [mode.replace("_", "-") for mode in modes]
     for library in dict.fromkeys(row.library for row in rows):
-        lines = [_line(row) for row in rows if row.library == library and not row.problem]
+        lines = [_line(row, modes) for row in rows if row.library == library and not row.problem]
         if lines:
             yield f"## {library}"
             yield ""
-            yield markdown_table(
-                ("model", "proportions", "blocks", *modes, "kept", "peak", "peak, own switch", "undo"),
-                lines,
-            )
+            header = ("model", "proportions", "blocks", *titles, "kept", "peak", "peak, own switch", "undo")
+            yield markdown_table(header, lines)
 
 
-def _line(row: Row) -> tuple[str, ...]:
+def _line(row: Row, modes: Sequence[Mode]) -> tuple[str, ...]:
     blocks = ", ".join(f"{count} {code(name)}" for name, count in row.blocks.items())
-    verdicts = (prose(row.verdicts.get(mode, "not tried")) or "equal" for mode in MODES)
+    verdicts = (prose(row.verdicts.get(mode, "not tried")) or "equal" for mode in modes)
     return (
         row.model,
         row.depth,

@@ -66,5 +66,5 @@ def _proof(adoption: Adoption, proof: ClassProof) -> dict[str, Any]:
 
 def _report(adoption: Adoption, report: Report) -> dict[str, Any]:
     folder = adoption.source.folder
-    source = folder.relative(report.source) if report.source else ""
+    source = folder.relative(report.facts.source) if report.facts.source else ""
     return {**report.to_dict(), "source": source, "target": folder.name}

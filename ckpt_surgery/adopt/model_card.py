@@ -76,7 +76,7 @@ def _rows(report: Report) -> list[list[str]]:
 
 def _works(run: ModeReport) -> str:
     levels = failed_levels(run)
-    return f"no: {', '.join(map(code, levels))}" if levels else "yes"
+    return f"no: {', '.join(map(code, levels))}" if levels else "yes" if run.ok else run.status
 
 
 def _memory(report: Report, mode: Mode) -> str:

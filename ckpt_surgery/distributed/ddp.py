@@ -34,7 +34,7 @@ _CURE = (
 _CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-class _Kind(Enum):
+class _Averaging(Enum):
     """What happens to the gradients of one backward."""
 
     AVERAGED = auto()
@@ -69,7 +69,7 @@ class DDPWatch(UndoableHooks):
         self._unspent: set[int] = set()  # forwards under no_sync that no backward has come back to
         self._forwards = 0
         self._task = -1
-        self._kind = _Kind.AVERAGED
+        self._kind = _Averaging.AVERAGED
         self._left: dict[int, Tensor] = {}
         self._accumulated: dict[int, Tensor] = {}  # reached under no_sync since DDP averaged last
         self._names = {id(parameter): name for name, parameter in ddp.module.named_parameters()}
@@ -119,29 +119,29 @@ class DDPWatch(UndoableHooks):
         if task != self._task:
             self._task = task
             self._kind = self._judged(parameter)
-            if self._kind is _Kind.LEFT:
+            if self._kind is _Averaging.LEFT:
                 self._leave(parameter)
-            elif self._kind is _Kind.AVERAGED:
+            elif self._kind is _Averaging.AVERAGED:
                 self._accumulated.clear()  # also those that this backward does not reach, or DDP would still wait
-        if self._kind is _Kind.LEFT:
+        if self._kind is _Averaging.LEFT:
             self._left[id(parameter)] = parameter
-        elif self._kind is _Kind.ACCUMULATED:
+        elif self._kind is _Averaging.ACCUMULATED:
             self._accumulated[id(parameter)] = parameter
-        elif self._left and self._kind is _Kind.AVERAGED:
+        elif self._left and self._kind is _Averaging.AVERAGED:
             self._left.pop(id(parameter), None)  # all that was accumulated is averaged
 
-    def _judged(self, first: Tensor) -> _Kind:
+    def _judged(self, first: Tensor) -> _Averaging:
         """What becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
         if self._prepared and not self._learnt:
             if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
                 Variable._execution_engine.queue_callback(partial(self._first_ends, self._task, first))
-            return _Kind.AVERAGED
+            return _Averaging.AVERAGED
         if self._prepared and not (self._reached_since and has_finished(self._ddp)):
             self._reached_since = True
-            return _Kind.AVERAGED
+            return _Averaging.AVERAGED
         if self._running or self._unspent:  # unspent: the loss may have left the forward by another way
-            return _Kind.ACCUMULATED
-        return _Kind.LEFT
+            return _Averaging.ACCUMULATED
+        return _Averaging.LEFT
 
     def _first_ends(self, task: int, parameter: Tensor) -> None:
         """The first backward of a static graph was averaged only if it came from outputs."""

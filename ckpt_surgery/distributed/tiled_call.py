@@ -48,7 +48,7 @@ class Tiles:
             return torch.cat([checkpoint(self.forward, shard, use_reentrant=False) for shard in shards], SEQUENCE)
         if not torch.is_grad_enabled():
             return self._result(values) if self.count == 1 else self._joined(values.shape[:-1], shards)
-        entry = _Entry.of(self.module)
+        entry = _ModuleState.of(self.module)
         sums = _wide_sums(self.module) if self.wide else {}
         results = []
         for shard in shards:
@@ -57,7 +57,7 @@ class Tiles:
         return torch.cat(results, SEQUENCE)
 
     def _checkpointed(
-        self, entry: _Entry, replaced: tuple[nn.Parameter, ...], shard: Tensor, *replacements: Tensor
+        self, entry: _ModuleState, replaced: tuple[nn.Parameter, ...], shard: Tensor, *replacements: Tensor
     ) -> Tensor:
         entry.check(self.place, self.module)
         with _replaced(self.module, dict(zip(replaced, replacements, strict=True))):
@@ -95,7 +95,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
+class _ModuleState:
     """What the result of a module depends on besides its input, as it was when the call began."""
 
     tensors: tuple[Tensor, ...]
@@ -103,13 +103,13 @@ class _Entry:
     training: bool
 
     @classmethod
-    def of(cls, module: nn.Module) -> _Entry:
+    def of(cls, module: nn.Module) -> _ModuleState:
         tensors = (*module.parameters(), *module.buffers())
         return cls(tensors, tuple(map(version, tensors)), module.training)
 
     def check(self, place: str, module: nn.Module) -> None:
         """Raise SurgeryError where a recompute would compute something else."""
-        now = _Entry.of(module)
+        now = _ModuleState.of(module)
         if now.training != self.training:
             raise SurgeryError(
                 f"{place} cannot be recomputed: it was put into {'training' if now.training else 'evaluation'} mode "

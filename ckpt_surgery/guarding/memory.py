@@ -19,7 +19,7 @@ from ckpt_surgery.runtime.tools.containers import tensors
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBytes:
+class LeftBytes:
     """The bytes that the forward of a block left: all that is `kept`, of which `returned` are its results."""
 
     kept: int
@@ -31,7 +31,7 @@ class BlockMemory(StepWatch):
 
     def __init__(self, blocks: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        self.kept: dict[str, KeptBytes] = {}
+        self.kept: dict[str, LeftBytes] = {}
         self._before: dict[str, int] = {}
         for name, block in blocks.items():
             device = next((parameter.device for parameter in block.parameters()), torch.device("cpu"))
@@ -53,7 +53,7 @@ class BlockMemory(StepWatch):
             {s._cdata: s for s in map(Tensor.untyped_storage, tensors(each))} for each in (output, given)
         )
         returned = sum(storage.nbytes() for place, storage in storages.items() if place not in known)
-        self.kept[name] = KeptBytes((allocated(device) or 0) - before, returned)
+        self.kept[name] = LeftBytes((allocated(device) or 0) - before, returned)
 
 
 def allocated(device: torch.device, what: str = "memory_allocated") -> int | None:

@@ -10,11 +10,11 @@ from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded, rule_tag
 from ckpt_surgery.text import plural
 
-Model = tuple[str, Sequence[str], GuardReport | None]
+GuardedModel = tuple[str, Sequence[str], GuardReport | None]
 """The name of a model, what could not be done with it, and what its guard saw."""
 
 
-def guard_page(models: Sequence[Model]) -> str:
+def guard_page(models: Sequence[GuardedModel]) -> str:
     """The page as text, the same for the same reports."""
     faults = sum(len(report.faults) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"

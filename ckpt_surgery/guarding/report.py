@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ckpt_surgery.guarding.faults import GuardFault
-from ckpt_surgery.guarding.memory import KeptBytes
+from ckpt_surgery.guarding.memory import LeftBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import listed, plural, size, some, text_table
 
@@ -25,7 +25,7 @@ class GuardedBlock:
     block_class: str
     counts: tuple[int, int] | None
     proof: GradientProof
-    measured: KeptBytes | None = None
+    measured: LeftBytes | None = None
 
     @property
     def memory(self) -> tuple[int, int, int] | None:

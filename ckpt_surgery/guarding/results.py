@@ -9,7 +9,7 @@ from torch import nn
 
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.guarding.memory import BlockMemory, KeptBytes, peaks
+from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
 from ckpt_surgery.guarding.steps import SecondRun, StepWatch, WatchedPhase
@@ -30,7 +30,7 @@ class GuardResults:
 
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     proofs: dict[str, GradientProof] = field(default_factory=dict)
-    kept: dict[str, KeptBytes] = field(default_factory=dict)
+    kept: dict[str, LeftBytes] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = field(default_factory=dict)
     retries: int = 0

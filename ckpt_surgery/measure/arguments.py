@@ -22,7 +22,7 @@ _POSITIONAL = "*"
 """What the names of arguments begin with that go to the model by position."""
 
 
-class Options(TypedDict, total=False):
+class VerifyOptions(TypedDict, total=False):
     """The options of `verify`, for those who hand them on."""
 
     loss: Callable[[Any], Tensor] | None

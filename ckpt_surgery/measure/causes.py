@@ -140,9 +140,8 @@ def _nested_output(case: Case) -> FaultCause | None:
 
 
 def _unreturned_tensor(case: Case) -> FaultCause | None:
-    for name in case.reference.calls:
-        if name in case.reference.leaking_blocks:
-            return FaultCause(CauseKind.UNRETURNED_TENSOR, {"block": _class(case.blocks[name])})
+    for block, _ in case.calls(lambda f: f.leaks):
+        return FaultCause(CauseKind.UNRETURNED_TENSOR, {"block": block})
     return None
 
 

@@ -171,13 +171,13 @@ def root_of_eps(run: RunRecord) -> float:
 def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
     """What the checkpointed run cost, what the reference did, and what is possible."""
     return Cost(
-        kept_bytes=checkpointed.kept_bytes,
-        reference_kept_bytes=reference.kept_bytes,
-        best_kept_bytes=reference.best_kept_bytes + sum(checkpointed.policy_bytes.values()),
-        backward_flops=checkpointed.backward_flops,
-        reference_backward_flops=reference.backward_flops,
-        best_backward_flops=reference.backward_flops + reference.block_flops - checkpointed.policy_flops,
-        forward_flops=reference.forward_flops,
+        kept_bytes=checkpointed.memory.kept,
+        reference_kept_bytes=reference.memory.kept,
+        best_kept_bytes=reference.memory.best + sum(checkpointed.memory.told.values()),
+        backward_flops=checkpointed.flops.backward,
+        reference_backward_flops=reference.flops.backward,
+        best_backward_flops=reference.flops.backward + reference.flops.blocks - checkpointed.flops.spared,
+        forward_flops=reference.flops.forward,
     )
 
 
@@ -296,10 +296,10 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
     faults += cache_faults(checkpointed)
-    drawing = tuple(n for n in checkpointed.rng_mismatches if n in reference.calls and reference.calls[n].uses_rng)
+    drawing = tuple(n for n in checkpointed.rng.mismatches if n in reference.calls and reference.calls[n].uses_rng)
     if drawing:
         faults.append(Fault(FaultKind.RNG_NOT_RESTORED, drawing))
-    if checkpointed.rng_moved and not reference.rng_moved:
+    if checkpointed.rng.moved and not reference.rng.moved:
         faults.append(Fault(FaultKind.RNG_MOVED))
     return faults
 
@@ -336,11 +336,11 @@ def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> l
     if holding or (possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible):
         figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
         faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
-    first, most = checkpointed.recompute_bytes[:1], max(checkpointed.recompute_bytes, default=0)
+    first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
     if first and most - first[0] > _most_growth(reference):
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
-    if checkpointed.left_bytes - reference.left_bytes > LITTLE * reference.kept_bytes:
-        figures = {"reference": reference.left_bytes, "found": checkpointed.left_bytes}
+    if checkpointed.memory.left - reference.memory.left > LITTLE * reference.memory.kept:
+        figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
@@ -356,15 +356,15 @@ def _most_growth(reference: RunRecord) -> float:
 
     A gradient as large as what goes into a block, and a part of what all blocks but the largest make.
     """
-    held = reference.held_bytes.values()
-    return reference.best_kept_bytes / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - max(held, default=0))
+    held = reference.memory.held.values()
+    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - max(held, default=0))
 
 
 def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
     """The blocks that keep what they recompute."""
-    for name, could in reference.held_bytes.items():
+    for name, could in reference.memory.held.items():
         if name in checkpointed.entries and not checkpointed.entries[name].backward:
             continue  # that it is not recomputed is a fault of its own
-        held = checkpointed.held_bytes.get(name, 0) - checkpointed.policy_bytes.get(name, 0)
-        if could > LITTLE * reference.kept_bytes and held > MOST_HELD * could:
+        held = checkpointed.memory.held.get(name, 0) - checkpointed.memory.told.get(name, 0)
+        if could > LITTLE * reference.memory.kept and held > MOST_HELD * could:
             yield name

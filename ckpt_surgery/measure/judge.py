@@ -53,7 +53,7 @@ class _Judge:
             run = self._setup.run(self._mode)
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
-        if run.refused is not None and self._mode == "reentrant":
+        if run.refused is not None:
             return self._refusal(run.refused)
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
@@ -77,8 +77,8 @@ class _Judge:
             blocks=self._counts(run),
             errors=verdict.errors or {},
             cost=verdict.cost,
-            kept_results=run.kept_results,
-            timeline=run.timeline,
+            kept_results=run.memory.kept_results,
+            timeline=run.memory.timeline,
             seconds=time.perf_counter() - started,
         )
 
@@ -106,7 +106,7 @@ class _Judge:
         return verdicts
 
     def _refusal(self, sentence: str) -> ModeReport:
-        """A mode in which a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
+        """Report that a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
         faults = self._ranks(()).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, refused=sentence)
@@ -138,7 +138,7 @@ class _Judge:
     def _missing_blocks(self, run: RunRecord) -> list[Fault]:
         """The fault of a model of transformers that says it supports checkpointing and has nothing to checkpoint."""
         claims = bool(getattr(self._setup.model, "supports_gradient_checkpointing", False))
-        saves = run.kept_bytes < self._reference.record.kept_bytes  # in a block that is no stack
+        saves = run.memory.kept < self._reference.record.memory.kept  # in a block that is no stack
         if self._setup.blocks or run.error or not claims or saves:
             return []
         return [Fault(FaultKind.NO_BLOCKS)]

@@ -79,7 +79,9 @@ class Precision(StrEnum):
 
 
 class SkipKind(StrEnum):
-    """Why a level was not judged although it was asked for and the step ended."""
+    """Name the reasons why a level was not judged although it was asked for and no step failed."""
+
+    ALWAYS_NON_REENTRANT = "always_non_reentrant"
 
     NO_BLOCKS = "no_blocks"
     GRADIENTS_LOST = "gradients_lost"

@@ -34,7 +34,7 @@ _STEP = 0.01
 _ADAPTERS = 2
 """Adapters for each block."""
 
-_Kinds = tuple[LoopKind, ...]
+_LoopKinds = tuple[LoopKind, ...]
 
 
 class LoopLevel:
@@ -51,7 +51,7 @@ class LoopLevel:
         self._rate = _STEP / (largest or 1.0)
         self._leading: Sequence[RunRecord] = ()
         """The first steps without checkpointing; all others take their gradients."""
-        self._trainings: Mapping[_Kinds, Callable[[Training], None]] = {
+        self._trainings: Mapping[_LoopKinds, Callable[[Training], None]] = {
             (LoopKind.ACCUMULATION, LoopKind.STEPS): self._accumulation_and_steps,
             (LoopKind.STEPS,): self._steps,
             (LoopKind.TWO_FORWARDS, LoopKind.RETAINED_GRAPH): _two_forwards_and_retained_graph,
@@ -80,8 +80,8 @@ class LoopLevel:
         """The fault of a loop that computes the same, and saves less memory in its last step than in its first."""
         if not isinstance(result, Training) or not result.alive:
             return None
-        first, last = self._record.kept_bytes - step.kept_bytes, self._kept_alone - result.kept[-1]
-        if first <= WORTH_SAVING * self._record.kept_bytes or last >= LEAST_SAVING * first:
+        first, last = self._record.memory.kept - step.memory.kept, self._kept_alone - result.kept[-1]
+        if first <= WORTH_SAVING * self._record.memory.kept or last >= LEAST_SAVING * first:
             return None
         return Fault(FaultKind.SAVING_LOST, details={"reference": self._kept_alone, "found": result.kept[-1]})
 
@@ -89,7 +89,7 @@ class LoopLevel:
         """The fault of a loop that computes the same, and leaves something behind in each step."""
         if not isinstance(result, Training) or not result.alive:
             return None
-        if result.growth - self._growth_alone <= LITTLE * self._record.kept_bytes:
+        if result.growth - self._growth_alone <= LITTLE * self._record.memory.kept:
             return None
         return Fault(FaultKind.GROWING_BYTES, details={"reference": self._growth_alone, "found": result.growth})
 
@@ -102,7 +102,7 @@ class LoopLevel:
                 self._shared |= {(part, mode, rounding_seed): training for part, training in parts.items()}
         return self._shared.pop(key)
 
-    def _run(self, kinds: _Kinds, mode: Mode | None, rounding_seed: int) -> Training:
+    def _run(self, kinds: _LoopKinds, mode: Mode | None, rounding_seed: int) -> Training:
         steps, metered = self._trainings[kinds], LoopKind.STEPS in kinds
         training = run_training(self._setup, mode, steps, metered=metered, rounding_seed=rounding_seed)
         if metered and mode is None and not rounding_seed:
@@ -134,7 +134,7 @@ class LoopLevel:
                 training.evaluate()
 
 
-def _parts(training: Training, kinds: _Kinds) -> dict[LoopKind, Training]:
+def _parts(training: Training, kinds: _LoopKinds) -> dict[LoopKind, Training]:
     """The part of a training for each kind of loop: its first backward is of the first kind, all others of the second.
 
     A kind that the training does not come to is left out.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,24 @@ from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
 _MAX_POINTS = 200
 _aten = torch.ops.aten
+
+
+@dataclass(slots=True)
+class FlopCount:
+    """The FLOPs so far, of the forward and the backward, and of the part of the forward that lies in blocks."""
+
+    forward: int = 0
+    backward: int = 0
+    blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBytes:
+    """The bytes kept for the backward: in `total`, at `best`, and the part that each block made and did not return."""
+
+    total: int = 0
+    best: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -103,13 +121,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()
-        self.forward_flops = 0
-        self.backward_flops = 0
-        self.block_flops = 0
-        self.kept_bytes = 0
-        self.best_kept_bytes = 0
-        self.held_bytes: dict[str, int] = {}
-        """The part of `kept_bytes` that each block made and did not return."""
+        self.flops = FlopCount()
+        self.kept = KeptBytes()
         self.leaking_blocks: set[str] = set()
         """Blocks that created a tensor which was used outside of them, although they did not return it."""
         self._block_stack: list[str] = []
@@ -154,12 +167,13 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         live = {storage.serial: storage for storage in self._live.values()}
         for own in self._tracked([loss]):
             live.pop(own.serial, None)
-        self.kept_bytes = sum(storage.bytes for storage in live.values())
         outside = {serial: s.bytes for serial, s in live.items() if not s.block or serial in self._returned}
-        self.best_kept_bytes = sum((outside | self._given).values())
+        held: dict[str, int] = {}
         for serial, storage in live.items():
             if storage.block and serial not in self._returned and serial not in self._given:
-                self.held_bytes[storage.block] = self.held_bytes.get(storage.block, 0) + storage.bytes
+                held[storage.block] = held.get(storage.block, 0) + storage.bytes
+        total = sum(storage.bytes for storage in live.values())
+        self.kept = KeptBytes(total, sum((outside | self._given).values()), held)
 
     def start_recompute(self) -> None:
         """Mark the start of a block's recompute."""
@@ -213,11 +227,11 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
         flops = flops_of(func, args, options, result)
         if self._backward_at is not None:
-            self.backward_flops += flops
+            self.flops.backward += flops
             return
-        self.forward_flops += flops
+        self.flops.forward += flops
         if self._block_stack:
-            self.block_flops += flops
+            self.flops.blocks += flops
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,6 +39,7 @@ class CallFacts:
         input_requires_grad: whether a positional argument of every call was itself a tensor that requires gradient.
         uses_rng: whether a call advanced a random number generator of torch.
         backward_calls: the number of calls that the backward passed through; only those can be recomputed.
+        leaks: whether a tensor that a call created was used outside without being returned.
     """
 
     keyword_gradient: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class CallFacts:
     input_requires_grad: bool = True
     uses_rng: bool = False
     backward_calls: int = 0
+    leaks: bool = False
 
 
 class CallMarker:
@@ -91,19 +93,21 @@ class CallObserver(CallMarker):
         self._calls = 0
         self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
         self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
-        self._open: list[_Call] = []
+        self._open: list[_BlockCall] = []
 
     def facts(self) -> dict[str, CallFacts]:
         """The facts so far by block name, without blocks that were not called."""
         return {
-            name: replace(facts, backward_calls=len(self._backward_calls.get(name, ())))
+            name: replace(
+                facts, backward_calls=len(self._backward_calls.get(name, ())), leaks=name in self._meter.leaking_blocks
+            )
             for name, facts in self._facts.items()
         }
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         names = positional_names(block.forward)
         positional = {name_at(names, index): value for index, value in enumerate(args)}
-        self._open.append(_Call(positional, dict(kwargs), self._devices))
+        self._open.append(_BlockCall(positional, dict(kwargs), self._devices))
         super()._before(name, block, args, kwargs)
 
     def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -126,7 +130,7 @@ class CallObserver(CallMarker):
                 tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
 
-class _Call:
+class _BlockCall:
     """One call of a block, from its start to its end."""
 
     def __init__(

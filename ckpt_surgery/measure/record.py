@@ -11,14 +11,14 @@ from torch import Tensor
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.results import Mode, Timeline
+from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
 
 _LONG = 160  # characters; torch likes to go on after it has said what is wrong
 LITTLE = 0.01
 """The share of the bytes that a forward keeps which nobody looks for."""
-_NOTHING = Timeline((), 0)
+_NO_POINTS = Timeline((), 0)
 
 
 class StepPart(StrEnum):
@@ -51,58 +51,87 @@ class StepError:
 
 
 def step_error(part: StepPart, error: Exception) -> StepError:
-    """What is kept of an exception that a step raised."""
+    """Return what is kept of an exception that a step raised."""
     refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
     return StepError(part, type(error).__name__, one_line(error), refusal, endless)
+
+
+@dataclass(frozen=True, slots=True)
+class FlopRecord:
+    """The FLOPs of a step: `blocks` is the part of the forward in blocks, `spared` what recomputes skip for `save`.
+
+    The former is known only of runs without checkpointing.
+    """
+
+    forward: int = 0
+    backward: int = 0
+    blocks: int = 0
+    spared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """The bytes that were alive in a step (see `meter`), none of them of gradients of parameters and inputs.
+
+    Attributes:
+        kept: what the forward left alive for the backward.
+        best: what would be left if every block kept only what it was given and returned; known only of runs without
+            checkpointing.
+        held: what each block made and did not return, of those kept.
+        told: what a surgery was told to keep of each block, and `kept_results` what that is.
+        recomputes: what was alive whenever the recompute of a block began.
+        left: what was alive after the backward.
+    """
+
+    kept: int = 0
+    best: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
+    kept_results: tuple[KeptSummary, ...] = ()
+    recomputes: tuple[int, ...] = ()
+    left: int = 0
+    timeline: Timeline = _NO_POINTS
+
+
+@dataclass(frozen=True, slots=True)
+class RngRecord:
+    """What became of random number generators.
+
+    `mismatches` are blocks whose recompute began with torch's generators in another state than their forward, `moved`
+    tells whether the backward left those generators, or Python's or NumPy's, in another state.
+    """
+
+    mismatches: tuple[str, ...] = ()
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunRecord:
     """What one step showed. Tensors lie on the CPU, in the dtype that the run had, and share no memory with it.
 
-    `loss` is NaN where the forward failed. `gradients` holds every parameter that requires gradient, by name
-    and in its own shape; None where the backward never reached it. `input_gradients` does so for the inputs
-    that came with `requires_grad`. `entries` has one count per block. `buffers` are their values after the step, and
-    those of parameters that the step itself wrote into.
-    `kept_bytes` are the bytes that the forward left alive for the backward (see `meter`), `best_kept_bytes` those
-    that would be left if every block kept only what it was given and returned, `held_bytes` what each block made and
-    did not return, of those kept. `policy_bytes` are those that a surgery was told to keep of each block,
-    `kept_results` what they are, and `policy_flops` the work that its recomputes are spared for it.
-    `recompute_bytes` are those alive whenever the recompute of a block began, and
-    `left_bytes` those after the backward, both without the gradients of parameters and inputs. FLOPs are counted for
-    forward and backward; `block_flops` are the part of the forward that lies in blocks. `cache` maps inputs that are
-    caches to their size before the step, after the forward and after the backward. `calls` tells how the blocks
-    were called, `leaking_blocks` which of them created tensors that were used outside without being returned; like
-    the best bytes and the block FLOPs, both are known only of runs without checkpointing. `rng_mismatches` are blocks
-    whose recompute began with torch's generators in another state than their forward, `rng_moved` tells whether the
-    backward left those generators, or Python's or NumPy's, in another state. `generated` are the token ids, shape
-    (batch, length), where asked for. `error` is what ended the step early; what was not reached then is missing.
+    Attributes:
+        loss: NaN where the forward failed.
+        gradients: of every parameter that requires gradient, by name and in its own shape; None where the backward
+            never reached it.
+        input_gradients: the same of the inputs that came with `requires_grad`.
+        buffers: their values after the step, and those of parameters that the step itself wrote into.
+        entries: one count per block.
+        calls: how the blocks were called, in runs without checkpointing.
+        cache: by input that is a cache, its size before the step, after the forward and after the backward.
+        generated: the token ids, shape (batch, length), where asked for.
+        error: what ended the step early; what was not reached then is missing.
     """
 
-    checkpointing: Mode | None
-    seed: int
     loss: float
-    gradients: Mapping[str, Tensor | None]
-    input_gradients: Mapping[str, Tensor | None]
-    entries: Mapping[str, Entries]
-    buffers: Mapping[str, Tensor]
-    kept_bytes: int
-    best_kept_bytes: int = 0
-    held_bytes: Mapping[str, int] = field(default_factory=dict)
-    policy_bytes: Mapping[str, int] = field(default_factory=dict)
-    policy_flops: int = 0
-    kept_results: tuple[KeptSummary, ...] = ()
-    recompute_bytes: tuple[int, ...] = ()
-    left_bytes: int = 0
-    forward_flops: int = 0
-    backward_flops: int = 0
-    block_flops: int = 0
-    timeline: Timeline = _NOTHING
-    cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
+    input_gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
-    leaking_blocks: frozenset[str] = frozenset()
-    rng_mismatches: tuple[str, ...] = ()
-    rng_moved: bool = False
+    cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    memory: MemoryRecord = MemoryRecord()
+    flops: FlopRecord = FlopRecord()
+    rng: RngRecord = RngRecord()
     generated: Tensor | None = None
     error: StepError | None = None
 

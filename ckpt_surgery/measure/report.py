@@ -29,11 +29,23 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.text import aligned, listed, percent, plural, ratio, size, wrapped
 
-Status = Literal["ok", "failed", "unsupported", "not built"]
+Status = Literal["ok", "failed", "skipped", "unsupported", "not built"]
 WIDTH = 100
 MARKS: Mapping[Cell, str] = {"ok": "ok", "failed": "FAILED", "skipped": "skipped", "refused": "refused"}
 """How each cell reads in plain text."""
 _RULE = "\u2500"  # what the table of a surgery draws, and not every terminal can show
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model before it runs: its dtype, its parameters, and the file of its class.
+
+    `source` is empty where the class is one of the installed transformers.
+    """
+
+    dtype: str = ""
+    parameters: int = 0
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +56,7 @@ class Report:
     layers all the same there are `modes`: what would be if it said otherwise.
 
     `target` is what the command line takes to look at this model again. `variant` tells apart runs of one class
-    with different settings, such as `output_router_logits`. `source` is the file of the class, where it is not one of
-    the installed transformers. `versions` are those of torch and transformers.
+    with different settings, such as `output_router_logits`. `versions` are those of torch and transformers.
     `repair` is what became of it after `wrap_blocks`, where that was tried; `status` and `faults` are of the model
     as it is without. `seconds` are wall-clock seconds by phase: build, reference, each mode, and each again "after".
     """
@@ -54,8 +65,7 @@ class Report:
     model_type: str = ""
     variant: str = ""
     target: str = ""
-    dtype: str = ""
-    parameters: int = 0
+    facts: ModelFacts = ModelFacts()
     versions: Mapping[str, str] = field(default_factory=dict)
     modes: tuple[ModeReport, ...] = ()
     reference: Timeline | None = None
@@ -63,20 +73,22 @@ class Report:
     supported: bool = True
     seconds: Mapping[str, float] = field(default_factory=dict)
     repair: Repair | None = None
-    source: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether every mode was measured and none has a fault."""
+        """Tell whether a mode was measured, and none has a fault or is refused."""
         return self.status == "ok"
 
     @property
     def status(self) -> Status:
+        """Tell what came of the model: skipped where there is one, and none of its modes was run."""
         if not self.supported:
             return "unsupported"
-        if any(not mode.ok for mode in self.modes):
+        if any(mode.wrong for mode in self.modes):
             return "failed"
-        return "not built" if self.problem or not self.modes else "ok"
+        if self.problem or not self.modes:
+            return "not built"
+        return "ok" if any(mode.ok for mode in self.modes) else "skipped"
 
     @property
     def label(self) -> str:
@@ -107,7 +119,7 @@ class Report:
 
     @property
     def refusals(self) -> list[tuple[Mode, str]]:
-        """The modes in which a surgery refuses a call, with its sentence."""
+        """List the modes in which a surgery refuses a call, with its sentence."""
         return [(mode.mode, mode.refused) for mode in self.modes if mode.refused]
 
     @property
@@ -117,7 +129,7 @@ class Report:
         return replace(self, modes=repair.modes, problem=repair.problem, repair=None)
 
     def columns(self, *, alone: bool = False) -> list[tuple[str, ModeReport | None]]:
-        """The modes with their titles, each beside what it is after `wrap_blocks` where that was tried.
+        """List the modes with their titles, each beside what it is after a repair where it runs then.
 
         None stands for a mode that was not examined. A title that stands `alone` says what it is after.
         """
@@ -126,7 +138,8 @@ class Report:
         before, after = ({run.mode: run for run in runs} for runs in (self.modes, self.repair.modes))
         columns: list[tuple[str, ModeReport | None]] = []
         for mode in (mode for mode in MODES if mode in {**before, **after}):
-            columns += [(mode, before.get(mode)), (f"{mode}, after" if alone else "after", after.get(mode))]
+            columns.append((mode, before.get(mode)))
+            columns += [(f"{mode}, after" if alone else "after", after[mode])] if mode in after else []
         return columns
 
     def __str__(self) -> str:
@@ -138,11 +151,12 @@ class Report:
         Where a repair was tried, its result stands beside and below; `repaired_by` says what made it. The table of
         the surgery keeps its own width.
         """
-        about = [self.dtype, plural(self.parameters, "parameter") if self.parameters else ""]
+        facts = self.facts
+        about = [facts.dtype, plural(facts.parameters, "parameter") if facts.parameters else ""]
         about += [f"{package} {version}" for package, version in self.versions.items()]
         lines = [*wrapped(_headline(self, repaired_by), width), *wrapped(", ".join(filter(None, about)), width, "  ")]
-        if self.source:
-            lines += wrapped(f"code: {self.source}", width, "  ")
+        if facts.source:
+            lines += wrapped(f"code: {facts.source}", width, "  ")
         if self.problem:
             lines += wrapped(self.problem, width, "  ")
         elif not self.supported:
@@ -153,9 +167,11 @@ class Report:
         return [*lines, *_cost_lines(self), *_surgery_lines(self, width)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `report_of` reads it back."""
+        """Return plain JSON data, in which the facts stand beside the rest; `report_of` reads it back."""
+        values = dataclasses.asdict(self)
         return {
-            **dataclasses.asdict(self),
+            **values.pop("facts"),
+            **values,
             "modes": [mode.to_dict() for mode in self.modes],
             "repair": None if self.repair is None else self.repair.to_dict(),
             "status": self.status,
@@ -167,11 +183,12 @@ class Report:
 
 
 def report_of(data: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError where it did not."""
-    fields = {name: value for name, value in data.items() if name != "status"}
+    """Return the report that `Report.to_dict` made `data` from. Raises KeyError, TypeError or ValueError otherwise."""
+    facts = {field.name: data[field.name] for field in dataclasses.fields(ModelFacts)}
     return Report(
         **{
-            **fields,
+            **{name: value for name, value in data.items() if name != "status" and name not in facts},
+            "facts": ModelFacts(**facts),
             "modes": tuple(map(mode_report_of, data["modes"])),
             "reference": timeline_of(data["reference"]),
             "repair": repair_of(data["repair"]),
@@ -237,5 +254,6 @@ def _surgery_lines(report: Report, width: int) -> list[str]:
     if report.repair is None:
         return []
     table = [f"  {line.replace(_RULE, '-')}" for line in report.repair.surgery.splitlines()]
-    problem = wrapped(f"Not repaired: {report.repair.problem}", width, "  ") if report.repair.problem else []
+    said = f"{'Refused' if report.repair.refused else 'Not repaired'}: {report.repair.problem}"
+    problem = wrapped(said, width, "  ") if report.repair.problem else []
     return ["", *table, *problem] if table or problem else []

@@ -21,10 +21,12 @@ Mode = Literal["non_reentrant", "reentrant"]
 Level = Literal["run", "recompute", "set", "values", "state", "cost", "loop", "precision", "ranks"]
 Outcome = Literal["ok", "failed", "skipped"]
 Cell = Outcome | Literal["refused"]
-"""What came of one level in one mode, as every format shows it."""
+"""What came of one mode, or of one level in it, as every format shows it."""
 RepairStatus = Literal["ok", "refused", "failed", "not repaired"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
+SURGERY_MODE: Mode = "non_reentrant"
+"""The mode in which `wrap_blocks` checkpoints, whichever is asked for."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 DEEP_LEVELS: tuple[Level, ...] = ("loop", "precision")
 """The levels that take more steps than all others together."""
@@ -43,7 +45,7 @@ LEVEL_TITLES: Mapping[Level, str] = {
 }
 
 
-_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
+_FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "run": (
         FaultKind.NOT_SWITCHED_ON,
         FaultKind.IRREPRODUCIBLE,
@@ -92,7 +94,7 @@ _KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
         FaultKind.MEAN_VALUE,
     ),
 }
-_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _KINDS.items() for kind in kinds}
+_LEVEL_OF: Mapping[FaultKind, Level] = {kind: level for level, kinds in _FAULT_KINDS.items() for kind in kinds}
 
 Detail = int | float | str | tuple[int, ...]
 """A number, a text that others wrote (an error, a name), or ranks."""
@@ -214,7 +216,10 @@ def _detail_of(value: Any) -> Detail:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why some levels were not judged, although they were asked for and the step ended. `details` as in `Fault`."""
+    """Why some levels were not judged, although they were asked for and no step failed. `details` as in `Fault`.
+
+    A mode that was not run at all has one, of the level run.
+    """
 
     levels: tuple[Level, ...]
     kind: SkipKind
@@ -305,8 +310,8 @@ class ModeReport:
     """One mode of checkpointing next to the run without. `errors` are relative errors, by parameter name.
 
     `skips` tell which levels were not judged, and why. `refused` is the sentence with which a surgery refuses a call
-    that reentrant checkpointing would get wrong: nothing was measured then, and it is no fault. `kept_results` are
-    those of the option `save` of a surgery that the model had.
+    rather than get it wrong: nothing was measured then, and it is no fault. `kept_results` are those of the option
+    `save` of a surgery that the model had.
     """
 
     mode: Mode
@@ -322,8 +327,21 @@ class ModeReport:
     refused: str = ""
 
     @property
+    def status(self) -> Cell:
+        """Tell what came of the mode as a whole: skipped where no level of it was judged."""
+        if self.faults:
+            return "failed"
+        return "refused" if self.refused else "ok" if "ok" in self.outcomes.values() else "skipped"
+
+    @property
     def ok(self) -> bool:
-        return not self.faults and not self.refused
+        """Tell whether the mode was measured and nothing is wrong in it."""
+        return self.status == "ok"
+
+    @property
+    def wrong(self) -> bool:
+        """Tell whether the mode has a fault, or is refused."""
+        return self.status in ("failed", "refused")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data; `mode_report_of` reads it back."""
@@ -341,34 +359,42 @@ class ModeReport:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What `wrap_blocks` made of a model: the same modes next to the same run without checkpointing.
+    """A model after a repair: what runs then, next to the same run without checkpointing.
 
-    `surgery` is the table that the surgery prints. `problem` says why there is none, or nothing to compare with.
+    After `wrap_blocks` that is one mode, `SURGERY_MODE`; `surgery` is the table that it prints. `problem` says why
+    there is none, or nothing to compare with; it is the sentence of `wrap_blocks` where that has `refused` the model.
     """
 
     modes: tuple[ModeReport, ...] = ()
     surgery: str = ""
     problem: str = ""
+    refused: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `repair_of` reads it back."""
-        modes = [mode.to_dict() for mode in self.modes]
-        return {"modes": modes, "surgery": self.surgery, "problem": self.problem, "status": self.status}
+        """Return plain JSON data; `repair_of` reads it back."""
+        return {**dataclasses.asdict(self), "modes": [mode.to_dict() for mode in self.modes], "status": self.status}
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """The sentences with which the model, or a call of it, is refused."""
+        calls = (mode.refused for mode in self.modes if mode.refused)
+        return ((self.problem,) if self.refused else ()) + tuple(calls)
 
     @property
     def status(self) -> RepairStatus:
-        if self.problem or not self.modes:
-            return "not repaired"
+        """Tell what became of the model in a word or two."""
         if any(mode.faults for mode in self.modes):
             return "failed"
-        return "refused" if any(mode.refused for mode in self.modes) else "ok"
+        if self.refusals:
+            return "refused"
+        return "ok" if not self.problem and any(mode.ok for mode in self.modes) else "not repaired"
 
 
 def repair_of(data: Mapping[str, Any] | None) -> Repair | None:
-    """What `Repair.to_dict` made `data` from, or None."""
+    """Return what `Repair.to_dict` made `data` from, or None. Raises KeyError, TypeError or ValueError otherwise."""
     if data is None:
         return None
-    return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"])
+    return Repair(tuple(map(mode_report_of, data["modes"])), data["surgery"], data["problem"], data["refused"])
 
 
 def mode_report_of(data: Mapping[str, Any]) -> ModeReport:

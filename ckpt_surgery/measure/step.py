@@ -22,7 +22,16 @@ from ckpt_surgery.measure.generators import devices_of, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
-from ckpt_surgery.measure.record import LITTLE, RunRecord, StepError, StepPart, step_error
+from ckpt_surgery.measure.record import (
+    LITTLE,
+    FlopRecord,
+    MemoryRecord,
+    RngRecord,
+    RunRecord,
+    StepError,
+    StepPart,
+    step_error,
+)
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
@@ -76,31 +85,28 @@ def run_step(
             step.generate(model, generate)
         gradients = gradients_of(model, step.arguments)
         policies = [] if checkpointing is None else policies_of(model)
+        kept, flops = step.meter.kept, step.meter.flops
+        spared = sum(policy.flops for policy in policies)
         return RunRecord(
-            checkpointing=checkpointing,
-            seed=seed,
             loss=step.loss,
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
-            entries=counter.entries(),
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
-            kept_bytes=step.meter.kept_bytes,
-            best_kept_bytes=step.meter.best_kept_bytes,
-            held_bytes=step.meter.held_bytes,
-            policy_bytes={name: size for policy in policies for name, size in policy.bytes.items()},
-            policy_flops=sum(policy.flops for policy in policies),
-            kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
-            recompute_bytes=step.meter.recompute_bytes(gradients),
-            left_bytes=step.left_bytes,
-            forward_flops=step.meter.forward_flops,
-            backward_flops=step.meter.backward_flops,
-            block_flops=step.meter.block_flops,
-            timeline=step.meter.timeline(gradients),
-            cache={name: _three(sizes) for name, sizes in step.cache.items()},
+            entries=counter.entries(),
             calls=step.calls,
-            leaking_blocks=frozenset(step.meter.leaking_blocks),
-            rng_mismatches=counter.rng_mismatches(),
-            rng_moved=step.rng_moved,
+            cache={name: _three(sizes) for name, sizes in step.cache.items()},
+            memory=MemoryRecord(
+                kept=kept.total,
+                best=kept.best,
+                held=kept.held,
+                told={name: size for policy in policies for name, size in policy.bytes.items()},
+                kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
+                recomputes=step.meter.recompute_bytes(gradients),
+                left=step.left_bytes,
+                timeline=step.meter.timeline(gradients),
+            ),
+            flops=FlopRecord(flops.forward, flops.backward, flops.blocks, spared),
+            rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
             generated=step.generated,
             error=step.error,
         )
@@ -207,7 +213,7 @@ class _Step:
     def _left(self, gradients: list[Tensor]) -> int:
         """The bytes that are alive besides the gradients. Those of reference cycles are nobody's."""
         left = self.meter.left_bytes(gradients)
-        if left > LITTLE * self.meter.kept_bytes:
+        if left > LITTLE * self.meter.kept.total:
             gc.collect()
             left = self.meter.left_bytes(gradients)
         return left

@@ -20,6 +20,7 @@ from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, find_blocks,
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.surgery.surgery import SURGERY, Surgery
 
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""
@@ -76,12 +77,10 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
-    for block in _surgical_blocks(model):
-        function = vars(block).get(FUNCTION)
-        if checkpointing is None or function is None:
+    """Switch a surgery off, or leave it as it is."""
+    if checkpointing is None:
+        for block in _surgical_blocks(model):
             vars(block)[FUNCTION] = None
-        else:
-            vars(block)[FUNCTION] = function.changed(use_reentrant=checkpointing == "reentrant")
 
 
 def has_surgery(model: nn.Module) -> bool:
@@ -98,7 +97,10 @@ def policies_of(model: nn.Module) -> list[SavePolicy]:
 
 
 def blocks_of(model: nn.Module) -> dict[str, Block]:
-    """The blocks of a model by name; where it has a surgery, those of the surgery and not what is around them."""
+    """Find the blocks of a model by name; where it has a surgery, those of the surgery and not what is around them.
+
+    Those that the options of the surgery leave out, such as `every_n` and `stacks`, are none.
+    """
     operated = {name for name, module in model.named_modules() if _is_surgical(module)}
     around = {outer for name in operated for outer in enclosing(name)}
     blocks = {
@@ -107,7 +109,17 @@ def blocks_of(model: nn.Module) -> dict[str, Block]:
     for name in operated:
         module = model.get_submodule(name)
         blocks[name] = Block(name, module, "layer" if is_layer(module) else "plain", name.rpartition(".")[0])
-    return {name: blocks[name] for name, _ in model.named_modules() if name in blocks}
+    left_out = set(_left_out(model))
+    return {name: blocks[name] for name, _ in model.named_modules() if name in blocks and name not in left_out}
+
+
+def _left_out(model: nn.Module) -> Iterator[str]:
+    """Name the blocks that the surgeries in a model know and do not checkpoint, as long as they are switched on."""
+    for path, module in model.named_modules():
+        surgery = vars(module).get(SURGERY)
+        if isinstance(surgery, Surgery) and surgery.checkpointing is not None:
+            blocks = (block for stack in surgery.stacks for block in stack.blocks)
+            yield from (f"{path}.{b.name}" if path else b.name for b in blocks if not surgery.checkpoints(b))
 
 
 def _is_surgical(module: nn.Module) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ class Training:
     """A few steps while they run: what each backward left in the gradients. There are no figures of cost."""
 
     setup: Setup
-    mode: Mode | None
     precision: Precision | None = None
     meter: LiveBytes | None = None
     steps: list[RunRecord] = field(default_factory=list)
@@ -69,7 +68,7 @@ class Training:
         seed_all(self.setup.seed + 1)  # a recompute must not depend on the state there
         loss.backward(retain_graph=retain)  # type: ignore[no-untyped-call]
         gradients = gradient_copies(self.setup.model)
-        self.steps.append(_record(self.mode, self.setup.seed, float(loss.detach()), gradients))
+        self.steps.append(RunRecord(float(loss.detach()), gradients))
 
     def metered(self) -> AbstractContextManager[object]:
         """Inside, what stays alive is counted, where there is a meter: most of a loop needs none, and it is slow."""
@@ -97,8 +96,7 @@ class Training:
 
     def fail(self, error: Exception) -> None:
         """Note what ended the loop."""
-        failed = _record(self.mode, self.setup.seed, float("nan"), {})
-        self.steps.append(replace(failed, error=step_error(self.part, error)))
+        self.steps.append(RunRecord(float("nan"), error=step_error(self.part, error)))
 
 
 def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,10 +111,6 @@ def _requiring_gradient(value: Any) -> Any:
     return value.detach().requires_grad_() if is_float else value  # the forward works on copies
 
 
-def _record(mode: Mode | None, seed: int, loss: float, gradients: Mapping[str, Tensor | None]) -> RunRecord:
-    return RunRecord(mode, seed, loss, gradients, {}, entries={}, buffers={}, kept_bytes=0)
-
-
 def run_training(
     setup: Setup,
     mode: Mode | None,
@@ -127,7 +121,7 @@ def run_training(
     rounding_seed: int = 0,
 ) -> Training:
     """Run `steps` on the model of `setup`, which is as it was afterwards. An error that ends them is in the result."""
-    training = Training(setup, mode, precision, LiveBytes() if metered and not rounding_seed else None)
+    training = Training(setup, precision, LiveBytes() if metered and not rounding_seed else None)
     rounding = perturbed_rounding(rounding_seed) if rounding_seed else nullcontext()
     try:
         with setup.prepared(mode), in_precision(setup.model, precision), rounding:

@@ -11,7 +11,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Detail, Fault, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.training import Training
 
-_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
+_TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
     "loop": (FaultKind.LOOP_DIFFERS, SkipKind.LOOP_NOT_RUN, SkipKind.LOOP_REFUSED),
     "precision": (FaultKind.PRECISION_DIFFERS, SkipKind.PRECISION_NOT_RUN, SkipKind.PRECISION_REFUSED),
 }
@@ -36,7 +36,7 @@ class TrainingJudge:
         self._level: Level = level
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
-        self._differs, self._not_run, self._refused = _KINDS[level]
+        self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
         self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:

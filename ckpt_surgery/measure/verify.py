@@ -24,10 +24,11 @@ from ckpt_surgery.measure.arguments import (
     checked_tolerance,
 )
 from ckpt_surgery.measure.judge import judge
+from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.reference import Reference, run_reference
-from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import MODES, Mode, ModeReport
+from ckpt_surgery.measure.report import ModelFacts, Report
+from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -56,6 +57,9 @@ def verify(
     float tensor in it). `levels` are those of `results.LEVELS` to judge. Gradients have to be equal to the bit, or
     within the noise that is measured by runs that round otherwise; `tolerance` is a relative error that is allowed
     besides.
+
+    A model that `wrap_blocks` was called on is measured as it runs, with the options of its surgery, and once: the
+    other mode is skipped, and a report in which nothing was measured is not `ok`.
 
     A model that says it does not support checkpointing and yet holds checkpointing layers is examined too, as
     if it did: its report is marked and never `ok`. One without such layers gets no verdict.
@@ -108,7 +112,7 @@ class Examination:
         self._seconds: dict[str, float] = {}
 
     def run(self, modes: Mode | Iterable[Mode] = MODES) -> Report:
-        """The reference and every mode of `modes`."""
+        """Run the reference, and examine every mode of `modes`."""
         wanted = checked_modes(modes)
         report = self._agreed_reference()
         examined = () if report.problem else tuple(self.examine(mode) for mode in wanted)
@@ -128,10 +132,12 @@ class Examination:
         return Report(
             model=self._setup.name,
             model_type=str(getattr(getattr(model, "config", None), "model_type", "") or ""),
-            dtype=str(next((p.dtype for p in model.parameters()), "")).removeprefix("torch."),
-            parameters=sum(p.numel() for p in model.parameters()),
+            facts=ModelFacts(
+                str(next((p.dtype for p in model.parameters()), "")).removeprefix("torch."),
+                sum(p.numel() for p in model.parameters()),
+            ),
             versions=installed_versions(),
-            reference=self._reference.record.timeline if self._reference else None,
+            reference=self._reference.record.memory.timeline if self._reference else None,
             problem="" if self._reference else unsupported,
             supported=supported,
             seconds=dict(self._seconds),
@@ -140,8 +146,12 @@ class Examination:
     def examine(self, mode: Mode) -> ModeReport:
         """Run with checkpointing in this mode, next to the reference, which is run first where it was not.
 
-        Raises VerifyError where there is no reference.
+        A mode in which the surgery of the model does not run is skipped. Raises VerifyError where there is no
+        reference.
         """
+        if mode != SURGERY_MODE and has_surgery(self._setup.model):
+            skip = Skip(("run",), SkipKind.ALWAYS_NON_REENTRANT)
+            return ModeReport(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(skip,))
         if self._reference is None:
             report = self.reference()
             if self._reference is None:

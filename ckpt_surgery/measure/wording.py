@@ -114,6 +114,7 @@ WORDS: Mapping[str, str] = {
 }
 
 SKIPS: Mapping[SkipKind, str] = {
+    SkipKind.ALWAYS_NON_REENTRANT: "wrap_blocks checkpoints non-reentrant in either mode",
     SkipKind.NO_BLOCKS: "no stack of blocks was found",
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
     SkipKind.STEP_WRONG: "a single step is wrong already",

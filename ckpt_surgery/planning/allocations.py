@@ -32,7 +32,7 @@ _KEEPS_LOCALS = sys.version_info < (3, 13)
 _DEVICE = torch.ops.prim.device.default
 
 
-class Kind(StrEnum):
+class AllocationKind(StrEnum):
     """What a tensor of a step is."""
 
     KEPT = "kept for the backward"
@@ -78,7 +78,7 @@ class Allocation:
     operator: str
     place: ModulePlace
     phase: StepPhase
-    kind: Kind
+    kind: AllocationKind
     keeper: str
     kept_at: ModulePlace
     born: int
@@ -186,11 +186,11 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         ours = {record.serial for record in self._tracked(gradients)}
         return StepAllocations(
             allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
-            kept_bytes=self.kept_bytes,
+            kept_bytes=self.kept.total,
             operators=self._operators,
             backward_at=self._backward_began,
-            forward_flops=self.forward_flops,
-            backward_flops=self.backward_flops,
+            forward_flops=self.flops.forward,
+            backward_flops=self.flops.backward,
             work=tuple(self._work),
         )
 
@@ -198,9 +198,9 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         """Blocks are not marked here."""
 
     def _count(self, func: Any, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
-        before = self.forward_flops + self.backward_flops
+        before = self.flops.forward + self.flops.backward
         super()._count(func, args, options, result)
-        flops, moved = self.forward_flops + self.backward_flops - before, moved_bytes(func, args, options, result)
+        flops, moved = self.flops.forward + self.flops.backward - before, moved_bytes(func, args, options, result)
         if flops or moved:
             place, phase = self._running_now()
             self._work.append(OperatorWork(place.module, phase, flops, moved, self._operators + 1))
@@ -230,11 +230,11 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
 
     def _allocation(self, draft: _Draft, is_gradient: bool) -> Allocation:
         if is_gradient:
-            kind = Kind.GRADIENT
+            kind = AllocationKind.GRADIENT
         elif draft.phase is StepPhase.FORWARD:
-            kind = Kind.KEPT if draft.kept else Kind.TEMPORARY
+            kind = AllocationKind.KEPT if draft.kept else AllocationKind.TEMPORARY
         else:
-            kind = Kind.RECOMPUTED if draft.phase is StepPhase.RECOMPUTE else Kind.BACKWARD
+            kind = AllocationKind.RECOMPUTED if draft.phase is StepPhase.RECOMPUTE else AllocationKind.BACKWARD
         return Allocation(
             bytes=draft.bytes,
             dtype=draft.dtype,

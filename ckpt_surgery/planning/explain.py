@@ -22,7 +22,7 @@ from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_input
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
-from ckpt_surgery.planning.allocations import OWN_CODE, Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
@@ -163,11 +163,11 @@ def explanation_of(
         checkpointed=sum(map(_is_checkpointed, blocks)),
         parameter_bytes=held.parameters,
         buffer_bytes=buffers,
-        gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is Kind.GRADIENT),
+        gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
         peak=peak_of(step, held.parameters + buffers + held.optimizer),
-        holders=holders_of(each for each in step.allocations if each.kind is Kind.KEPT),
+        holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,

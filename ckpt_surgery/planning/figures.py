@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
 from ckpt_surgery.planning.phases import StepPhase
 
 _MOST_POINTS = 400
@@ -58,7 +58,7 @@ class Peak:
     """
 
     bytes: int
-    by_kind: Mapping[Kind, int]
+    by_kind: Mapping[AllocationKind, int]
     phase: StepPhase
     operator: str
     module: str
@@ -75,7 +75,7 @@ class MemoryTimeline:
     """
 
     points: tuple[int, ...]
-    bytes: Mapping[Kind, tuple[int, ...]]
+    bytes: Mapping[AllocationKind, tuple[int, ...]]
     backward_at: int
 
 
@@ -141,7 +141,7 @@ def peak_of(step: StepAllocations, always: int) -> Peak:
     total = _summed(curves)
     at = max(range(len(total)), key=total.__getitem__) + 1 if total else 0
     alive = [allocation for allocation in step.allocations if allocation.born <= at <= allocation.last]
-    own = [allocation for allocation in alive if allocation.kind is not Kind.GATHERED]
+    own = [allocation for allocation in alive if allocation.kind is not AllocationKind.GATHERED]
     newest = max(own, key=lambda allocation: allocation.born, default=None)
     return Peak(
         bytes=always + (total[at - 1] if at else 0),
@@ -159,13 +159,13 @@ def alive_bytes(step: StepAllocations) -> list[int]:
     return _summed(_curves(step))
 
 
-def _summed(curves: Mapping[Kind, Sequence[int]]) -> list[int]:
+def _summed(curves: Mapping[AllocationKind, Sequence[int]]) -> list[int]:
     return [sum(values) for values in zip(*curves.values(), strict=True)]
 
 
-def _curves(step: StepAllocations) -> dict[Kind, Sequence[int]]:
+def _curves(step: StepAllocations) -> dict[AllocationKind, Sequence[int]]:
     """The bytes of each kind that are alive after each operator."""
-    changes = {kind: [0] * (step.operators + 1) for kind in Kind}
+    changes = {kind: [0] * (step.operators + 1) for kind in AllocationKind}
     for allocation in step.allocations:
         changes[allocation.kind][allocation.born - 1] += allocation.bytes
         changes[allocation.kind][allocation.last] -= allocation.bytes

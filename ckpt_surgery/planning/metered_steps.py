@@ -14,7 +14,7 @@ from torch import nn
 
 from ckpt_surgery.distributed.fused_head import FusedLoss
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.choices import AppliedPlan, PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
@@ -162,7 +162,7 @@ class MeteredSteps:
         kept: Counter[str] = Counter()
         made: set[tuple[Any, ...]] = set()
         for allocation in step.allocations:
-            if allocation.kind is Kind.KEPT:
+            if allocation.kind is AllocationKind.KEPT:
                 place = allocation.place
                 block, keeper = self._block_of(place.module), self._block_of(allocation.kept_at.module)
                 key = (block, place.module, allocation.operator, place.line, allocation.shape)

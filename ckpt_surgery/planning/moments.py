@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.figures import alive_bytes
 from ckpt_surgery.planning.phases import StepPhase
 
@@ -41,7 +41,7 @@ def moments_of(
     backward: dict[str, list[int]] = {}
     last_forward = 0
     for allocation in step.allocations:
-        block = "" if allocation.kind is Kind.GATHERED else block_of(allocation.place.module)
+        block = "" if allocation.kind is AllocationKind.GATHERED else block_of(allocation.place.module)
         if not block:
             continue
         if allocation.phase is StepPhase.FORWARD:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
 from ckpt_surgery.planning.text import HEADINGS, facts_of, holder_rows, notes
 from ckpt_surgery.planning.treemap import Box, treemap
@@ -17,7 +17,7 @@ from ckpt_surgery.text import size
 _WIDTH, _HEIGHT, _TREE_HEIGHT = 720.0, 240.0, 260.0
 _SMALLEST = 0.004
 _MOST_HOLDERS = 40
-_SLUGS = {kind: kind.name.lower() for kind in Kind}
+_SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
 
 
 def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
@@ -55,11 +55,11 @@ def _figure(caption: str, inside: str) -> str:
     return f'<figure class="memory"><figcaption>{caption}</figcaption>{inside}</figure>'
 
 
-def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[Kind, list[int], list[int]]]:
+def stacked(timeline: MemoryTimeline, always: int) -> list[tuple[AllocationKind, list[int], list[int]]]:
     """For each kind that holds anything its lower and upper edge; the lowest edge is `always`."""
     low = [always] * len(timeline.points)
     areas = []
-    for kind in Kind:
+    for kind in AllocationKind:
         values = timeline.bytes.get(kind, ())
         if any(values):
             high = [edge + value for edge, value in zip(low, values, strict=True)]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
 from ckpt_surgery.planning.phases import StepPhase
 
 
@@ -56,7 +56,7 @@ class _Repeated:
         own, following = set(repeat.unit), set(repeat.following)
         births: dict[tuple[bool, bool], list[int]] = {(a, b): [] for a in (False, True) for b in (False, True)}
         for each in step.allocations:
-            block = "" if each.kind is Kind.GATHERED else block_of(each.place.module)
+            block = "" if each.kind is AllocationKind.GATHERED else block_of(each.place.module)
             if block in own or block in following:
                 births[block in own, each.phase is StepPhase.FORWARD].append(each.born)
         self._begin = min(births[True, True])
@@ -84,7 +84,7 @@ class _Repeated:
         flops = {phase: times * sum(each.flops for each in again if each.phase is phase) for phase in StepPhase}
         return StepAllocations(
             allocations=tuple(sorted(allocations, key=lambda each: each.born)),
-            kept_bytes=old.kept_bytes + times * sum(each.bytes for each in own if each.kind is Kind.KEPT),
+            kept_bytes=old.kept_bytes + times * sum(each.bytes for each in own if each.kind is AllocationKind.KEPT),
             operators=old.operators + self._all_forward + self._all_backward,
             backward_at=old.backward_at + self._all_forward,
             forward_flops=old.forward_flops + flops[StepPhase.FORWARD],

@@ -14,7 +14,7 @@ from functools import reduce
 from torch import nn
 
 from ckpt_surgery.errors import CkptSurgeryError
-from ckpt_surgery.planning.allocations import Kind, StepAllocations
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.repeated_step import Repeat, same_step, with_blocks
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 
@@ -63,7 +63,7 @@ def _made_by(step: StepAllocations, block_of: Callable[[str], str]) -> Mapping[s
     """What each block allocates, in a form that is equal for alike blocks."""
     made: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
     for each in step.allocations:
-        if each.kind is not Kind.GATHERED and (block := block_of(each.place.module)):
+        if each.kind is not AllocationKind.GATHERED and (block := block_of(each.place.module)):
             inside = each.place.module.removeprefix(block)
             made[block][inside, each.place.line, each.operator, each.phase, each.kind, each.shape, each.bytes] += 1
     return defaultdict(frozenset, {block: frozenset(counts.items()) for block, counts in made.items()})

@@ -24,7 +24,7 @@ from ckpt_surgery.errors import CannotBuild, NotOnShapes
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.measure.loss import loss_of
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.explain import explanation_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.target import ReleasedModel, without_inputs
@@ -138,20 +138,20 @@ def scaled_step(standing: TinyStandIn, released: Any) -> StepAllocations:
     blocks = tuple(f"{block.name}." for block in find_blocks(standing.model))
     repeats = len(find_blocks(released)) / len(blocks) if blocks else 1.0
     trained = sum(p.numel() * p.itemsize for p in released.parameters() if p.requires_grad)
-    gradients = sum(each.bytes for each in step.allocations if each.kind is Kind.GRADIENT)
+    gradients = sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT)
 
     outside = {**standing.lengths, **standing.outside}
 
     def scaled(each: Allocation) -> Allocation:
-        if each.kind is Kind.GRADIENT:
+        if each.kind is AllocationKind.GRADIENT:
             return replace(each, bytes=round(each.bytes * trained / gradients))
         if not f"{each.place.module}.".startswith(blocks):
             return _scaled(each, outside)
         inside = _scaled(each, standing.lengths)
-        return replace(inside, bytes=round(inside.bytes * repeats)) if each.kind is Kind.KEPT else inside
+        return replace(inside, bytes=round(inside.bytes * repeats)) if each.kind is AllocationKind.KEPT else inside
 
     allocations = tuple(map(scaled, step.allocations))
-    kept = sum(each.bytes for each in allocations if each.kind is Kind.KEPT)
+    kept = sum(each.bytes for each in allocations if each.kind is AllocationKind.KEPT)
     return replace(step, allocations=allocations, kept_bytes=kept, forward_flops=0, backward_flops=0, work=())
 
 

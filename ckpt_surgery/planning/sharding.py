@@ -13,7 +13,7 @@ from math import prod
 
 from torch import nn
 
-from ckpt_surgery.planning.allocations import Allocation, Kind, ModulePlace, StepAllocations
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, ModulePlace, StepAllocations
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.states import parameter_bytes, state_bytes, state_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
@@ -122,14 +122,14 @@ def _reduced(step: StepAllocations, units: Mapping[str, _Unit], ranks: int) -> I
     buffered = {unit.name: ends[after.name] if after else step.operators for unit, _, after in _backward(units)}
     copied: Counter[str] = Counter()
     for allocation in step.allocations:
-        if allocation.kind is not Kind.GRADIENT:
+        if allocation.kind is not AllocationKind.GRADIENT:
             yield allocation
             continue
         unit = nearest(allocation.place.module, units)
         end = max(ends.get(unit, step.operators), allocation.born)
         part = _part(allocation.bytes, ranks)
         copied[unit] += part * ranks
-        yield replace(allocation, last=end, kind=Kind.BACKWARD)
+        yield replace(allocation, last=end, kind=AllocationKind.BACKWARD)
         yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), ranks),), born=end)
     for name, held in copied.items():
         span = (ends.get(name, step.operators), buffered.get(name, step.operators))
@@ -152,11 +152,11 @@ def _zero(step: StepAllocations, model: nn.Module, training: TrainingSetup) -> I
     """
     parameters = list(model.parameters())
     for allocation in step.allocations:
-        if allocation.kind is not Kind.GRADIENT or training.sharding is Sharding.ZERO_1:
+        if allocation.kind is not AllocationKind.GRADIENT or training.sharding is Sharding.ZERO_1:
             yield allocation
             continue
         part = _part(allocation.bytes, training.ranks)
-        yield replace(allocation, last=allocation.born, kind=Kind.BACKWARD)
+        yield replace(allocation, last=allocation.born, kind=AllocationKind.BACKWARD)
         yield replace(allocation, bytes=part, shape=(_part(prod(allocation.shape), training.ranks),))
     widest = max((parameter.itemsize for parameter in parameters if parameter.requires_grad), default=0)
     trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
@@ -197,7 +197,7 @@ def _made(held: int, module: str, operator: str, phase: StepPhase, span: tuple[i
         operator=operator,
         place=ModulePlace(module),
         phase=phase,
-        kind=Kind.GATHERED,
+        kind=AllocationKind.GATHERED,
         keeper="",
         kept_at=ModulePlace(),
         born=span[0],

@@ -40,6 +40,7 @@ MOST_PLOT_CHARACTERS = 9_000_000
 _STATUS_SIGNS: dict[Status, str] = {
     "failed": SIGNS["failed"],
     "ok": SIGNS["ok"],
+    "skipped": SIGNS["skipped"],
     "unsupported": "\u2298",
     "not built": "\u2013",
 }
@@ -59,6 +60,7 @@ _REPAIR_SIGNS: dict[RepairStatus, str] = {
 _SLUGS: dict[Status, str] = {
     "failed": "failed",
     "ok": "ok",
+    "skipped": "skipped",
     "unsupported": "unsupported",
     "not built": "unbuilt",
 }
@@ -237,7 +239,7 @@ def _model(report: Report, modes: Sequence[Mode], levels: Sequence[Level], insid
         cells = f'<span class="groups" aria-hidden="true">{cells}</span>'
     else:
         cells = f'<span class="groups why">{escape(why_no_verdict(report))}</span>'
-    failures = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if not run.ok)
+    failures = "; ".join(f"{run.mode}: {verdict(run)}" for run in report.modes if run.wrong)
     then = f"after wrap_blocks: {report.repair.status}" if report.repair else ""
     spoken = f", {report.status}{f' in {failures}' if failures else ''}"
     saved = least_saved(report)

@@ -92,9 +92,9 @@ def _facts(report: Report) -> str:
     facts = [
         ("model type", f"<code>{escape(report.model_type)}</code>" if report.model_type else ""),
         ("settings", escape(report.variant)),
-        ("code", f"<code>{escape(report.source)}</code>" if report.source else ""),
-        ("parameters", f"{report.parameters:,}" if report.parameters else ""),
-        ("dtype", escape(report.dtype)),
+        ("code", f"<code>{escape(report.facts.source)}</code>" if report.facts.source else ""),
+        ("parameters", f"{report.facts.parameters:,}" if report.facts.parameters else ""),
+        ("dtype", escape(report.facts.dtype)),
         *((escape(package), escape(version)) for package, version in report.versions.items()),
         ("time", ", ".join(f"{escape(phase)} {spent:.2f} s" for phase, spent in report.seconds.items())),
         ("again", f"<code>ckpt_surgery verify {escape(report.target)}</code>" if report.target else ""),

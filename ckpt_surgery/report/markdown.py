@@ -30,15 +30,16 @@ from ckpt_surgery.text import code, folded, markdown_table, plural, prose
 
 _MEANING = {
     "failed": "at least one mode does something else than the run without checkpointing",
-    "ok": "every mode was measured and has no fault",
+    "ok": "every mode that runs was measured and has no fault",
+    "skipped": "none of the modes that were asked for runs",
     "unsupported": "the class does not claim gradient checkpointing",
     "not built": "no tiny model with a working step could be made",
 }
 _MEANING_AFTER: dict[RepairStatus, str] = {
-    "ok": "every mode is as the run without checkpointing",
-    "refused": "reentrant mode is refused with a sentence, and what is not refused is right",
+    "ok": "what runs is as the run without checkpointing",
+    "refused": "wrap_blocks refuses the model, or a call of it, with a sentence",
     "failed": "something is still wrong",
-    "not repaired": "there is nothing to checkpoint, or nothing to compare with",
+    "not repaired": "there is nothing to compare with",
 }
 _MOST_SUBJECTS = 3
 
@@ -58,13 +59,13 @@ def survey_markdown(reports: Sequence[Report]) -> str:
         _faults("What is broken", of_status(reports, "failed")),
         _faults("What claims no checkpointing, and would be broken", unclaimed(reports)),
         _faults("What remains after wrap_blocks", after_surgery),
-        _refusals(after_surgery),
+        _refusals([(report.label, said) for report, repair in repairs(reports) for said in repair.refusals]),
         _skips(with_skips(reports)),
         _families("What works", of_status(reports, "ok")),
         _families("What claims no checkpointing", [r for r in of_status(reports, "unsupported") if not r.faults]),
-        _unrepaired([report for report in after_surgery if report.problem]),
+        _unrepaired([report.repaired for report, repair in repairs(reports) if repair.status == "not repaired"]),
         _unbuilt(of_status(reports, "not built")),
-        _sources([report for report in reports if report.source]),
+        _sources([report for report in reports if report.facts.source]),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -111,16 +112,17 @@ def _faults(title: str, failed: Sequence[Report]) -> str:
         for modes, fault in report.merged_faults:
             cause = " ".join(filter(None, [_text(fault.cause), fault.rule]))
             row = [code(report.label), " ".join(modes), fault.level, _what(fault), cause or "not known"]
-            rows.append([*row, _text(after(report, modes))] if with_repairs else row)
+            rows.append([*row, _text(after(report))] if with_repairs else row)
     if not rows:
         return ""
     header = ["class", "mode", "level", "what", "cause", *(["after wrap_blocks"] if with_repairs else [])]
     return f"## {title}\n\n" + markdown_table(header, rows)
 
 
-def _refusals(after_surgery: Sequence[Report]) -> str:
-    rows = [[code(report.label), _text(said)] for report in after_surgery for _mode, said in report.refusals]
-    return "## Refused in reentrant mode\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
+def _refusals(said: Sequence[tuple[str, str]]) -> str:
+    """The classes that `wrap_blocks` refuses, or a call of them, with its sentence."""
+    rows = [[code(label), _text(sentence)] for label, sentence in said]
+    return "## What wrap_blocks refuses\n\n" + markdown_table(["class", "reason"], rows) if rows else ""
 
 
 def _skips(reports: Sequence[Report]) -> str:
@@ -128,7 +130,7 @@ def _skips(reports: Sequence[Report]) -> str:
     rows = [
         [code(report.label), " ".join(modes), " ".join(skip.levels), _text(skip.reason)]
         for report in reports
-        for modes, skip in replace(report, modes=tuple(mode for mode in report.modes if mode.ok)).merged_skips
+        for modes, skip in replace(report, modes=tuple(mode for mode in report.modes if not mode.wrong)).merged_skips
     ]
     return (
         "## What could not be judged\n\n" + markdown_table(["class", "mode", "level", "reason"], rows) if rows else ""
@@ -155,7 +157,7 @@ def _families(title: str, reports: Sequence[Report]) -> str:
 
 
 def _unrepaired(reports: Sequence[Report]) -> str:
-    """The classes with their reasons, folded: most of them have no blocks."""
+    """The classes with their reasons, folded."""
     if not reports:
         return ""
     rows = [[code(report.label), _text(report.problem)] for report in reports]
@@ -174,7 +176,7 @@ def _unbuilt(reports: Sequence[Report]) -> str:
 
 def _sources(reports: Sequence[Report]) -> str:
     """The classes that are not of transformers, with the last folder and the name of their file."""
-    rows = sorted([code(report.label), code("/".join(Path(report.source).parts[-2:]))] for report in reports)
+    rows = sorted([code(report.label), code("/".join(Path(report.facts.source).parts[-2:]))] for report in reports)
     return "## What came with its own code\n\n" + markdown_table(["class", "file"], rows) if rows else ""
 
 

@@ -26,7 +26,7 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.text import plural
 
-STATUSES: tuple[Status, ...] = ("failed", "ok", "unsupported", "not built")
+STATUSES: tuple[Status, ...] = ("failed", "ok", "skipped", "unsupported", "not built")
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
 MOST_CAUSES = 12
 """Causes that a page or a table shows."""
@@ -74,8 +74,8 @@ def unclaimed(reports: Iterable[Report]) -> list[Report]:
 
 
 def with_skips(reports: Iterable[Report]) -> list[Report]:
-    """The reports with a level that could not be judged in a mode without faults, by class."""
-    return ordered(report for report in reports if any(mode.skips and mode.ok for mode in report.modes))
+    """List the reports with a level that was not judged in a mode where nothing is wrong, by class."""
+    return ordered(report for report in reports if any(mode.skips and not mode.wrong for mode in report.modes))
 
 
 def counts(reports: Iterable[Report]) -> dict[Status, int]:
@@ -96,16 +96,18 @@ def repairs(reports: Iterable[Report]) -> list[tuple[Report, Repair]]:
 
 
 def stays_broken(report: Report) -> bool:
-    """Whether a model is wrong in the end: after `wrap_blocks`, or as it is if that was not tried or not possible."""
-    if report.repair is None or report.repair.status == "not repaired":
+    """Tell whether a model is wrong in the end: after `wrap_blocks`, or as it is if that was not tried or refused."""
+    if report.repair is None or report.repair.status in ("not repaired", "refused"):
         return report.status == "failed"
     return report.repair.status == "failed"
 
 
 def broken_after(reports: Iterable[Report]) -> list[Report]:
-    """The reports of classes that were right and are wrong, or refused, after `wrap_blocks`."""
+    """List the reports of classes that were not wrong and are, or were right and are refused, by `wrap_blocks`."""
     return [
-        report for report, repair in repairs(reports) if repair.status in ("failed", "refused") and not _wrong(report)
+        report
+        for report, repair in repairs(reports)
+        if not _wrong(report) and (repair.status == "failed" or (repair.status == "refused" and _right(report)))
     ]
 
 
@@ -114,8 +116,12 @@ def worth_telling(report: Report) -> bool:
     return _wrong(report) or bool(broken_after([report]))
 
 
+def _right(report: Report) -> bool:
+    return any(mode.ok for mode in report.modes)
+
+
 def _wrong(report: Report) -> bool:
-    return any(not mode.ok for mode in report.modes)
+    return any(mode.wrong for mode in report.modes)
 
 
 def versions_of(reports: Iterable[Report]) -> dict[str, str]:
@@ -128,18 +134,15 @@ def versions_of(reports: Iterable[Report]) -> dict[str, str]:
 
 
 def verdict(mode: ModeReport) -> str:
-    """One mode in a word or a few: ok, refused, or the levels that failed."""
-    return ", ".join(failed_levels(mode)) or ("refused" if mode.refused else "ok")
+    """Say in a word or a few what came of one mode: ok, refused, skipped, or the levels that failed."""
+    return ", ".join(failed_levels(mode)) or mode.status
 
 
-def after(report: Report, modes: Sequence[Mode]) -> str:
-    """The verdict on some modes after `wrap_blocks`: once if they agree, else each with its mode."""
-    if report.repair is None or report.repair.problem:
-        return "not repaired" if report.repair else ""
-    verdicts = {run.mode: verdict(run) for run in report.repair.modes if run.mode in modes}
-    if len(set(verdicts.values())) == 1:
-        return next(iter(verdicts.values()))
-    return "; ".join(f"{mode}: {words}" for mode, words in verdicts.items())
+def after(report: Report) -> str:
+    """Return the verdict on what runs after `wrap_blocks`; empty if that was not tried."""
+    if report.repair is None:
+        return ""
+    return ", ".join(map(verdict, report.repair.modes)) or report.repair.status
 
 
 def failed_levels(mode: ModeReport) -> tuple[Level, ...]:

@@ -29,6 +29,7 @@ from ckpt_surgery.text import plural, wrapped
 _WORDS: dict[Status, str] = {
     "failed": "failed",
     "ok": "ok",
+    "skipped": "skipped",
     "unsupported": "without support for checkpointing",
     "not built": "not built",
 }
@@ -86,11 +87,10 @@ def _failed_lines(title: str, failed: Sequence[Report], width: int) -> list[str]
         return []
     modes, _ = measured(failed)
     with_repairs = any(report.repair for report in failed)
-    rows = [["class", *(word for mode in modes for word in ([mode, "after"] if with_repairs else [mode])), "rule"]]
+    rows = [["class", *modes, *(["after"] if with_repairs else []), "rule"]]
     for report in failed:
         by_mode = {mode.mode: verdict(mode) for mode in report.modes}
-        cells = [(by_mode.get(mode, "-"), after(report, [mode]) or "-") for mode in modes]
-        words = [word for pair in cells for word in pair[: 1 + with_repairs]]
+        words = [by_mode.get(mode, "-") for mode in modes] + ([after(report) or "-"] if with_repairs else [])
         rows.append([report.label, *words, " ".join(rules_of(report)) or "-"])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     room = max(len("class"), width - 2 - sum(2 + other for other in widths[1:]))

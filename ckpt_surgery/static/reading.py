@@ -23,7 +23,7 @@ from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import NO_SUPPRESSIONS, Suppressions, read_suppressions
 
-_Entry: TypeAlias = tuple[FileFacts, Suppressions]
+_CachedFacts: TypeAlias = tuple[FileFacts, Suppressions]
 Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[SourceRepair]]]
 """A file, and the repairs to make in each part of its text."""
 _Item = TypeVar("_Item")
@@ -89,7 +89,7 @@ class FileParser:
 
     def parse(self, sources: Sequence[SourceFile], step: str = "reading") -> list[ParsedFile | Problem]:
         """The facts of every file, in the order given."""
-        entries: dict[str, _Entry | _Unparsed] = {}
+        entries: dict[str, _CachedFacts | _Unparsed] = {}
         if self.use_cache:
             cached = {source.path: load_entry(source.digest) for source in sources}
             entries = {path: entry for path, entry in cached.items() if _is_entry(entry)}
@@ -216,18 +216,18 @@ def _extract(source: SourceFile, use_cache: bool) -> bytes | _Unparsed:
     return data
 
 
-def _unpickled(data: bytes | _Unparsed) -> _Entry | _Unparsed:
+def _unpickled(data: bytes | _Unparsed) -> _CachedFacts | _Unparsed:
     if isinstance(data, _Unparsed):
         return data
-    entry: _Entry = pickle.loads(data)
+    entry: _CachedFacts = pickle.loads(data)
     return entry
 
 
-def _is_entry(cached: object) -> TypeGuard[_Entry]:
+def _is_entry(cached: object) -> TypeGuard[_CachedFacts]:
     return isinstance(cached, tuple) and tuple(map(type, cached)) == (FileFacts, Suppressions)
 
 
-def _parsed(source: SourceFile, entry: _Entry | _Unparsed) -> ParsedFile | Problem:
+def _parsed(source: SourceFile, entry: _CachedFacts | _Unparsed) -> ParsedFile | Problem:
     """An entry under the path that its text has now."""
     if isinstance(entry, _Unparsed):
         return Problem(source.path, entry.reason)

@@ -22,7 +22,7 @@ from ckpt_surgery.survey.scheduler import Scheduler
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
-Progress = Callable[[str, int, int], None]
+SurveyProgress = Callable[[str, int, int], None]
 
 
 def survey(
@@ -35,7 +35,7 @@ def survey(
     timeout: float = TIMEOUT,
     resume: Path | None = None,
     shard: tuple[int, int] | None = None,
-    progress: Progress | None = None,
+    progress: SurveyProgress | None = None,
     pool: WorkerPool | None = None,
     examination: str = EXAMINATION,
 ) -> list[Report]:
@@ -48,7 +48,7 @@ def survey(
     Args:
         targets: what `resolve.resolve` returned.
         modes, levels: what to examine, as in `verify`; by default not the levels that take the most steps.
-        fix: also examine the same modes after `wrap_blocks`, on the same model.
+        fix: also examine what runs after `wrap_blocks`, on the same model.
         workers: processes at a time; None for one a core. Each may take up to 2 GB.
         timeout: seconds for the build, the reference run and each mode, each on its own; a day at most.
         resume: a file to which finished reports are appended. What is in it already is not examined again, unless the
@@ -97,7 +97,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _show(progress: Progress | None, reports: dict[int, Report], total: int) -> None:
+def _show(progress: SurveyProgress | None, reports: dict[int, Report], total: int) -> None:
     if progress is not None:
         counts = Counter(report.status for report in reports.values())
         words = [f"{counts[status]} {status}" for status in get_args(Status) if counts[status]]

@@ -1,6 +1,6 @@
 """One target from beginning to end, inside a worker: build it, run the reference, examine each mode, report each step.
 
-If a surgery is asked for, the modes are examined once more after it, on the same model.
+If a surgery is asked for, what runs after it is examined too, on the same model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from ckpt_surgery.errors import SurgeryError, Unverifiable
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, Fault, Level, Mode, ModeReport, Repair
+from ckpt_surgery.measure.report import ModelFacts, Report
+from ckpt_surgery.measure.results import LEVELS, SURGERY_MODE, Fault, Level, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Event, Phase, PhaseKind
 from ckpt_surgery.survey.file_digests import imported_files
 from ckpt_surgery.survey.target import SurveyTarget, target_of
@@ -33,15 +33,15 @@ def examine(
     target: dict[str, Any],
     modes: Sequence[Mode],
     levels: str | Sequence[Level],
-    after: Sequence[Mode] = (),
+    fix: bool = False,
     examination: str = EXAMINATION,
 ) -> None:
-    """Examine one target in `modes`, and in the modes of `after` once `wrap_blocks` was applied.
+    """Examine one target in `modes`, and with `fix` what runs once `wrap_blocks` was applied.
 
     Emits `phase` as each phase begins; `report` with a `Report` without modes as plain data, whose `problem` says why
     nothing follows, and with the digests of the `files` that a factory was read from; `mode` with a report that has
-    one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with one for
-    each mode after it.
+    one mode; `repair` with a report whose repair has the table of the surgery or its problem, and then with one that
+    has the mode after it.
     """
     subject = target_of(target)
     empty = empty_report(subject)
@@ -52,7 +52,7 @@ def examine(
     for mode in () if report.problem else modes:
         _emit_phase(emit, Phase(PhaseKind.MODE, mode))
         emit(Event.MODE, report=replace(empty, modes=(_examined(examiner, mode, levels),)).to_dict())
-    if not after:
+    if not fix:
         return
     _emit_phase(emit, Phase(PhaseKind.SURGERY))
     repair = Repair()
@@ -60,17 +60,19 @@ def examine(
         examiner, table = examiner.repaired()
         repair = Repair(surgery=table)
     except (SurgeryError, Unverifiable) as error:
-        repair = Repair(problem=one_line(error))
+        repair = Repair(problem=one_line(error), refused=isinstance(error, SurgeryError))
     emit(Event.REPAIR, report=replace(empty, repair=repair).to_dict())
-    for mode in () if repair.problem else after:
-        _emit_phase(emit, Phase(PhaseKind.MODE_AFTER, mode))
-        run = _examined(examiner, mode, levels)
+    if not repair.problem:
+        _emit_phase(emit, Phase(PhaseKind.MODE_AFTER, SURGERY_MODE))
+        run = _examined(examiner, SURGERY_MODE, levels)
         emit(Event.REPAIR, report=replace(empty, repair=replace(repair, modes=(run,))).to_dict())
 
 
 def empty_report(target: SurveyTarget) -> Report:
     """A report that says no more than what the target is."""
-    return Report(target.model, target.model_type, target.variant, target.argument, source=target.code_file)
+    return Report(
+        target.model, target.model_type, target.variant, target.argument, ModelFacts(source=target.code_file)
+    )
 
 
 def has_model(report: Report) -> bool:
@@ -121,7 +123,7 @@ def _begin(
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)
-    return examiner, replace(report, source=empty.source)
+    return examiner, replace(report, facts=replace(report.facts, source=empty.facts.source))
 
 
 def _problem(phase: PhaseKind, error: Exception) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Fault, Mode, ModeReport, Repair
+from ckpt_surgery.measure.results import SURGERY_MODE, Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
 from ckpt_surgery.survey.examination import broken_mode, empty_report, has_model
 from ckpt_surgery.survey.options import SurveyOptions
@@ -47,17 +47,16 @@ class SurveyJob:
         return tuple(mode for mode in self.options.modes if mode not in self.modes)
 
     @property
-    def modes_left_after(self) -> tuple[Mode, ...]:
-        """The modes that are not examined yet after the surgery."""
-        if self.repair is None or self.repair.problem or (self.base is not None and not has_model(self.base)):
-            return ()
-        examined = {run.mode for run in self.repair.modes}
-        return tuple(mode for mode in self.options.modes if mode not in examined)
+    def surgery_left(self) -> bool:
+        """Tell whether a surgery is asked for, and what runs after it is not examined yet."""
+        if self.repair is None or (self.base is not None and not has_model(self.base)):
+            return False
+        return not self.repair.problem and not self.repair.modes
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to examine."""
-        return not self.modes_left and not self.modes_left_after
+        """Tell whether nothing is left to examine."""
+        return not self.modes_left and not self.surgery_left
 
     @property
     def group(self) -> str:
@@ -76,9 +75,9 @@ class SurveyJob:
         return replace(base, modes=modes, seconds=seconds, repair=repair)
 
     def add_repair(self, repair: Repair) -> None:
-        """Add what has become known of the surgery, or of a mode after it."""
+        """Add what has become known of the surgery, or of what runs after it."""
         before = self.repair or Repair()
-        self.repair = replace(repair, modes=(*before.modes, *repair.modes), surgery=repair.surgery or before.surgery)
+        self.repair = replace(repair, surgery=repair.surgery or before.surgery)
 
     def lose_worker(self, worker_exit: WorkerExit, seconds: float) -> None:
         """Record that the worker was lost `seconds` into its phase: a fault of the mode, or why nothing was run."""
@@ -102,9 +101,9 @@ class SurveyJob:
                 self._fail_after(FaultKind.REBUILD_UNFINISHED, worker_exit)
 
     def _fail_after(self, kind: FaultKind, worker_exit: WorkerExit) -> None:
-        """Fail every mode that is left to examine after the surgery."""
-        for mode in self.modes_left_after:
-            self.add_repair(Repair((self._broken(mode, kind, worker_exit),)))
+        """Fail what runs after the surgery, where it is left to examine."""
+        if self.surgery_left:
+            self.add_repair(Repair((self._broken(SURGERY_MODE, kind, worker_exit),)))
 
     def _broken(self, mode: Mode, kind: FaultKind, worker_exit: WorkerExit) -> ModeReport:
         return broken_mode(mode, Fault(kind, details={"error": str(worker_exit)}), self.options.levels)

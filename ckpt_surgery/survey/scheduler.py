@@ -27,7 +27,7 @@ _EXAMINE = "ckpt_surgery.survey.examination:examine"
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _WorkerSlot:
     """The place of one worker, with its job. `since` and `deadline` belong to the phase that the job is in."""
 
     worker: Worker | None = None
@@ -51,7 +51,7 @@ class Scheduler:
         self._queues: dict[str, deque[SurveyJob]] = {}
         for job in jobs:
             self._queues.setdefault(job.group, deque()).append(job)
-        self._slots = [_Slot() for _ in range(workers)]
+        self._slots = [_WorkerSlot() for _ in range(workers)]
         self._late: list[SurveyJob] = []
 
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Scheduler:
             for slot in _ready(busy):
                 self._receive(slot)
 
-    def _fill(self, slot: _Slot) -> None:
+    def _fill(self, slot: _WorkerSlot) -> None:
         """Give a slot its next job; if there is none, let its worker go."""
         lengths = {group: len(queue) for group, queue in self._queues.items()}
         slot.group = next_group(lengths, slot.group, {other.group for other in self._slots})
@@ -91,7 +91,7 @@ class Scheduler:
             slot.worker.close()
             slot.worker = None
 
-    def _start(self, slot: _Slot, job: SurveyJob) -> None:
+    def _start(self, slot: _WorkerSlot, job: SurveyJob) -> None:
         job.phase = None
         if slot.worker is None:
             slot.worker = self._pool.worker()
@@ -99,17 +99,17 @@ class Scheduler:
             _EXAMINE,
             target=job.target.to_dict(),
             modes=job.modes_left,
-            after=job.modes_left_after,
+            fix=job.surgery_left,
             levels=job.options.levels,
             examination=job.options.examination,
         )
         self._begin_phase(slot, job)
 
-    def _begin_phase(self, slot: _Slot, job: SurveyJob) -> None:
+    def _begin_phase(self, slot: _WorkerSlot, job: SurveyJob) -> None:
         slot.since = monotonic()
         slot.deadline = slot.since + job.options.timeout
 
-    def _receive(self, slot: _Slot) -> None:
+    def _receive(self, slot: _WorkerSlot) -> None:
         """Handle the events of a worker, its death, or its running out of time."""
         worker, job = slot.worker, slot.job
         if worker is None or job is None:
@@ -145,14 +145,14 @@ class Scheduler:
             job.stopped_after = job.options.timeout
             self._lose(slot, job, worker_exit)
 
-    def _finish(self, slot: _Slot, job: SurveyJob, resident: int) -> None:
+    def _finish(self, slot: _WorkerSlot, job: SurveyJob, resident: int) -> None:
         if resident > MOST_RESIDENT_BYTES and slot.worker is not None:
             slot.worker.close()
             slot.worker = None
         self._finished(job)
         self._fill(slot)
 
-    def _lose(self, slot: _Slot, job: SurveyJob, worker_exit: WorkerExit) -> None:
+    def _lose(self, slot: _WorkerSlot, job: SurveyJob, worker_exit: WorkerExit) -> None:
         """Record that the worker of a job was lost, and have another one do what is left of it."""
         slot.worker = None
         job.lose_worker(worker_exit, monotonic() - slot.since)
@@ -174,15 +174,15 @@ def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> 
     return next((group for group in left if group not in begun), "") or max(left, key=left.__getitem__, default="")
 
 
-def _ready(busy: Sequence[_Slot]) -> list[_Slot]:
+def _ready(busy: Sequence[_WorkerSlot]) -> list[_WorkerSlot]:
     """Wait until a worker has events or a deadline passes; the slots concerned."""
     poll = select.poll()
-    slots: dict[int, _Slot] = {}
+    slots: dict[int, _WorkerSlot] = {}
     for slot in busy:
         for pipe in slot.worker.pipes() if slot.worker else ():
             poll.register(pipe, select.POLLIN)
             slots[pipe] = slot
     timeout = min(slot.deadline for slot in busy) - monotonic()
-    ready: dict[_Slot, Any] = {slots[pipe]: None for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1)}
+    ready: dict[_WorkerSlot, Any] = {slots[pipe]: None for pipe, _ in poll.poll(max(0.0, timeout) * 1000 + 1)}
     now = monotonic()
     return list(ready | {slot: None for slot in busy if now >= slot.deadline})

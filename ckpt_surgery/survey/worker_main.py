@@ -22,7 +22,7 @@ Emit = Callable[..., None]
 """`emit(Event.PHASE, kind="build")` sends one event; the values are JSON data."""
 
 
-class Call(Protocol):
+class WorkerCall(Protocol):
     """What a worker can call. The result is JSON data."""
 
     def __call__(self, emit: Emit, /, **arguments: Any) -> Any: ...

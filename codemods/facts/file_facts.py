@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.facts.forward_patches import ForwardPatch
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 
-Path: TypeAlias = tuple[str, ...]
+AttributePath: TypeAlias = tuple[str, ...]
 """How a value is reached from `self`: attribute names, with `ELEMENT` for one step into a container."""
 
 ELEMENT = "*"
@@ -57,7 +57,7 @@ class CarriedArgument(NamedTuple):
     """
 
     position: int
-    paths: tuple[Path, ...]
+    paths: tuple[AttributePath, ...]
     in_container: bool
 
 
@@ -69,7 +69,7 @@ class ModuleCall:
     span: Span
     statement: Span
     callee: str
-    paths: tuple[Path, ...]
+    paths: tuple[AttributePath, ...]
     args: tuple[Argument, ...]
     reads_more_under: tuple[str, ...] = ()
     """What decides whether the method reads more than the first of the outputs, and is not off under checkpointing."""
@@ -112,7 +112,7 @@ class CheckpointCall:
     """A direct call of a checkpoint function. `paths` lead to what it runs, where the file shows that."""
 
     callee: str
-    paths: tuple[Path, ...]
+    paths: tuple[AttributePath, ...]
     args: tuple[Argument, ...]
     wrapping: Wrapping
     span: Span
@@ -157,7 +157,7 @@ class HandedOn(NamedTuple):
     """Modules that a method gives to `function`, which may checkpoint them; an empty name stands for one that does."""
 
     function: str
-    paths: tuple[Path, ...]
+    paths: tuple[AttributePath, ...]
     with_values: bool = False
     """Whether the function gets other arguments with them, to run them on."""
 

@@ -21,16 +21,16 @@ from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
     LOCAL,
+    AttributePath,
     BranchStatement,
     CheckpointCall,
     HandedOn,
     InlineBranch,
     ModuleCall,
-    Path,
     Wrapping,
 )
 from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
-from ckpt_surgery.codemods.facts.method_values import NOTHING, SELF, Env, bind, bind_loop, calls_several, value_of
+from ckpt_surgery.codemods.facts.method_values import NO_MODULES, SELF, Env, bind, bind_loop, calls_several, value_of
 from ckpt_surgery.codemods.facts.result_flow import ResultFlow, has_unknown_keyword
 from ckpt_surgery.codemods.facts.syntax import (
     UNPACKED,
@@ -152,11 +152,11 @@ class MethodReader:
         first = len(self.calls)
         self._block(statement.orelse, other)
         for name, value in other.items():
-            env[name] = env.get(name, NOTHING) | value
+            env[name] = env.get(name, NO_MODULES) | value
         if inline:
             self.inlines.append(self._inline(statement, inline, before | env, tuple(self.calls[first:])))
 
-    def _callable(self, node: ast.expr, env: Env) -> tuple[frozenset[Path], Wrapping]:
+    def _callable(self, node: ast.expr, env: Env) -> tuple[frozenset[AttributePath], Wrapping]:
         """What a checkpoint function is given to run, and how it is wrapped."""
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
@@ -221,10 +221,10 @@ class MethodReader:
             others = any(not isinstance(value, ast.Constant) and not value_of(value, env).paths for value in values)
             self.handed_on.append(HandedOn(name, tuple(sorted(paths)), others))
 
-    def _wanted(self, path: Path) -> bool:
+    def _wanted(self, path: AttributePath) -> bool:
         return bool(path) and (path[-1] in (ELEMENT, DYNAMIC) or (len(path) == 1 and path[0] in self.direct))
 
-    def _record(self, call: ast.Call, statement: ast.stmt, paths: frozenset[Path]) -> None:
+    def _record(self, call: ast.Call, statement: ast.stmt, paths: frozenset[AttributePath]) -> None:
         self.calls.append(
             ModuleCall(
                 method=self.method,
@@ -297,7 +297,7 @@ class MethodReader:
         return False
 
     def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
-        paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[Path](), "plain")
+        paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[AttributePath](), "plain")
         match call.args:
             case [ast.Call(func=ast.Name(id=name)), *_] if name in self.functions and not paths:
                 self._made_by(self.functions[name], env)

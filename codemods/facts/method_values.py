@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, Path
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePath
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _SAME_ELEMENTS = {"reversed", "list", "tuple", "sorted", "iter", "tqdm", "enumerate", "islice"}
@@ -19,8 +19,8 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictC
 class ReachedModules:
     """Modules reached by a path, or what a literal container of such holds."""
 
-    paths: frozenset[Path] = frozenset()
-    elements: frozenset[Path] = frozenset()
+    paths: frozenset[AttributePath] = frozenset()
+    elements: frozenset[AttributePath] = frozenset()
 
     def __or__(self, other: ReachedModules) -> ReachedModules:
         return ReachedModules(self.paths | other.paths, self.elements | other.elements)
@@ -34,7 +34,7 @@ class ReachedModules:
         return ReachedModules(frozenset((*path, ELEMENT) for path in self.paths) | self.elements)
 
 
-NOTHING = ReachedModules()
+NO_MODULES = ReachedModules()
 SELF = ReachedModules(frozenset({()}))
 Env: TypeAlias = dict[str, ReachedModules]
 """What names stand for, and what methods return: these are under `self.method()`."""
@@ -42,17 +42,17 @@ Env: TypeAlias = dict[str, ReachedModules]
 
 def union(values: Iterable[ReachedModules]) -> ReachedModules:
     """Any of the values."""
-    total = NOTHING
+    total = NO_MODULES
     for value in values:
         total |= value
     return total
 
 
 def value_of(node: ast.expr, env: Env) -> ReachedModules:
-    """What an expression stands for; NOTHING where it is no module reached from `self`."""
+    """What an expression stands for; NO_MODULES where it is no module reached from `self`."""
     match node:
         case ast.Name(id=name):
-            return env.get(name, NOTHING)
+            return env.get(name, NO_MODULES)
         case ast.Attribute(value=value, attr=name):
             return value_of(value, env).attribute(name)
         case ast.Subscript(value=value, slice=ast.Slice()):
@@ -73,8 +73,8 @@ def value_of(node: ast.expr, env: Env) -> ReachedModules:
         case ast.Call(func=ast.Attribute(value=inner, attr=name), args=[]) if name in _VIEWS:
             return value_of(inner, env)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
-            return env.get(f"self.{name}()", NOTHING)
-    return NOTHING
+            return env.get(f"self.{name}()", NO_MODULES)
+    return NO_MODULES
 
 
 def accessors(functions: Iterable[ast.FunctionDef]) -> Env:
@@ -102,7 +102,7 @@ def calls_several(
     for node in nodes:
         if isinstance(node, ast.FunctionDef):
             names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
-            inner.update(dict.fromkeys(names, NOTHING))
+            inner.update(dict.fromkeys(names, NO_MODULES))
             defaults = [*zip(reversed(names), reversed(node.args.defaults), strict=False)]
             defaults += [(parameter.arg, value) for parameter, value in _keyword_defaults(node)]
             inner.update((name, value_of(default, env)) for name, default in defaults)

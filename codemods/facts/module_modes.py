@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from ckpt_surgery.codemods.facts.file_facts import Path
+from ckpt_surgery.codemods.facts.file_facts import AttributePath
 from ckpt_surgery.codemods.facts.method_values import SELF, Env, bind, bind_loop, value_of
 from ckpt_surgery.codemods.facts.syntax import dotted
 
@@ -28,7 +28,7 @@ def may_evaluate(text: str) -> bool:
     return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
 
 
-def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[Path]:
+def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
     """The paths to what the methods of a class take out of training mode, the class itself left out.
 
     `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
@@ -38,7 +38,7 @@ def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef |
     return frozenset(path for method in methods for path in _held(method, functions))
 
 
-def _held(method: ast.FunctionDef, functions: Callable[[str], ast.FunctionDef | None]) -> Iterator[Path]:
+def _held(method: ast.FunctionDef, functions: Callable[[str], ast.FunctionDef | None]) -> Iterator[AttributePath]:
     env: Env = {"self": SELF}
     for node in _in_order(method):
         match node:

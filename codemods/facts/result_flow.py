@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, CarriedArgument, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, CarriedArgument
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, dotted, span_of
 from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
@@ -30,25 +30,25 @@ _COMPUTING = re.compile(
 _NO_GRADIENT = {"no_grad", "inference_mode"}
 _NO_TENSORS = {"shape", "dtype", "device", "ndim"}
 
-Paths: TypeAlias = frozenset[Path]
+AttributePaths: TypeAlias = frozenset[AttributePath]
 
 
 class Held(NamedTuple):
     """The calls whose results a value is, and those whose results it holds, as a list or dict does: their paths."""
 
-    result: Paths = frozenset()
-    inside: Paths = frozenset()
+    result: AttributePaths = frozenset()
+    inside: AttributePaths = frozenset()
 
     def __or__(self, other: Held) -> Held:
         return Held(self.result | other.result, self.inside | other.inside)
 
     @property
-    def all(self) -> Paths:
+    def all(self) -> AttributePaths:
         """Both."""
         return self.result | self.inside
 
 
-NOTHING = Held()
+HOLDS_NOTHING = Held()
 _Env: TypeAlias = dict[str, Held]
 
 
@@ -59,7 +59,7 @@ class ResultFlow:
     `names` what all names hold there.
     """
 
-    def __init__(self, calls: Mapping[Span, Paths], *, sources: bool = False) -> None:
+    def __init__(self, calls: Mapping[Span, AttributePaths], *, sources: bool = False) -> None:
         self._calls = calls
         self._sources = sources
         """Whether other modules and parameters of the class are followed, too: from the first statement on."""
@@ -127,7 +127,7 @@ class ResultFlow:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assignment([target], value, env)
             case ast.AugAssign(target=ast.Name(id=name), value=value):
-                env[name] = env.get(name, NOTHING) | self._value(value, env)
+                env[name] = env.get(name, HOLDS_NOTHING) | self._value(value, env)
             case ast.FunctionDef(args=arguments, body=body) if self._sources:
                 inner = dict(env)
                 for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -173,10 +173,10 @@ class ResultFlow:
     def _value(self, node: ast.expr, env: _Env) -> Held:
         """What an expression holds; the calls inside it are recorded."""
         if node.__class__ is ast.Constant:  # most expressions are constants, names and calls
-            return NOTHING
+            return HOLDS_NOTHING
         match node:
             case ast.Name(id=name):
-                return env.get(name, NOTHING)
+                return env.get(name, HOLDS_NOTHING)
             case ast.Call():
                 return self._call(node, env)
             case ast.Subscript(value=value, slice=index):
@@ -187,7 +187,7 @@ class ResultFlow:
                 if self._sources and (path := _path_from_self(node)):
                     return env.get(".".join(("self", *path)), Held(frozenset({path})))
                 held = self._value(value, env)
-                return NOTHING if name in _NO_TENSORS else held
+                return HOLDS_NOTHING if name in _NO_TENSORS else held
             case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
                 return Held(inside=self._union(items, env).all)
             case ast.Dict(keys=keys, values=values):
@@ -206,14 +206,14 @@ class ResultFlow:
                 _assign(target, held := self._value(value, env), env)
                 return held
             case ast.Lambda():
-                return NOTHING
+                return HOLDS_NOTHING
         for inner in ast.iter_child_nodes(node):
             if isinstance(inner, ast.expr):
                 self._value(inner, env)
-        return NOTHING
+        return HOLDS_NOTHING
 
     def _union(self, nodes: Iterable[ast.expr], env: _Env) -> Held:
-        total = NOTHING
+        total = HOLDS_NOTHING
         for node in nodes:
             total |= self._value(node, env)
         return total
@@ -224,7 +224,7 @@ class ResultFlow:
         place = span_of(call)
         paths = self._calls.get(place)
         if paths is not None:
-            before = self.held.get(place, [NOTHING] * len(given))
+            before = self.held.get(place, [HOLDS_NOTHING] * len(given))
             self.held[place] = [old | new for old, new in zip(before, given, strict=True)]
             _join(self.names.setdefault(place, {}), env)
             return Held(paths)
@@ -232,13 +232,13 @@ class ResultFlow:
             case ast.Name(id=name) if name in _CONTAINERS and given:
                 return Held(inside=frozenset().union(*(held.all for held in given)))
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _ADDING and given:
-                env[name] = env.get(name, NOTHING) | Held(inside=given[-1].all)
+                env[name] = env.get(name, HOLDS_NOTHING) | Held(inside=given[-1].all)
             case ast.Attribute(value=ast.Name(id=name), attr="pop"):
-                return Held(env.get(name, NOTHING).inside)
+                return Held(env.get(name, HOLDS_NOTHING).inside)
             case ast.Attribute(value=value, attr=name) if self._sources and _COMPUTING.match(name):
                 return Held(frozenset().union(self._value(value, env).all, *(held.all for held in given)))
         path = _path_from_self(call.func) if self._sources else ()
-        return Held(frozenset({path})) if path else NOTHING
+        return Held(frozenset({path})) if path else HOLDS_NOTHING
 
 
 def has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
@@ -256,7 +256,7 @@ def _is_off(context: ast.expr) -> bool:
     return dotted(context.func if isinstance(context, ast.Call) else context).rpartition(".")[2] in _NO_GRADIENT
 
 
-def _path_from_self(node: ast.expr) -> Path:
+def _path_from_self(node: ast.expr) -> AttributePath:
     """The path of `self.a.b` or `self.a[0]`; empty for anything else."""
     match node:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
@@ -280,9 +280,9 @@ def _assign(target: ast.expr, held: Held, env: _Env) -> None:
             for inner in targets:
                 _assign(inner, Held(held.all), env)
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant()) if held.all:
-            env[name] = env.get(name, NOTHING) | Held(inside=held.all)
+            env[name] = env.get(name, HOLDS_NOTHING) | Held(inside=held.all)
 
 
 def _join(env: _Env, other: Mapping[str, Held]) -> None:
     for name in other:
-        env[name] = env.get(name, NOTHING) | other[name]
+        env[name] = env.get(name, HOLDS_NOTHING) | other[name]

@@ -21,7 +21,7 @@ SignKind: TypeAlias = Literal[
 RankDependence: TypeAlias = Literal["rank", "gradient"]
 """Why a test differs between ranks: it asks which rank this is, or whether a parameter has a gradient."""
 
-Mode: TypeAlias = Literal["reentrant", "non_reentrant", "default"]
+AskedMode: TypeAlias = Literal["reentrant", "non_reentrant", "default"]
 """`reentrant` and `non_reentrant`: the constant True or False stands at the span. `default`: a call of torch's
 `checkpoint` leaves the option out."""
 
@@ -86,7 +86,7 @@ class CheckpointMode(NamedTuple):
 
     spot: Spot
     callee: str
-    mode: Mode
+    mode: AskedMode
     args: tuple[Argument, ...] = ()
 
 

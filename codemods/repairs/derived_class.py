@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.facts.file_facts import Import, Path
+from ckpt_surgery.codemods.facts.file_facts import AttributePath, Import
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
@@ -36,7 +36,9 @@ def _guarded(tree: SourceTree, path: str) -> list[Import]:
     return [item for item in facts.imports if item.guard] if facts else []
 
 
-def derive(tree: SourceTree, owner: ClassRef, paths: tuple[Path, ...], ref: ClassRef) -> tuple[SourceRepair, ...]:
+def derive(
+    tree: SourceTree, owner: ClassRef, paths: tuple[AttributePath, ...], ref: ClassRef
+) -> tuple[SourceRepair, ...]:
     """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)

@@ -49,7 +49,7 @@ from enum import Enum
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
@@ -323,7 +323,7 @@ def _called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
     return not checkpoint.paths or bool(direct & set(checkpoint.paths)) or _is_attribute(checkpoint.paths)
 
 
-def _is_attribute(paths: tuple[Path, ...]) -> bool:
+def _is_attribute(paths: tuple[AttributePath, ...]) -> bool:
     """`self.conv(x)`, `self.mid.conv(x)`: such calls are no block calls and are not recorded one by one."""
     return not any({ELEMENT, LOCAL} & set(path) for path in paths)
 

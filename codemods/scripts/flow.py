@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import Function, Names, is_distributed_data_parallel, parameters, tail
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
-from ckpt_surgery.codemods.scripts.values import NOTHING, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.values import UNTRACED, TracedValue, join, mix
 
 NO_GRADIENT = {"no_grad", "inference_mode"}
 DEEPEST = 6
@@ -121,7 +121,7 @@ class Flow:
             case ast.Expr(value=value):
                 self.value(frame, value)
             case ast.Return(value=value):
-                frame.returns.append(self.value(frame, value) if value else NOTHING)
+                frame.returns.append(self.value(frame, value) if value else UNTRACED)
                 return True
             case ast.Raise() | ast.Continue() | ast.Break():
                 return True
@@ -193,13 +193,13 @@ class Flow:
                 if isinstance(op, ast.Is) == truth:
                     for side in (left, right):
                         if self.value(frame, side).inners:
-                            self.bind(frame, side, NOTHING)
+                            self.bind(frame, side, UNTRACED)
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, kinds]):
                 if any(is_distributed_data_parallel(self.names.origin(kind)) for kind in _items(kinds)):
                     wrappers = self.value(frame, subject).wrappers or frozenset({dotted(subject)})
-                    self.bind(frame, subject, TracedValue(wrappers=wrappers) if truth else NOTHING)
+                    self.bind(frame, subject, TracedValue(wrappers=wrappers) if truth else UNTRACED)
             case ast.Call(func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="module")]) if not truth:
-                self.bind(frame, subject, NOTHING)
+                self.bind(frame, subject, UNTRACED)
 
     # -- names
 
@@ -243,10 +243,10 @@ class Flow:
         """The value of an expression."""
         self.steps += 1
         if self.gave_up:
-            return NOTHING
+            return UNTRACED
         match node:
             case ast.Name(id=name):
-                return self._named(frame, name) or NOTHING
+                return self._named(frame, name) or UNTRACED
             case ast.Attribute(value=inner):
                 named = self._named(frame, dotted(node)) if dotted(node) else None
                 if named is not None:
@@ -273,7 +273,7 @@ class Flow:
                 for loop in loops:
                     self.bind(frame, loop.target, self.value(frame, loop.iter).computed)
                 return self.value(frame, item)
-        return NOTHING
+        return UNTRACED
 
     def _choice(self, frame: Frame, test: ast.expr, body: ast.expr, orelse: ast.expr) -> TracedValue:
         before = frame.env

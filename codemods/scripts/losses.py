@@ -21,7 +21,7 @@ from ckpt_surgery.codemods.scripts.names import (
     tail,
     words,
 )
-from ckpt_surgery.codemods.scripts.values import NOTHING, BypassingForward, Inner, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.values import UNTRACED, BypassingForward, Inner, TracedValue, join, mix
 
 Stack: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -53,7 +53,7 @@ class _EvaluatedCall:
     node: ast.Call
     name: str
     base: TracedValue
-    """The object that the method belongs to; NOTHING for a function."""
+    """The object that the method belongs to; UNTRACED for a function."""
     callee: TracedValue
     positional: tuple[TracedValue, ...]
     keywords: tuple[tuple[str | None, TracedValue], ...]
@@ -163,7 +163,7 @@ class LossReader(Flow):
     def attribute(self, node: ast.Attribute, base: TracedValue) -> TracedValue:
         """`base.attr`: `.module` of a wrapper, or of something unknown, is the module inside."""
         if node.attr == "module" and not base.around and not base.through:
-            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or base.is_unknown else NOTHING
+            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or base.is_unknown else UNTRACED
         return base.part() if base.inners else base.computed
 
     def assign(self, frame: Frame, target: ast.expr, value: ast.expr) -> None:
@@ -184,7 +184,7 @@ class LossReader(Flow):
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
         call = self._looked_at(frame, node)
         func = node.func
-        first = call.positional[0] if call.positional else NOTHING
+        first = call.positional[0] if call.positional else UNTRACED
         if node.args and (is_distributed_data_parallel(self.names.origin(func)) or _prepares(func)):
             return self._wrap(first, node)
         self._note(frame, call)
@@ -194,19 +194,19 @@ class LossReader(Flow):
         if call.name in _UNWRAP:
             return first.inside(ast.unparse(node))
         if call.name in _CUTS:
-            return NOTHING
+            return UNTRACED
         if call.name in _SAME_MODULE:
             return call.base if isinstance(func, ast.Attribute) and not self.names.is_module(func.value) else first
         if call.name == "getattr":
             return first.part()
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
             self.bind(frame, func.value, join([call.base, *(value.computed for value in call.args)]))
-            return NOTHING
+            return UNTRACED
         return self._foreign(frame, call)
 
     def _looked_at(self, frame: Frame, node: ast.Call) -> _EvaluatedCall:
         func = node.func
-        base = self.value(frame, func.value) if isinstance(func, ast.Attribute) else NOTHING
+        base = self.value(frame, func.value) if isinstance(func, ast.Attribute) else UNTRACED
         if isinstance(func, ast.Attribute) and not dotted(func):
             callee = self.attribute(func, base)
         else:
@@ -221,7 +221,7 @@ class LossReader(Flow):
         result = TracedValue(objects=frozenset({frame.place(node)}))
         if name in _RUNS_NOTHING or frame.quiet:
             return result
-        callee, owner = self._saved(call.callee, node.func), NOTHING
+        callee, owner = self._saved(call.callee, node.func), UNTRACED
         if isinstance(node.func, ast.Attribute):
             owner = self._saved(call.base, node.func.value)
         if callee.wrappers or (owner.wrappers and name == "forward") or any(value.wrappers for value in call.args):

@@ -88,7 +88,7 @@ class TracedValue:
         return replace(self, objects=frozenset(f"{identity}.{index}" for identity in self.objects))
 
 
-NOTHING = TracedValue()
+UNTRACED = TracedValue()
 
 
 def join(values: Iterable[TracedValue]) -> TracedValue:

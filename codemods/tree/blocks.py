@@ -15,11 +15,11 @@ from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
     LOCAL,
+    AttributePath,
     Build,
     CheckpointCall,
     InlineBranch,
     ModuleCall,
-    Path,
 )
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
@@ -104,7 +104,7 @@ class Blocks:
                         classes.update(self._with_method(owner, checkpoint.paths))
         return frozenset(classes)
 
-    def _with_method(self, owner: ClassRef, paths: Iterable[Path]) -> Iterator[ClassRef]:
+    def _with_method(self, owner: ClassRef, paths: Iterable[AttributePath]) -> Iterator[ClassRef]:
         """The classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
         for path in paths:
             for ref in self.containers.classes_at(owner, [path[:-1]]):
@@ -272,7 +272,7 @@ def holds_several(built: Build) -> bool:
     )
 
 
-def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[Path, ...]:
+def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:
     """The paths to what a checkpoint call runs; for a local function, to what it calls, or else to all of its method.
 
     What other functions run that it calls may stand anywhere in the method.

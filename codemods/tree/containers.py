@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, Build, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, Build
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.builds import BuildResolver
 from ckpt_surgery.codemods.tree.classes import ClassRef, Target
@@ -23,7 +23,7 @@ class Containers:
         self.names = names
         self.bases = bases
         self._resolver = BuildResolver(names, bases)
-        self._reached: dict[tuple[ClassRef, Path], tuple[Target, ...]] = {}
+        self._reached: dict[tuple[ClassRef, AttributePath], tuple[Target, ...]] = {}
         self._parts: dict[ClassRef, tuple[Target, ...]] = {}
         self._learning: dict[ClassRef, bool] = {}
 
@@ -37,7 +37,7 @@ class Containers:
                     holders.setdefault(name, []).append((ref, attribute))
         return holders
 
-    def reached(self, ref: ClassRef, path: Path) -> tuple[Target, ...]:
+    def reached(self, ref: ClassRef, path: AttributePath) -> tuple[Target, ...]:
         """The classes of the modules at a path from `self`."""
         key = (ref, path)
         if key not in self._reached:
@@ -46,12 +46,12 @@ class Containers:
             self._reached[key] = tuple(dict.fromkeys(self._reach(ref, path)))
         return self._reached[key]
 
-    def classes_at(self, ref: ClassRef, paths: Iterable[Path]) -> tuple[ClassRef, ...]:
+    def classes_at(self, ref: ClassRef, paths: Iterable[AttributePath]) -> tuple[ClassRef, ...]:
         """The classes of the tree at some paths from `self`."""
         targets = dict.fromkeys(target for path in paths for target in self.reached(ref, path))
         return tuple(target for target in targets if isinstance(target, ClassRef))
 
-    def _reach(self, ref: ClassRef, path: Path) -> Iterator[Target]:
+    def _reach(self, ref: ClassRef, path: AttributePath) -> Iterator[Target]:
         here: list[tuple[ClassRef, Build]] = []
         modules: list[ClassRef] = [ref]
         for step in path:
@@ -82,7 +82,7 @@ class Containers:
     def _flag(self, ref: ClassRef) -> bool:
         return self.bases.flag(ref, _FLAG) == "True"
 
-    def learns(self, ref: ClassRef, path: Path) -> bool:
+    def learns(self, ref: ClassRef, path: AttributePath) -> bool:
         """Whether what is at a path from `self` is a parameter, or a module that has some."""
         *above, last = (step for step in path if step != ELEMENT)
         holders = self.classes_at(ref, [tuple(above)]) if above else (ref,)

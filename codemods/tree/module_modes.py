@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, Path
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath
 from ckpt_surgery.codemods.facts.module_modes import held_in_eval, plain_lists
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.tree.bases import BaseChains
@@ -60,7 +60,7 @@ class ModuleModes:
         place = self._bases.names.function(path, name)
         return self._function(*place) if place else None
 
-    def unregistered_at(self, owner: ClassRef, path: Path) -> str:
+    def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
         """The attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
         last = max((at for at, step in enumerate(path) if step != ELEMENT), default=len(path))
         if last + 1 >= len(path):

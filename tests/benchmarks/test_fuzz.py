@@ -19,7 +19,13 @@ pytestmark = pytest.mark.torch
 def test_no_case_of_one_seed_is_one_of_another() -> None:
     first, second = cases(50, 1), cases(50, 2)
     assert {case.seed for case in first}.isdisjoint(case.seed for case in second)
-    assert {case.mode for case in cases(20, 0, "reentrant")} == {"reentrant"}
+    assert cases(20, 1)[3] == Case.parsed("1000003")
+
+
+def test_cases_of_one_kind_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all("late" in case.kinds for case in cases(20, 0, "late"))
+    assert main(["--kind", "nothing"]) == 2
+    assert "nothing is no kind" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.EQUAL, 0), (Outcome.REFUSED, 0), (Outcome.SILENT, 1)])
@@ -31,7 +37,7 @@ def test_the_exit_code_says_whether_a_case_failed(
         return [Judged(result, result) for result in results]
 
     monkeypatch.setattr(pool, "judged", judged)
-    assert main(["--n", "5"]) == code
+    assert main(["--cases", "5"]) == code
     assert "5 cases" in capsys.readouterr().out
 
 
@@ -55,5 +61,5 @@ def test_it_needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_few_cases_run_in_a_process_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--n", "3", "--whole"]) in (0, 1)
+    assert main(["--cases", "3", "--whole"]) in (0, 1)
     assert "3 cases" in capsys.readouterr().out

@@ -193,13 +193,6 @@ def none_listed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SavePolicy, "ran", lambda self, operator: ran(self, operator) if len(self._waiting) else None)
 
 
-def reentrant_taken(patch: pytest.MonkeyPatch) -> None:
-    """use_reentrant=True is accepted where it is asked for later."""
-    from ckpt_surgery.runtime.surgery.surgery import Surgery
-
-    patch.setattr(Surgery, "enable", lambda *_: None)
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("break_it", "name", "save", "checks"),
@@ -210,7 +203,6 @@ def reentrant_taken(patch: pytest.MonkeyPatch) -> None:
         (some_left_out, "Llama", "matmul:2", {Check.ALL}),
         (none_leaves, "Llama", "matmul:2", {Check.STAYS}),
         (none_listed, "Llama", "conv", {Check.LISTED}),
-        (reentrant_taken, "Llama", "conv", {Check.REENTRANT}),
     ],
 )
 def test_a_check_fails_where_what_it_checks_is_broken(

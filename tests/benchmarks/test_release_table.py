@@ -37,6 +37,7 @@ FAULT = Fault(FaultKind.NOT_RECOMPUTED, ("layers.0",), {}, FaultCause(Observatio
 WHY = f"{FAULT.cause} CKPT001 (reentrant)"
 RIGHT = ModeReport("reentrant", (), {"run": "ok"})
 WRONG = replace(RIGHT, faults=(FAULT,))
+NO_BLOCKS = Repair(problem="It has no blocks.", refused=True)
 REFUSING = replace(RIGHT, refused="A list has a gradient.")
 
 
@@ -99,7 +100,8 @@ def test_the_oldest_release_is_the_one_that_is_promised() -> None:
         ),
         pytest.param(report(WRONG, WRONG), "failed", WHY, id="not repaired"),
         pytest.param(report(RIGHT, WRONG), "failed", WHY, id="broken by us"),
-        pytest.param(report(WRONG, REFUSING), "refused", "A list has a gradient. (reentrant)", id="refused"),
+        pytest.param(report(WRONG, REFUSING), "refused", "A list has a gradient.", id="refused"),
+        pytest.param(replace(report(WRONG, None), repair=NO_BLOCKS), "refused", "It has no blocks.", id="no blocks"),
         pytest.param(report(None, None, problem="no config"), "not built", "no config", id="not built"),
         pytest.param(report(RIGHT, None), "failed", "it was not tried", id="not tried"),
     ],

@@ -14,12 +14,26 @@ pytest.importorskip("transformers")
 
 from benchmarks import step_cost, step_cost_runs
 from benchmarks.step_cost_report import as_json, figures, overhead
-from benchmarks.step_cost_runs import FAMILIES, NONE, OF_LAYERS, WAYS, Cost, Family, Measured, Way, measure
+from benchmarks.step_cost_runs import (
+    ALL_CHECKED,
+    FAMILIES,
+    IN_TURN,
+    NONE,
+    OF_CHECKS,
+    OURS,
+    THEIRS,
+    WAYS,
+    Cost,
+    Family,
+    Measured,
+    Way,
+    measure,
+)
+from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 
 pytestmark = pytest.mark.torch
 
-THEIRS, OURS, TORCHS = Way("transformers"), Way("wrap_blocks"), Way("torch")
-REENTRANT = {way.whose: way for way in WAYS if way.mode == "reentrant"}
+TORCHS, REENTRANT = Way("torch"), Way("transformers", "reentrant")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +47,7 @@ def test_on_llama_all_ways_keep_the_same_bytes_and_do_the_same_work(llama: Measu
     assert {way: cost.faults for way, cost in costs.items()} == dict.fromkeys(WAYS, ())
     assert costs[OURS].kept_bytes == costs[THEIRS].kept_bytes == costs[TORCHS].kept_bytes
     assert costs[OURS].backward_flops == costs[THEIRS].backward_flops == costs[TORCHS].backward_flops
-    ours, theirs = costs[REENTRANT["wrap_blocks"]], costs[REENTRANT["transformers"]]
-    assert (ours.kept_bytes, ours.backward_flops) == (theirs.kept_bytes, theirs.backward_flops)
+    assert costs[OURS].kept_bytes == costs[REENTRANT].kept_bytes
 
 
 def test_checkpointing_keeps_less_and_works_more_than_none(llama: Measured) -> None:
@@ -77,23 +90,41 @@ def test_a_way_whose_step_breaks_is_told_and_not_timed(monkeypatch: pytest.Monke
 def test_layers_that_do_nothing_are_recomputed_all_the_same() -> None:
     price = step_cost_runs.price_of_calls(layers=2, rounds=3)
     assert price.calls == 2
-    assert all(len(overhead(price, mode)) == 3 for mode in ("non_reentrant", "reentrant"))
+    assert len(overhead(price)) == 3
 
 
-def test_a_way_is_checked_in_every_step_or_in_the_first_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    when: dict[Way, set[Any]] = {}
+@pytest.fixture
+def timed_models(monkeypatch: pytest.MonkeyPatch) -> dict[Way, Any]:
+    """The models that are timed from now on."""
+    models: dict[Way, Any] = {}
     real = step_cost_runs.timed
 
-    def timed(models: Any, *arguments: Any) -> Any:
-        for way, model in models.items():
-            when[way] = {vars(layer)["forward"].schedule.when for layer in model.model.layers}
-        return real(models, *arguments)
+    def timed(given: dict[Way, Any], *arguments: Any) -> Any:
+        models.update(given)
+        return real(given, *arguments)
 
     monkeypatch.setattr(step_cost_runs, "timed", timed)
-    price = step_cost_runs.price_of_checks(rounds=1, tokens=8, layers=2)
-    assert when.keys() == price.costs.keys()
-    assert len(when) == 4
-    assert all(values == {"always" if way.checked else "first"} for way, values in when.items())
+    return models
+
+
+def checked_calls(model: Any) -> int:
+    return sum(vars(layer)["forward"].schedule.checked for layer in model.model.layers)
+
+
+def test_after_the_first_steps_no_block_checks_itself_or_one_a_step_or_every_one(
+    timed_models: dict[Way, Any],
+) -> None:
+    rounds, layers = 2, 4
+    price = step_cost_runs.price_of_checks(rounds=rounds, tokens=8, layers=layers)
+    assert {way: len(cost.seconds) for way, cost in price.costs.items()} == dict.fromkeys(OF_CHECKS, rounds)
+    first = FIRST_STEPS * layers
+    counts = {way: checked_calls(model) for way, model in timed_models.items()}
+    assert counts == {OURS: 0, IN_TURN: first + rounds, ALL_CHECKED: first + rounds * layers}
+
+
+def test_a_call_is_measured_without_checks(timed_models: dict[Way, Any]) -> None:
+    step_cost_runs.price_of_calls(layers=2, rounds=1)
+    assert checked_calls(timed_models[OURS]) == 0
 
 
 def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds: float = 1e-3) -> Cost:
@@ -101,15 +132,15 @@ def cost(kept: int = 100, work: int = 300, faults: tuple[str, ...] = (), seconds
 
 
 def measured(nested: bool = False, **changed: Cost) -> Measured:
-    """A family in which all ways cost the same, but for some of the ways that are not reentrant."""
+    """A family in which all ways cost the same, but for these, which are not reentrant."""
     costs = {way: cost() for way in WAYS} | {Way(whose): replacement for whose, replacement in changed.items()}  # type: ignore[arg-type]
     return Measured("Toy", 10, nested, costs)
 
 
-def checks(seconds: float = 1e-3) -> Measured:
-    """A step that is checked takes `seconds`, another a millisecond."""
-    ways = [replace(way, checked=checked) for way in OF_LAYERS[1::2] for checked in (False, True)]
-    return Measured("Checked", 1, False, {way: cost(seconds=seconds if way.checked else 1e-3) for way in ways})
+def checks(every: float = 1e-3) -> Measured:
+    """Twenty blocks: a step takes a millisecond, and this long where every block is checked."""
+    seconds = {OURS: 1e-3, IN_TURN: 1e-3, ALL_CHECKED: every}
+    return Measured("Checked", 20, False, {way: cost(seconds=each) for way, each in seconds.items()})
 
 
 def missed(family: Measured, calls: Measured | None = None, checked: Measured | None = None) -> list[str]:
@@ -130,7 +161,13 @@ def test_equal_bytes_and_work_meet_every_target() -> None:
     ],
 )
 def test_one_byte_one_flop_or_one_fault_misses_a_target(ours: Cost, name: str) -> None:
-    assert missed(measured(wrap_blocks=ours)) == [f"Toy, non-reentrant: {name}"]
+    assert missed(measured(wrap_blocks=ours)) == [f"Toy: {name}"]
+
+
+def test_the_librarys_reentrant_mode_sets_a_mark() -> None:
+    family = measured()
+    cheaper = replace(family, costs={**family.costs, REENTRANT: cost(kept=99, work=299)})
+    assert len(missed(cheaper)) == 2
 
 
 def test_only_ways_that_are_right_set_a_mark() -> None:
@@ -143,33 +180,36 @@ def test_only_ways_that_are_right_set_a_mark() -> None:
 def test_nested_layers_that_run_three_times_have_to_be_beaten() -> None:
     twice = cost(work=400, faults=("three entries",))
     assert missed(measured(nested=True, transformers=twice)) == []
-    assert missed(measured(nested=True, transformers=twice, wrap_blocks=cost(work=400), torch=cost(work=400))) == [
-        "Toy, non-reentrant: work over transformers' own, nested"
-    ]
+    name = "Toy: work over transformers' own, nested"
+    assert name in missed(measured(nested=True, transformers=twice, wrap_blocks=cost(work=400)))
 
 
-@pytest.mark.parametrize(("seconds", "met"), [(1.5e-3, True), (1.6e-3, False)])
-def test_a_call_may_take_half_as_long_again(seconds: float, met: bool) -> None:
+@pytest.mark.parametrize(("seconds", "met"), [(1.25e-3, True), (1.26e-3, False)])
+def test_a_call_may_take_a_quarter_longer(seconds: float, met: bool) -> None:
     calls = measured(wrap_blocks=cost(seconds=seconds))
-    assert missed(measured(), calls) == ([] if met else ["Toy, non-reentrant: wrap_blocks over transformers"])
+    assert missed(measured(), calls) == ([] if met else ["Toy: wrap_blocks over transformers"])
 
 
-@pytest.mark.parametrize(("seconds", "met"), [(1.05e-3, True), (1.06e-3, False)])
-def test_a_check_may_take_a_twentieth(seconds: float, met: bool) -> None:
-    expected = [f"Checked, {mode}: a checked step over another" for mode in ("non-reentrant", "reentrant")]
-    assert missed(measured(), checked=checks(seconds)) == ([] if met else expected)
+EVERY, ONE = "Checked: a step, every block checked", "Checked: what one checked block adds"
+
+
+@pytest.mark.parametrize(("every", "names"), [(1.05e-3, []), (1.06e-3, [EVERY]), (1.11e-3, [EVERY, ONE])])
+def test_the_check_of_every_block_may_take_a_twentieth_and_that_of_one_half_a_percent(
+    every: float, names: list[str]
+) -> None:
+    assert missed(measured(), checked=checks(every)) == names
 
 
 @pytest.mark.parametrize("theirs", [cost(faults=("nothing is recomputed",)), cost(work=200)])
 def test_a_call_that_does_other_work_is_not_compared(theirs: Cost) -> None:
-    assert overhead(measured(transformers=theirs), "non_reentrant") == ()
+    assert overhead(measured(transformers=theirs)) == ()
 
 
 def test_the_json_has_every_way_and_what_was_missed() -> None:
     family, calls = measured(wrap_blocks=cost(kept=200)), measured()
     content = json.loads(as_json([family, calls, checks()], figures([family], calls, checks())))
     missed_names = [name for name, figure in content["figures"].items() if figure["verdict"] == "missed"]
-    assert missed_names == ["Toy, non-reentrant: kept over the best of the others"]
+    assert missed_names == ["Toy: kept over the best of the others"]
     assert list(content["families"][0]["ways"]) == [str(way) for way in WAYS]
     assert content["families"][0]["ways"]["wrap_blocks"]["kept_bytes"] == 200
 

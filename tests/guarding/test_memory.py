@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ckpt_surgery import guard
 from ckpt_surgery.guarding import memory
-from ckpt_surgery.guarding.memory import KeptBytes, allocated, peaks
+from ckpt_surgery.guarding.memory import LeftBytes, allocated, peaks
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import switch_checkpointing
@@ -54,7 +54,7 @@ def test_a_device_that_counts_is_believed(monkeypatch: pytest.MonkeyPatch) -> No
         over = [row.memory for row in watching.report().blocks]
         assert "not kept" in str(watching.report())
     for measured, (left, best, _) in zip(kept, filter(None, over), strict=True):
-        assert isinstance(measured, KeptBytes)
+        assert isinstance(measured, LeftBytes)
         assert measured.kept == 1000
         assert left - best == 1000 - measured.returned, "what is left besides the results is too much"
 

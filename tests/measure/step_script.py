@@ -42,7 +42,7 @@ def train(case: Case) -> dict[str, Any]:
         "error": reference.error and str(reference.error),
         "loss": reference.loss,
         "reached": sorted(n for n, g in reference.gradients.items() if g is not None and bool(g.any())),
-        "kept_bytes": reference.kept_bytes,
+        "kept_bytes": reference.memory.kept,
         "generated": None if reference.generated is None else reference.generated.tolist(),
     }
     modes = report["modes"] = {}
@@ -57,8 +57,8 @@ def train(case: Case) -> dict[str, Any]:
             "largest_error": verdict.error,
             "entries": {name: [e.forward, e.backward] for name, e in own.items()},
             "nested": {name: [run.entries[name].forward, run.entries[name].backward] for name in nested},
-            "kept_bytes": run.kept_bytes,
-            "best_kept_bytes": reference.best_kept_bytes,
+            "kept_bytes": run.memory.kept,
+            "best_kept_bytes": reference.memory.best,
         }
     report["seconds"] = time.perf_counter() - started
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,18 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.errors import SurgeryError, VerifyError
 from ckpt_surgery.measure import setup as step_setup
 from ckpt_surgery.measure import verify as verify_module
-from ckpt_surgery.measure.kinds import CauseKind
+from ckpt_surgery.measure.kinds import CauseKind, SkipKind
 from ckpt_surgery.measure.record import RunRecord
-from ckpt_surgery.measure.results import MODES, Fault, FaultCause, Mode, ModeReport
+from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
+from ckpt_surgery.report.summary import stays_broken
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
@@ -40,28 +44,11 @@ from tests.measure.toys import (
     RoutingLayer,
     Stage,
     TwoStreamLayer,
-    TwoStreams,
     model_of,
     values,
 )
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
-
-
-class Box:
-    """An object into which nobody can look."""
-
-    def __init__(self, value: Tensor) -> None:
-        self.value = value
-
-
-class BoxLayer(TwoStreamLayer):
-    def forward(self, hidden_states: Tensor, residual: Any = 0.0) -> Tensor:
-        return super().forward(hidden_states, residual.value)
-
-
-class ResidualInABox(TwoStreams):
-    hand_over = staticmethod(lambda layer, hidden, residual: layer(hidden, Box(residual)))
 
 
 class RefusingLayer(CountingLayer):
@@ -117,12 +104,12 @@ class UnclaimedMoody(Moody):
 
 
 def both_sides(model: Model) -> tuple[dict[Mode, ModeReport], dict[Mode, ModeReport]]:
-    """The modes of a model as it is, and after the surgery."""
+    """The modes of a model as it is, and what runs after the surgery."""
     look = Examination(model, values())
     assert not look.reference().problem
     before = {mode: look.examine(mode) for mode in MODES}
     then, _ = look.repaired()
-    return before, {mode: then.examine(mode) for mode in MODES}
+    return before, {SURGERY_MODE: then.examine(SURGERY_MODE)}
 
 
 def faults(modes: dict[Mode, ModeReport]) -> list[Fault]:
@@ -158,7 +145,7 @@ def test_the_run_to_compare_with_is_that_of_the_model_as_it_was(monkeypatch: pyt
 
     monkeypatch.setattr(step_setup, "run_step", noted)
     both_sides(model_of(Layer, Layer))
-    assert ran == [None, *MODES, *MODES]
+    assert ran == [None, *MODES, SURGERY_MODE]
 
 
 def test_a_surgery_that_changes_the_result_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +164,7 @@ def test_a_surgery_that_does_nothing_leaves_the_faults_and_no_cause_that_it_shou
     before, after = both_sides(model_of(PlainLayer, PlainLayer, PlainLayer, whole=Stubborn))
     for modes, cause in ((before, "no GradientCheckpointingLayer"), (after, "")):
         remaining = [fault for fault in faults(modes) if fault.level == "recompute"]
-        assert len(remaining) == len(MODES)
+        assert len(remaining) == len(modes)
         assert all((cause in fault.cause) if cause else not (fault.cause or fault.rule) for fault in remaining)
 
 
@@ -186,9 +173,10 @@ def test_blocks_that_were_none_before_have_a_run_of_their_own() -> None:
     look = Examination(model, values())
     assert look.reference().problem
     then, table = look.repaired()
-    assert all(then.examine(mode).ok for mode in MODES)
+    run = then.examine(SURGERY_MODE)
+    assert run.ok
     assert "3 of 3 blocks checkpointed" in table
-    assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
+    assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
 
 
 class FirstInATuple(nn.Linear):
@@ -219,8 +207,9 @@ def test_a_model_that_transformers_cannot_switch_is_switched_by_its_surgery() ->
     then, _ = look.repaired()
     assert then.reference().supported
     assert not model.supports_gradient_checkpointing
-    assert all(then.examine(mode).ok for mode in MODES)
-    assert [block.name for block in then.examine("reentrant").blocks] == ["layers.0", "layers.1", "layers.2"]
+    run = then.examine(SURGERY_MODE)
+    assert run.ok
+    assert [block.name for block in run.blocks] == ["layers.0", "layers.1", "layers.2"]
 
 
 def test_a_run_of_their_own_that_is_another_each_time_is_none() -> None:
@@ -252,31 +241,72 @@ def test_a_reference_is_run_once() -> None:
     assert look._reference is first
 
 
-def test_a_call_that_reentrant_checkpointing_would_get_wrong_is_refused_and_no_fault() -> None:
-    before, after = both_sides(model_of(BoxLayer, BoxLayer, whole=ResidualInABox))
-    assert [fault.level for fault in before["reentrant"].faults]
-    assert after["non_reentrant"].ok
-    refused = after["reentrant"]
-    assert (refused.faults, refused.ok) == ((), False)
-    assert refused.refused.startswith(
-        "BoxLayer layers.0 got tensors with gradient inside a Box in its argument residual"
-    )
-    assert refused.refused.endswith("use use_reentrant=False")
+def test_a_call_that_a_surgery_refuses_is_no_fault_and_not_ok() -> None:
+    report = verify(model_of(RefusingLayer, RefusingLayer), values(), modes=SURGERY_MODE)
+    (refused,) = report.modes
+    assert (refused.faults, refused.status, refused.ok) == ((), "refused", False)
+    assert refused.refused == "it is written to. Leave it out."
     assert set(refused.outcomes.values()) == {"skipped"}
+    assert (report.status, report.faults) == ("failed", ())
+    assert "Refused" in str(report)
 
 
-def test_a_refusal_where_nothing_is_reentrant_is_a_fault() -> None:
-    plain, reentrant = verify(model_of(RefusingLayer, RefusingLayer), values()).modes
-    assert [(fault.level, fault.seen) for fault in plain.faults] == [
-        ("run", "backward raised SurgeryError: it is written to. Leave it out")
-    ]
-    assert not plain.refused
-    assert (reentrant.faults, reentrant.refused) == ((), "it is written to. Leave it out.")
-
-
-def test_another_error_in_reentrant_mode_is_no_refusal() -> None:
+def test_another_error_is_no_refusal() -> None:
     _, after = both_sides(model_of(CountingLayer, CountingLayer))
-    assert not after["reentrant"].refused
+    assert not after[SURGERY_MODE].refused
+
+
+@pytest.mark.parametrize("options", [{}, {"save": ["matmul"]}, {"every_n": 2}, {"use_reentrant": False}], ids=str)
+def test_a_wrapped_model_is_measured_as_it_runs_and_once(options: dict[str, Any]) -> None:
+    model = model_of(Layer, Layer, Layer)
+    wrap_blocks(model, **options)
+    report = verify(model, values(), levels=QUICK_LEVELS)
+    runs, other = report.modes
+    assert (report.status, runs.status, other.status) == ("ok", "ok", "skipped")
+    assert set(other.outcomes.values()) == {"skipped"}
+    assert [(skip.levels, skip.kind) for skip in other.skips] == [(("run",), SkipKind.ALWAYS_NON_REENTRANT)]
+    assert [kept.name for kept in runs.kept_results] == options.get("save", [])
+    assert sum(block.backward for block in runs.blocks) == (2 if "every_n" in options else 3)
+    assert "reentrant, run: wrap_blocks checkpoints non-reentrant in either mode" in str(report)
+
+
+def test_a_wrapped_model_that_is_wrong_fails_in_the_mode_that_runs_alone() -> None:
+    model = model_of(Layer, Layer, whole=OtherWithoutCache)
+    wrap_blocks(model)
+    report = verify(model, values())
+    assert [run.status for run in report.modes] == ["failed", "skipped"]
+    assert {mode for mode, _ in report.faults} == {SURGERY_MODE}
+
+
+def test_a_report_in_which_nothing_was_measured_is_neither_ok_nor_failed() -> None:
+    model = model_of(Layer, Layer)
+    wrap_blocks(model)
+    report = verify(model, values(), modes="reentrant")
+    assert (report.status, report.ok, report.faults, report.modes[0].wrong) == ("skipped", False, (), False)
+    assert report_of(json.loads(report.to_json())) == report
+    assert not stays_broken(report)
+
+
+def test_verify_after_save_measures_one_mode_and_runs_no_reentrant_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reentrant(*_: object) -> None:
+        raise AssertionError("torch's reentrant checkpointing ran")
+
+    class Enc(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32)) for _ in "abcd")
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            for block in self.blocks:
+                hidden = hidden + block(hidden)
+            return hidden
+
+    monkeypatch.setattr(CheckpointFunction, "apply", reentrant)
+    model = Enc()
+    wrap_blocks(model, save=["matmul:2"])
+    report = verify(model, torch.randn(2, 16, 32))
+    assert report.ok, str(report)
+    assert {run.mode: run.status for run in report.modes} == {"non_reentrant": "ok", "reentrant": "skipped"}
 
 
 def test_a_user_can_do_the_surgery_and_verify() -> None:
@@ -287,19 +317,10 @@ def test_a_user_can_do_the_surgery_and_verify() -> None:
     assert not verify(model, values()).ok
 
 
-def test_a_user_hears_of_a_refusal_and_it_is_not_ok() -> None:
-    model = model_of(BoxLayer, BoxLayer, whole=ResidualInABox)
-    wrap_blocks(model)
-    report = verify(model, values())
-    assert (report.ok, report.faults) == (False, ())
-    assert "Refused" in str(report)
-    assert verify(model, values(), modes="non_reentrant").ok
-
-
 def test_a_model_that_draws_from_a_generator_of_its_own_cannot_be_compared_after_it_either() -> None:
     before, after = both_sides(model_of(Layer, Layer, whole=Moody))
     for modes in (before, after):
-        assert [fault.expected for fault in faults(modes)] == ["two equal runs without checkpointing"] * 2
+        assert {fault.expected for fault in faults(modes)} == {"two equal runs without checkpointing"}
 
 
 def test_a_cache_that_grows_twice_grows_once_after_it() -> None:

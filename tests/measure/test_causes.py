@@ -21,16 +21,15 @@ from tests.measure.toys import Layer, Model, NormLayer, PlainLayer, Stage, SureL
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 HEALTHY = CallFacts(input_requires_grad=True)
+LEAKING = CallFacts(leaks=True)
 
 
-def case(
-    *facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None, leaking: tuple[str, ...] = ()
-) -> Case:
+def case(*facts: CallFacts, mode: Mode = "reentrant", model: Model | None = None) -> Case:
     """A model whose blocks were called like this."""
     whole = model or model_of(*[SureLayer] * max(len(facts), 1))
     blocks = {block.name: block for block in find_blocks(whole)}
     calls = dict(zip(blocks, facts, strict=False))
-    record = RunRecord(None, 0, 1.0, {}, {}, {}, {}, 0, calls=calls, leaking_blocks=frozenset(leaking))
+    record = RunRecord(1.0, calls=calls)
     return Case(whole, blocks, record, mode)
 
 
@@ -97,9 +96,9 @@ def test_the_nearest_cause_comes_first() -> None:
 
 
 def test_leaked_tensors_explain_reentrant_values() -> None:
-    assert "SureLayer" in cause(WRONG, case(HEALTHY, leaking=("layers.0",)))[0]
-    assert "router logits" in cause(WRONG, case(HEALTHY, leaking=("layers.0",)))[0]
-    assert cause(WRONG, case(HEALTHY, leaking=("layers.0",), mode="non_reentrant")) == ("", "")
+    assert "SureLayer" in cause(WRONG, case(LEAKING))[0]
+    assert "router logits" in cause(WRONG, case(LEAKING))[0]
+    assert cause(WRONG, case(LEAKING, mode="non_reentrant")) == ("", "")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -32,7 +32,7 @@ from ckpt_surgery.measure.compare import (
 )
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.record import RunRecord, StepError, StepPart
+from ckpt_surgery.measure.record import FlopRecord, MemoryRecord, RngRecord, RunRecord, StepError, StepPart
 from ckpt_surgery.measure.results import MODES, Fault, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import verify
@@ -78,7 +78,7 @@ def test_a_healthy_model_passes_with_bit_equal_gradients(mode: Mode) -> None:
     assert verdict.errors == dict.fromkeys(reference.gradients, 0.0)
     assert reference.entries == {"0": Entries(1, 0), "1": Entries(1, 0)}
     assert checkpointed.entries == {"0": Entries(1, 1), "1": Entries(1, 1)}
-    assert checkpointed.kept_bytes < reference.kept_bytes
+    assert checkpointed.memory.kept < reference.memory.kept
 
 
 def test_a_tensor_by_keyword_loses_its_gradient_when_reentrant() -> None:
@@ -261,7 +261,7 @@ def test_a_cache_that_grows_in_the_backward_is_a_fault_of_state() -> None:
 def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
     reference, checkpointed = healthy_pair()
     calls = {"0": CallFacts(uses_rng=True, backward_calls=1), "1": CallFacts(uses_rng=False, backward_calls=1)}
-    other = dataclasses.replace(checkpointed, rng_mismatches=("0", "1"))
+    other = dataclasses.replace(checkpointed, rng=RngRecord(mismatches=("0", "1")))
     fault = only(compare(dataclasses.replace(reference, calls=calls), other))
     assert (fault.level, fault.subjects) == ("state", ("0",))
     assert compare(dataclasses.replace(reference, calls={}), other).ok
@@ -269,9 +269,9 @@ def test_other_randomness_is_a_fault_of_blocks_that_draw_some() -> None:
 
 def test_a_backward_that_draws_is_a_fault_where_the_references_does_not() -> None:
     reference, checkpointed = healthy_pair()
-    drawing = dataclasses.replace(checkpointed, rng_moved=True)
+    drawing = dataclasses.replace(checkpointed, rng=RngRecord(moved=True))
     assert only(compare(reference, drawing)).level == "state"
-    assert compare(dataclasses.replace(reference, rng_moved=True), drawing).ok
+    assert compare(dataclasses.replace(reference, rng=RngRecord(moved=True)), drawing).ok
 
 
 MOST_KEPT = 1000 - round(LEAST_SAVING * 800)
@@ -297,9 +297,9 @@ MOST_DONE_OF_ALL = 300 + round(MOST_WORK * 150)
 def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:
     reference, checkpointed = healthy_pair()
     before = dataclasses.replace(
-        reference, kept_bytes=1000, best_kept_bytes=200, forward_flops=150, backward_flops=300, block_flops=100
+        reference, memory=MemoryRecord(kept=1000, best=200), flops=FlopRecord(forward=150, backward=300, blocks=100)
     )
-    after = dataclasses.replace(checkpointed, kept_bytes=kept, backward_flops=work)
+    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=kept), flops=FlopRecord(backward=work))
     cost = cost_of(before, after)
     assert (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes) == (kept, 1000, 200)
     assert (cost.backward_flops, cost.reference_backward_flops, cost.best_backward_flops) == (work, 300, 400)
@@ -310,21 +310,21 @@ def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, ex
     ("changes", "kind"),
     [
         pytest.param({}, None, id="nothing of it"),
-        pytest.param({"held_bytes": {"0": 100}}, None, id="a quarter held by one block"),
-        pytest.param({"held_bytes": {"0": 101}}, FaultKind.KEPT_BYTES, id="more held by one block"),
-        pytest.param({"recompute_bytes": (300, 600)}, None, id="half a block and a gradient then"),
-        pytest.param({"recompute_bytes": (300, 601)}, FaultKind.RECOMPUTED_BYTES, id="more than that then"),
-        pytest.param({"recompute_bytes": (700, 300)}, None, id="less then"),
-        pytest.param({"left_bytes": 60}, None, id="little left after the backward"),
-        pytest.param({"left_bytes": 61}, FaultKind.LEFT_BYTES, id="more left after the backward"),
+        pytest.param({"held": {"0": 100}}, None, id="a quarter held by one block"),
+        pytest.param({"held": {"0": 101}}, FaultKind.KEPT_BYTES, id="more held by one block"),
+        pytest.param({"recomputes": (300, 600)}, None, id="half a block and a gradient then"),
+        pytest.param({"recomputes": (300, 601)}, FaultKind.RECOMPUTED_BYTES, id="more than that then"),
+        pytest.param({"recomputes": (700, 300)}, None, id="less then"),
+        pytest.param({"left": 60}, None, id="little left after the backward"),
+        pytest.param({"left": 61}, FaultKind.LEFT_BYTES, id="more left after the backward"),
     ],
 )
 def test_what_is_held_recomputed_and_left_is_judged(changes: dict[str, Any], kind: FaultKind | None) -> None:
     reference, checkpointed = healthy_pair()
     before = dataclasses.replace(
-        reference, kept_bytes=1000, best_kept_bytes=200, held_bytes={"0": 400, "1": 400}, left_bytes=50
+        reference, memory=MemoryRecord(kept=1000, best=200, held={"0": 400, "1": 400}, left=50)
     )
-    after = dataclasses.replace(checkpointed, **{"kept_bytes": 200, "left_bytes": 50, **changes})
+    after = dataclasses.replace(checkpointed, memory=MemoryRecord(**{"kept": 200, "left": 50, **changes}))
     assert [fault.kind for fault in compare(before, after).faults] == ([] if kind is None else [kind])
     if kind is FaultKind.KEPT_BYTES:
         assert compare(before, after).faults[0].subjects == ("0",)
@@ -334,8 +334,8 @@ def test_no_memory_has_to_be_saved_where_there_is_little_to_save() -> None:
     reference, checkpointed = healthy_pair()
     little = 1000 - round(WORTH_SAVING * 1000)
     for best, expected in ((little, []), (little - 1, ["cost"])):
-        before = dataclasses.replace(reference, kept_bytes=1000, best_kept_bytes=best)
-        assert levels(compare(before, dataclasses.replace(checkpointed, kept_bytes=1000))) == expected
+        before = dataclasses.replace(reference, memory=MemoryRecord(kept=1000, best=best))
+        assert levels(compare(before, dataclasses.replace(checkpointed, memory=MemoryRecord(kept=1000)))) == expected
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_gradients_are_compared_above_a_noise_floor(
 ) -> None:
     def record(value: float | None) -> RunRecord:
         gradients = {"large": torch.ones(2), "small": None if value is None else torch.tensor([0.0, value])}
-        return RunRecord(None, 0, 1.0, gradients, {}, {}, {}, 0)
+        return RunRecord(1.0, gradients)
 
     verdict = compare(record(ours), record(theirs))
     assert tuple(kind for kind in ("lost", "gained", "wrong") if getattr(verdict, kind) == ("small",)) == expected

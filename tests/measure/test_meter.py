@@ -62,22 +62,22 @@ def test_a_matrix_product_is_two_flops_for_each_of_its_terms() -> None:
     left, right = leaf(rows, inner), leaf(inner, columns)
     with Meter() as meter:
         backward_of(meter, (left @ right).sum())
-    assert meter.forward_flops == 2 * rows * columns * inner
-    assert meter.backward_flops == 2 * meter.forward_flops  # one product for each operand
-    assert meter.block_flops == 0
+    assert meter.flops.forward == 2 * rows * columns * inner
+    assert meter.flops.backward == 2 * meter.flops.forward  # one product for each operand
+    assert meter.flops.blocks == 0
 
 
 def test_the_gradient_of_one_operand_is_one_product() -> None:
     with Meter() as meter:
         backward_of(meter, (leaf(2, 5) @ leaf(5, 3).detach()).sum())
-    assert meter.backward_flops == meter.forward_flops == 2 * 2 * 5 * 3
+    assert meter.flops.backward == meter.flops.forward == 2 * 2 * 5 * 3
 
 
 def test_a_batch_of_products_with_and_without_a_bias() -> None:
     with Meter() as meter:
         torch.bmm(leaf(4, 2, 5), leaf(4, 5, 3))
         functional.linear(leaf(7, 5), leaf(3, 5), leaf(3))
-    assert meter.forward_flops == 2 * (4 * 2 * 5 * 3 + 7 * 5 * 3)
+    assert meter.flops.forward == 2 * (4 * 2 * 5 * 3 + 7 * 5 * 3)
 
 
 def test_a_convolution_counts_its_kernel_at_every_place() -> None:
@@ -85,8 +85,8 @@ def test_a_convolution_counts_its_kernel_at_every_place() -> None:
     picture, weights = leaf(images, channels, size, size), leaf(filters, channels, kernel, kernel)
     with Meter() as meter:
         backward_of(meter, functional.conv2d(picture, weights, padding=1).sum())
-    assert meter.forward_flops == 2 * images * filters * size * size * channels * kernel * kernel
-    assert meter.backward_flops == 2 * meter.forward_flops
+    assert meter.flops.forward == 2 * images * filters * size * size * channels * kernel * kernel
+    assert meter.flops.backward == 2 * meter.flops.forward
 
 
 def test_attention_is_two_products_and_five_in_the_backward() -> None:
@@ -95,8 +95,8 @@ def test_attention_is_two_products_and_five_in_the_backward() -> None:
     with Meter() as meter:
         backward_of(meter, functional.scaled_dot_product_attention(query, key, value).sum())
     product = 2 * batch * heads * length * length * width
-    assert meter.forward_flops == 2 * product
-    assert meter.backward_flops == 5 * product
+    assert meter.flops.forward == 2 * product
+    assert meter.flops.backward == 5 * product
 
 
 def test_what_runs_in_blocks_is_counted_apart() -> None:
@@ -108,8 +108,8 @@ def test_what_runs_in_blocks_is_counted_apart() -> None:
                 square = square @ square
             meter.leave_block(iter([square]))
         backward_of(meter, (square @ square).sum())
-    assert meter.block_flops == 3 * 2 * 4**3
-    assert meter.forward_flops == 4 * 2 * 4**3
+    assert meter.flops.blocks == 3 * 2 * 4**3
+    assert meter.flops.forward == 4 * 2 * 4**3
 
 
 @both_modes
@@ -117,11 +117,11 @@ def test_a_healthy_stack_costs_one_more_forward_of_its_blocks(mode: Mode) -> Non
     model = model_of(SureLayer, SureLayer, SureLayer)
     reference, checkpointed = run(model), run(model, mode)
     product = 2 * BATCH * WIDTH * WIDTH
-    assert reference.forward_flops == 5 * product
-    assert reference.block_flops == 3 * product
-    assert reference.backward_flops == (5 + 4) * product  # the model's input wants no gradient
-    assert checkpointed.forward_flops == reference.forward_flops
-    assert checkpointed.backward_flops == reference.backward_flops + reference.block_flops
+    assert reference.flops.forward == 5 * product
+    assert reference.flops.blocks == 3 * product
+    assert reference.flops.backward == (5 + 4) * product  # the model's input wants no gradient
+    assert checkpointed.flops.forward == reference.flops.forward
+    assert checkpointed.flops.backward == reference.flops.backward + reference.flops.blocks
 
 
 # Bytes
@@ -131,7 +131,7 @@ def kept(values: Tensor, loss: Any) -> int:
     meter = Meter()
     with meter:
         meter.start_backward(loss(values))
-    return meter.kept_bytes
+    return meter.kept.total
 
 
 def test_what_operators_save_is_kept_to_the_byte() -> None:
@@ -207,19 +207,19 @@ def test_a_view_that_claims_to_be_new_does_not_count_twice() -> None:
 
 def test_gradients_are_not_part_of_the_timeline() -> None:
     record = run(model_of(SureLayer, SureLayer))
-    assert record.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
+    assert record.memory.timeline.points[-1][1] <= 2 * 8  # the loss and its own gradient
 
 
 def test_the_timeline_has_each_operator_once_and_the_start_of_the_backward() -> None:
     record = run(model_of(SureLayer, SureLayer))
-    operators = [at for at, _ in record.timeline.points]
+    operators = [at for at, _ in record.memory.timeline.points]
     assert operators == sorted(set(operators))
     assert operators[0] == 1
-    assert 1 < record.timeline.backward < operators[-1]
-    held = dict(record.timeline.points)
-    assert held[record.timeline.backward] == record.kept_bytes + 8  # and the loss
-    before = [bytes_ for at, bytes_ in record.timeline.points if at <= record.timeline.backward]
-    assert max(before) < record.kept_bytes + 3 * HIDDEN
+    assert 1 < record.memory.timeline.backward < operators[-1]
+    held = dict(record.memory.timeline.points)
+    assert held[record.memory.timeline.backward] == record.memory.kept + 8  # and the loss
+    before = [bytes_ for at, bytes_ in record.memory.timeline.points if at <= record.memory.timeline.backward]
+    assert max(before) < record.memory.kept + 3 * HIDDEN
 
 
 def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
@@ -237,7 +237,7 @@ def test_a_long_timeline_has_at_most_200_points_and_keeps_the_peak() -> None:
 def test_a_reference_keeps_what_its_operators_save() -> None:
     record = run(model_of(SureLayer, SureLayer, SureLayer))
     # the first projection's result and, of each block, three; the loss saves its weights
-    assert record.kept_bytes == (1 + 3 * 3 + 1) * HIDDEN
+    assert record.memory.kept == (1 + 3 * 3 + 1) * HIDDEN
 
 
 @both_modes
@@ -245,28 +245,28 @@ def test_a_reference_keeps_what_its_operators_save() -> None:
 def test_a_healthy_stack_keeps_what_goes_into_and_out_of_its_blocks_and_no_more(mode: Mode, count: int) -> None:
     model = model_of(*[SureLayer] * count)
     reference, checkpointed = run(model), run(model, mode)
-    assert reference.best_kept_bytes == (count + 2) * HIDDEN
-    assert checkpointed.kept_bytes == reference.best_kept_bytes
+    assert reference.memory.best == (count + 2) * HIDDEN
+    assert checkpointed.memory.kept == reference.memory.best
 
 
 @both_modes
 def test_dropout_keeps_nothing_more(mode: Mode) -> None:
     model = model_of(Layer, Layer)
     reference, checkpointed = run(model), run(model, mode)
-    assert checkpointed.kept_bytes == reference.best_kept_bytes < reference.kept_bytes
+    assert checkpointed.memory.kept == reference.memory.best < reference.memory.kept
 
 
 def test_keyword_arguments_of_blocks_are_part_of_the_best_kept_bytes() -> None:
     model = model_of(TwoStreamLayer, TwoStreamLayer, whole=ResidualByKeyword)
     reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert checkpointed.kept_bytes == reference.best_kept_bytes == 5 * HIDDEN
+    assert checkpointed.memory.kept == reference.memory.best == 5 * HIDDEN
 
 
 def test_tensors_that_blocks_hoard_are_not_part_of_the_best_kept_bytes() -> None:
     model = model_of(HoardingLayer)
     reference, checkpointed = run(model), run(model, "non_reentrant")
-    assert reference.best_kept_bytes == 3 * HIDDEN
-    assert checkpointed.kept_bytes == (3 + 8) * HIDDEN
+    assert reference.memory.best == 3 * HIDDEN
+    assert checkpointed.memory.kept == (3 + 8) * HIDDEN
 
 
 # Blocks that leak tensors
@@ -275,7 +275,7 @@ def test_tensors_that_blocks_hoard_are_not_part_of_the_best_kept_bytes() -> None
 def leaking(model: Model) -> frozenset[str]:
     record: RunRecord = run_step(model, values(), blocks=dict(model.layers.named_children()))
     assert record.error is None
-    return record.leaking_blocks
+    return frozenset(name for name, facts in record.calls.items() if facts.leaks)
 
 
 def test_blocks_are_named_whose_tensors_are_used_outside_without_being_returned() -> None:

@@ -17,7 +17,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import MODES
 from ckpt_surgery.report.summary import after
 from ckpt_surgery.survey import survey
 from ckpt_surgery.survey.resolve import resolve
@@ -80,13 +79,13 @@ NAMED = frozenset(name for name, *_ in (*IN_5, *IN_4))
 class Page:
     """The contents of a page: the number of classes by verdict, each fault as (class, mode, level), the sound classes.
 
-    `after` is what became of broken classes after `wrap_blocks`, as (class, modes, verdict).
+    `after` is what became of broken classes after `wrap_blocks`, as (class, verdict).
     """
 
     counts: Mapping[str, int]
     faults: frozenset[tuple[str, str, str]]
     sound: tuple[str, ...]
-    after: frozenset[tuple[str, str, str]]
+    after: frozenset[tuple[str, str]]
 
 
 def read(text: str) -> Page:
@@ -112,8 +111,8 @@ def faults_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
         yield from ((row[0].strip("`"), mode, row[2]) for mode in row[1].split())
 
 
-def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str]]:
-    yield from ((row[0].strip("`"), row[1].replace("\\_", "_"), row[5].replace("\\_", "_")) for row in rows)
+def afters_in(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    yield from ((row[0].strip("`"), row[5]) for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +143,7 @@ def examined(targets: Sequence[SurveyTarget], page: Page, labels: Collection[str
     seen = set()
     for target in sorted(targets, key=lambda target: target.label not in NAMED):
         faults = frozenset(fault[1:] for fault in page.faults if fault[0] == target.label)
-        verdicts = frozenset(row[1:] for row in page.after if row[0] == target.label)
+        verdicts = frozenset(row[1] for row in page.after if row[0] == target.label)
         same = (target.model_type, faults, verdicts)
         if target.label in labels and (not faults or target.label in NAMED or same not in seen):
             kept.append(target)
@@ -199,10 +198,9 @@ def test_the_page_says_what_is_found(reports: Mapping[str, Report], page: Page) 
 @pytest.mark.both
 def test_the_page_says_what_becomes_of_it_after_wrap_blocks(reports: Mapping[str, Report], page: Page) -> None:
     said = {row for row in page.after if row[0] in reports}
-    for label, modes, verdict in said:
-        assert after(reports[label], [mode for mode in MODES if mode in modes.split()]) == verdict, label
-    broken = {label for label, *_ in said}
-    assert {after(report, MODES) for label, report in reports.items() if label not in broken} == {"ok"}
+    assert said == {(label, after(reports[label])) for label, _ in said}
+    broken = {label for label, _ in said}
+    assert {after(report) for label, report in reports.items() if label not in broken} == {"ok"}
 
 
 @pytest.mark.both
@@ -217,7 +215,7 @@ def test_of_a_model_type_each_set_of_faults_is_looked_at_once_and_each_named_cla
         *faults("B", "set"),
     }
     broken |= faults("SwinModel", "set") | faults("SwinHead", "set") | faults("AFixed", "set")
-    page = Page({}, frozenset(broken), ("AFine", "AGood"), frozenset({("AFixed", "reentrant", "ok")}))
+    page = Page({}, frozenset(broken), ("AFine", "AGood"), frozenset({("AFixed", "ok")}))
     types = {"B": "b", "SwinModel": "swin", "SwinHead": "swin"}
     names = ["AModel", "AHead", "AOther", "AFixed", "AFine", "AGood", "B", "SwinHead", "SwinModel", "NotOnThePage"]
     targets = [SurveyTarget(name, name, model_type=types.get(name, "a")) for name in names]

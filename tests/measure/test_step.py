@@ -51,13 +51,13 @@ def test_the_bytes_held_are_those_of_the_saved_tensors() -> None:
     model = Exponentials()
     inputs = {"values": values()["values"].requires_grad_()}
     record = run_step(model, inputs, blocks={}, loss=torch.sum)
-    assert record.kept_bytes == 2 * 3 * WIDTH * 8
+    assert record.memory.kept == 2 * 3 * WIDTH * 8
 
 
 def test_parameters_and_inputs_are_not_among_the_bytes_held() -> None:
     model = nn.Linear(WIDTH, WIDTH).double()
     inputs = {"input": values()["values"].requires_grad_()}
-    assert run_step(model, inputs, blocks={}, loss=torch.sum).kept_bytes == 0
+    assert run_step(model, inputs, blocks={}, loss=torch.sum).memory.kept == 0
 
 
 def test_a_tensor_written_over_before_the_backward_is_still_an_error() -> None:
@@ -127,16 +127,16 @@ def test_what_a_forward_that_breaks_did_not_reach_is_missing() -> None:
     assert str(record.error).startswith("forward raised TypeError: ")
     assert record.loss != record.loss
     assert set(record.gradients.values()) == {None}
-    assert (record.kept_bytes, record.backward_flops) == (0, 0)
+    assert (record.memory.kept, record.flops.backward) == (0, 0)
 
 
 @both_modes
 def test_blocks_recomputed_from_another_generator_state_are_named(mode: Mode) -> None:
     record = run(model_of(Layer, Layer, whole=Slipping), mode)
-    assert record.rng_mismatches == ("0", "1")
-    assert record.rng_moved
+    assert record.rng.mismatches == ("0", "1")
+    assert record.rng.moved
     healthy = run(model_of(Layer, Layer), mode)
-    assert (healthy.rng_mismatches, healthy.rng_moved) == ((), False)
+    assert (healthy.rng.mismatches, healthy.rng.moved) == ((), False)
 
 
 @pytest.mark.parametrize("draw", [random.random, numpy.random.rand])
@@ -150,8 +150,8 @@ def test_a_backward_that_draws_from_other_generators_than_torchs_is_noted(draw: 
                 draw()
             return super().forward(hidden_states)
 
-    assert run(model_of(Drawing), "non_reentrant").rng_moved
-    assert not run(model_of(Drawing)).rng_moved
+    assert run(model_of(Drawing), "non_reentrant").rng.moved
+    assert not run(model_of(Drawing)).rng.moved
 
 
 def test_gates_are_opened_for_the_step_where_asked_for() -> None:

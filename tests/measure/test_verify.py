@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.compare import compare
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import LEVELS, MODES, Fault, Level, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.switch import switch_checkpointing
@@ -457,7 +457,7 @@ class Gated(SureLayer):
 
 def test_the_report_says_what_was_examined() -> None:
     report = verify(model_of(Layer, Layer), values(), modes=["non_reentrant"])
-    assert (report.model, report.dtype, report.parameters) == ("Model", "float64", 4 * (WIDTH * WIDTH + WIDTH))
+    assert (report.model, report.facts) == ("Model", ModelFacts("float64", 4 * (WIDTH * WIDTH + WIDTH)))
     assert report.versions["torch"] == torch.__version__
     assert report.versions["transformers"] == transformers.__version__
     assert set(report.seconds) == {"reference", "non_reentrant"}

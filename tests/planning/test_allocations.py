@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery import wrap_blocks
 from ckpt_surgery.planning import allocations
-from ckpt_surgery.planning.allocations import Allocation, Kind, StepAllocations, run_metered
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.phases import StepPhase
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -54,7 +54,7 @@ def metered(model: nn.Module, loss: Callable[[Any], Tensor] = torch.mean) -> Ste
 
 
 def kept(step: StepAllocations) -> list[Allocation]:
-    return [one for one in step.allocations if one.kind is Kind.KEPT]
+    return [one for one in step.allocations if one.kind is AllocationKind.KEPT]
 
 
 def test_each_kept_tensor_names_what_made_it_and_what_keeps_it() -> None:
@@ -85,12 +85,12 @@ def test_a_layer_that_keeps_one_more_tensor_is_seen() -> None:
 
 def test_temporaries_gradients_and_what_lives_how_long() -> None:
     step = metered(Stack())
-    temporary = [one for one in step.allocations if one.kind is Kind.TEMPORARY]
+    temporary = [one for one in step.allocations if one.kind is AllocationKind.TEMPORARY]
     assert {one.operator for one in temporary} >= {"aten.mul", "aten.addmm"}
     outlives = [one.operator for one in temporary if one.last > step.backward_at]
     assert outlives == ["aten.mean"]  # the loss
     assert all(one.born <= step.backward_at <= one.last for one in kept(step))
-    gradients = [one for one in step.allocations if one.kind is Kind.GRADIENT]
+    gradients = [one for one in step.allocations if one.kind is AllocationKind.GRADIENT]
     assert sum(one.bytes for one in gradients) == 3 * (WIDTH * WIDTH + WIDTH) * 4
     assert all(one.last == step.operators for one in gradients)
 
@@ -106,7 +106,9 @@ def test_what_a_recompute_makes_is_told_apart() -> None:
     model = Stack()
     wrap_blocks(model, self_check="never")
     step = metered(model)
-    recomputed = [one for one in step.allocations if one.kind is Kind.RECOMPUTED and one.operator == "aten.exp"]
+    recomputed = [
+        one for one in step.allocations if one.kind is AllocationKind.RECOMPUTED and one.operator == "aten.exp"
+    ]
     assert [one.place.module for one in recomputed] == ["layers.2", "layers.1", "layers.0"]
     assert step.kept_bytes == 2 * BYTES  # the inputs of the second and third layer
 

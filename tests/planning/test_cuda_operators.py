@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from ckpt_surgery.planning.allocations import Kind, run_metered
+from ckpt_surgery.planning.allocations import AllocationKind, run_metered
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.target import explain_released, wrap_released
@@ -51,7 +51,7 @@ def kept(
     ]
     with shapes, CudaOperators():
         step = run_metered(model, ((*tensors, mask), {}), lambda output: output)
-    made = [one for one in step.allocations if one.kind is Kind.KEPT]
+    made = [one for one in step.allocations if one.kind is AllocationKind.KEPT]
     return Counter(one.keeper for one in made), sum(one.bytes for one in made)
 
 

@@ -19,7 +19,7 @@ from benchmarks.kept_bytes import examine
 from benchmarks.kept_bytes_report import NOT_BUILT, Agreement, counts
 from ckpt_surgery import Explanation, PlanningError, explain, wrap_blocks
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from tests.zoo.tiny_models import gpt_bigcode, llama, llama_config, tokens
@@ -40,7 +40,7 @@ def measured(model: nn.Module, inputs: dict[str, Any]) -> int:
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=lambda *_: None)
     assert record.error is None
-    return record.kept_bytes
+    return record.memory.kept
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -163,7 +163,7 @@ def test_the_explanation_as_json() -> None:
     assert data["schema_version"] == 1
     assert data["kept_bytes"] == told.kept_bytes
     assert data["peak_bytes"] == told.peak_bytes
-    assert data["timeline"]["bytes"].keys() == {kind.value for kind in Kind}
+    assert data["timeline"]["bytes"].keys() == {kind.value for kind in AllocationKind}
 
 
 def test_any_module_with_any_inputs_and_a_loss_of_ones_own() -> None:
@@ -178,7 +178,7 @@ def test_any_module_with_any_inputs_and_a_loss_of_ones_own() -> None:
 
     told = explain(model, pictures, loss=loss)
     record = run_step(model, {"input": pictures}, blocks={}, loss=loss, switch=lambda *_: None)
-    assert told.kept_bytes == record.kept_bytes
+    assert told.kept_bytes == record.memory.kept
     assert steps == before
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.planning.allocations import Kind, run_metered
+from ckpt_surgery.planning.allocations import AllocationKind, run_metered
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.quantized import Linear4Bit
 from ckpt_surgery.planning.sharding import held_states
@@ -37,7 +37,7 @@ def test_the_weight_is_made_twice_and_never_kept() -> None:
     layer = Linear4Bit(INPUTS, OUTPUTS, nn.Parameter(torch.zeros(OUTPUTS), requires_grad=False))
     step = run_metered(layer, ((torch.rand(2, ROWS, INPUTS, requires_grad=True),), {}), Tensor.sum)
     made = [each for each in step.allocations if each.shape == (OUTPUTS, INPUTS)]
-    assert [each.kind for each in made] == [Kind.TEMPORARY, Kind.BACKWARD]
+    assert [each.kind for each in made] == [AllocationKind.TEMPORARY, AllocationKind.BACKWARD]
     assert step.kept_bytes == 0
     product = 2 * 2 * ROWS * INPUTS * OUTPUTS
     assert (step.forward_flops, step.backward_flops) == (product, product)

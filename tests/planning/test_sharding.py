@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ckpt_surgery import explain, wrap_blocks
 from ckpt_surgery.measure.meter import LiveBytes
 from ckpt_surgery.planning import sharding
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.sharding import held_states
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
@@ -95,7 +95,7 @@ def test_a_rank_under_fsdp_holds_what_is_told(rank: Any, wrapped: bool) -> None:
     parameters, gradients, peak = sharded_step(model, inputs, rank)
     assert (told.parameter_bytes, told.gradient_bytes) == (parameters, gradients)
     assert told.peak_bytes - told.parameter_bytes - told.buffer_bytes == pytest.approx(peak, rel=1e-3)
-    assert told.peak.by_kind[Kind.GATHERED] > 0
+    assert told.peak.by_kind[AllocationKind.GATHERED] > 0
 
 
 def test_without_what_is_gathered_the_peak_is_not_that_of_a_rank(rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +138,4 @@ def test_a_rank_under_zero_gathers_and_reduces_in_buffers(stage: str) -> None:
     assert told.gradient_bytes == (alone.gradient_bytes if stage == "zero1" else part)
     assert told.optimizer_bytes < alone.optimizer_bytes
     live = alone.gradient_bytes + (alone.parameter_bytes if stage == "zero3" else 0)
-    assert max(told.timeline.bytes[Kind.GATHERED]) == live  # smaller than a bucket
+    assert max(told.timeline.bytes[AllocationKind.GATHERED]) == live  # smaller than a bucket

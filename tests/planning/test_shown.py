@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ckpt_surgery.planning.allocations import Kind
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
@@ -37,7 +37,7 @@ WEIGHTS = Holder(5 * MIB, 4, "model.layers.*.attn", "aten._softmax", "a.py:1", "
 
 def explanation() -> Explanation:
     """Ten MiB kept, twelve at the peak, and eight that live through the whole step."""
-    by_kind = {Kind.KEPT: 10 * MIB, Kind.BACKWARD: 2 * MIB}
+    by_kind = {AllocationKind.KEPT: 10 * MIB, AllocationKind.BACKWARD: 2 * MIB}
     return Explanation(
         model="Small<Model>",
         blocks=4,
@@ -50,7 +50,9 @@ def explanation() -> Explanation:
         peak=Peak(20 * MIB, by_kind, StepPhase.BACKWARD, "aten.mm", "model.layers.3.mlp", "model.py:13", (MLP, LOSS)),
         holders=(MLP, LOSS),
         timeline=MemoryTimeline(
-            (1, 2, 3, 4), {Kind.KEPT: (4 * MIB, 10 * MIB, 10 * MIB, 0), Kind.BACKWARD: (0, 0, 2 * MIB, 0)}, 2
+            (1, 2, 3, 4),
+            {AllocationKind.KEPT: (4 * MIB, 10 * MIB, 10 * MIB, 0), AllocationKind.BACKWARD: (0, 0, 2 * MIB, 0)},
+            2,
         ),
         forward_flops=10,
         backward_flops=20,
@@ -111,7 +113,7 @@ def treemap_faults(weights: list[float], boxes: list[Box]) -> list[str]:
 def test_the_areas_of_the_timeline_add_up_to_the_peak() -> None:
     step = explanation()
     areas = stacked(step.timeline, step.always_bytes)
-    assert [kind for kind, _, _ in areas] == [Kind.KEPT, Kind.BACKWARD]
+    assert [kind for kind, _, _ in areas] == [AllocationKind.KEPT, AllocationKind.BACKWARD]
     assert areas[0][1] == [step.always_bytes] * 4
     assert areas[1][1] == areas[0][2]
     assert max(areas[-1][2]) == step.peak_bytes

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
-from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import (
+    SURGERY_MODE,
     BlockCount,
     Cost,
     Fault,
@@ -73,8 +74,7 @@ def report(model: str, *modes: ModeReport, model_type: str = "", problem: str = 
         model_type or model.split("For")[0].lower(),
         variant,
         model,
-        "float32",
-        1_234_567,
+        ModelFacts("float32", 1_234_567),
         VERSIONS,
         modes,
         timeline(6, checkpointed=False),
@@ -122,7 +122,7 @@ def drifted() -> Report:
     broken = mode_report("reentrant", fault, error=0.41)
     errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
     made = report("Gemma3nForCausalLM", mode_report("non_reentrant"), replace(broken, errors=errors))
-    return replace(made, source="/home/me/gemma3n/modeling_gemma3n.py")
+    return replace(made, facts=replace(made.facts, source="/home/me/gemma3n/modeling_gemma3n.py"))
 
 
 def endless() -> Report:
@@ -169,7 +169,7 @@ def hostile() -> Report:
         skips=(not_taken(HOSTILE),),
     )
     made = report(f"Evil{HOSTILE}", broken, model_type=HOSTILE, variant=HOSTILE)
-    return replace(made, dtype=HOSTILE, source=HOSTILE)
+    return replace(made, facts=replace(made.facts, dtype=HOSTILE, source=HOSTILE))
 
 
 def huge() -> Report:
@@ -182,33 +182,33 @@ def huge() -> Report:
         cost=Cost(10**15, 10**18, 10**12, 10**24, 10**23, 10**22, 10**21),
         timeline=Timeline(tuple((10**12 * at, 10**16 * (at % 7)) for at in range(200)), 10**14),
     )
-    return replace(report("HugeModel", mode), parameters=10**13)
+    return replace(report("HugeModel", mode), facts=ModelFacts(parameters=10**13))
 
 
 SURGERY = f"Toy: 6 of 6 blocks checkpointed, non-reentrant\n  stack    block\n {18 * chr(0x2500)}\n  layers   ToyLayer"
-REFUSAL = "DiffusionLayer layers.0 got tensors with gradient inside a `DynamicCache`: use use_reentrant=False"
+REFUSAL = "DiffusionLayer layers.0 gave tensors with gradient inside a `DynamicCache`: return them"
 
 
-def refused(mode: Mode = "reentrant") -> ModeReport:
+def refused(mode: Mode = SURGERY_MODE) -> ModeReport:
     return ModeReport(mode, (), {}, refused=REFUSAL)
 
 
 def after_surgery(made: Report, *modes: ModeReport, problem: str = "") -> Report:
-    """The same report, and the modes after `wrap_blocks`: by default all is well."""
-    reports = modes or (mode_report("non_reentrant"), mode_report("reentrant"))
-    return replace(made, repair=Repair((), "", problem) if problem else Repair(reports, SURGERY))
+    """The same report, and what runs after `wrap_blocks`: by default all is well. `problem` is why it was refused."""
+    runs = modes or (mode_report(SURGERY_MODE),)
+    return replace(made, repair=Repair((), "", problem, refused=True) if problem else Repair(runs, SURGERY))
 
 
 def remaining() -> Report:
-    """Wrong in both modes, and in one of them after the surgery as well."""
-    return after_surgery(replace(not_recomputed(), model="StubbornModel"), *half_repaired())
+    """Wrong in both modes, and after the surgery as well."""
+    return after_surgery(replace(not_recomputed(), model="StubbornModel"), spoilt())
 
 
-def half_repaired() -> tuple[ModeReport, ModeReport]:
-    """The modes after a surgery that leaves one of them wrong."""
+def spoilt() -> ModeReport:
+    """What runs after a surgery that leaves it wrong."""
     cause = why(CauseKind.RNG_NOT_RESTORED)
     fault = a_fault(FaultKind.GRADIENT_VALUE, "layers.0.weight", explanation=cause, error=0.3)
-    return mode_report("non_reentrant"), mode_report("reentrant", fault, error=0.3)
+    return mode_report(SURGERY_MODE, fault, error=0.3)
 
 
 def with_repairs() -> list[Report]:
@@ -216,14 +216,27 @@ def with_repairs() -> list[Report]:
     return [
         after_surgery(healthy()),
         after_surgery(not_recomputed()),
-        after_surgery(drifted(), mode_report("non_reentrant"), refused()),
+        after_surgery(drifted(), refused()),
         remaining(),
-        after_surgery(healthy("SpoiltModel"), *half_repaired()),
+        after_surgery(healthy("SpoiltModel"), spoilt()),
         after_surgery(unsupported("HealedModel")),
         after_surgery(unsupported(), problem="FooModel has no blocks to checkpoint: no stack was found"),
-        after_surgery(lost(), problem="PvtV2 cannot be copied"),
+        replace(lost(), repair=Repair(problem="two runs of PvtV2 without checkpointing differ")),
         not_built(),
     ]
+
+
+def wrapped(*modes: ModeReport) -> Report:
+    """A model that `wrap_blocks` was called on: one mode runs, the other is skipped."""
+    skip = Skip(("run",), SkipKind.ALWAYS_NON_REENTRANT)
+    skipped = ModeReport("reentrant", (), dict.fromkeys(MEASURED, "skipped"), skips=(skip,))
+    return report("WrappedModel", *(modes or (mode_report(SURGERY_MODE),)), skipped)
+
+
+def nothing_measured() -> Report:
+    """The same where only the mode that does not run was asked for."""
+    made = wrapped()
+    return replace(made, model="SkippedModel", modes=made.modes[1:])
 
 
 def every_kind() -> list[Report]:

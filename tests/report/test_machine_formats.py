@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from ckpt_surgery.measure.report import report_of
+from ckpt_surgery.report.html import html_page
 from ckpt_surgery.report.json_document import survey_json
 from ckpt_surgery.report.markdown import survey_markdown
 from tests.report import examples
@@ -29,10 +30,22 @@ def document() -> dict[str, Any]:
 def test_the_document_is_valid_and_holds_every_report_in_order() -> None:
     made = document()
     jsonschema.validate(made, SCHEMA)
-    assert made["counts"] == {"failed": 7, "ok": 1, "unsupported": 1, "not built": 1}
+    assert made["counts"] == {"failed": 7, "ok": 1, "skipped": 0, "unsupported": 1, "not built": 1}
     assert made["seconds"] == 1.234
     assert [report["model"] for report in made["reports"]] == [report.model for report in examples.every_kind()]
     assert made["reports"] == [json.loads(report.to_json()) for report in examples.every_kind()]
+
+
+def test_a_mode_that_was_not_run_is_skipped_with_its_reason_in_every_format() -> None:
+    reports = [examples.wrapped(), examples.nothing_measured()]
+    made = json.loads(survey_json(reports))
+    jsonschema.validate(made, SCHEMA)
+    assert (made["counts"]["ok"], made["counts"]["skipped"]) == (1, 1)
+    assert [report_of(data) for data in made["reports"]] == reports
+    reason = "wrap_blocks checkpoints non-reentrant in either mode"
+    for text in (survey_markdown(reports), html_page(reports), str(reports[0]), str(reports[1])):
+        assert reason in text
+        assert "FAILED" not in text
 
 
 def test_the_document_reads_back_as_the_reports() -> None:
@@ -45,7 +58,7 @@ def test_what_came_of_a_surgery_is_in_the_document_and_reads_back() -> None:
     reports = [report for report in examples.with_repairs() if report.model != "Gemma3nForCausalLM"]
     made = json.loads(survey_json(reports))
     jsonschema.validate(made, SCHEMA)
-    assert made["repairs"] == {"ok": 3, "refused": 0, "failed": 2, "not repaired": 2}
+    assert made["repairs"] == {"ok": 3, "refused": 1, "failed": 2, "not repaired": 1}
     assert document()["repairs"] is None
     assert [(report["repair"] or {}).get("status") for report in made["reports"][:3]] == ["ok", "ok", "failed"]
     assert [report_of(data) for data in made["reports"]] == reports

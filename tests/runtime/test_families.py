@@ -44,7 +44,7 @@ def test_a_wrapped_model_trains_as_without(subject: Subject) -> None:
         assert verdict.ok, f"at dropout {rate}: " + "\n".join(map(str, verdict.faults))
         assert set(run.entries.values()) == {Entries(1, 1)}
         if not any(map(is_cache, subject.inputs.values())):  # else it is filled
-            assert run.kept_bytes <= MOST_KEPT * subject.reference.best_kept_bytes
+            assert run.memory.kept <= MOST_KEPT * subject.reference.memory.best
 
 
 @pytest.mark.both

@@ -139,7 +139,7 @@ def test_the_device_keeps_what_one_block_keeps(use: Callable[[Any], None]) -> No
         model = llama(2 * BLOCKS)
         wrap_blocks(model, offload="cpu", **options)
         run = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
-        kept.append(run.kept_bytes)
+        kept.append(run.memory.kept)
     nothing, on_device, on_host = kept
     assert on_device - nothing == 2 * BLOCKS * ATTENTION_BYTES
     assert on_host - nothing < 2 * ATTENTION_BYTES, "of the last block, and what is in flight"

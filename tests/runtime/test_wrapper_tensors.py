@@ -158,7 +158,7 @@ def test_the_meter_counts_products_once_for_each_tensor_inside(made: Any) -> Non
         meter.start_backward(loss)
         loss.backward()  # type: ignore[no-untyped-call]
     product = 2 * ROWS * WIDTH * WIDTH * inside
-    assert (meter.forward_flops, meter.backward_flops) == (product, product)
+    assert (meter.flops.forward, meter.flops.backward) == (product, product)
 
 
 @kinds

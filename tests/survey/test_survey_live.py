@@ -66,7 +66,7 @@ def test_a_configuration_is_shrunk_before_it_is_built(look: Look, tmp_path: Path
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (report,) = look(str(tmp_path))
     assert (report.status, report.model, report.target) == ("ok", "LlamaForCausalLM", str(tmp_path))
-    assert 0 < report.parameters < 1_000_000
+    assert 0 < report.facts.parameters < 1_000_000
 
 
 def test_a_configuration_of_which_nothing_can_be_made_is_named(look: Look, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_code_that_comes_with_a_configuration_is_run(look: Look, tmp_path: Path,
     (report,) = look(str(folder), trust_remote_code=True)
     assert (report.status, report.model, report.problem) == (status, "ToyModel", "")
     assert report.model_type == "toy_of_mine"
-    assert report.source == str(folder / "modeling_toy.py")
-    assert f"code: {report.source}" in "".join(report.lines(width=1_000))
+    assert report.facts.source == str(folder / "modeling_toy.py")
+    assert f"code: {report.facts.source}" in "".join(report.lines(width=1_000))
 
 
 def test_code_of_a_class_that_transformers_has_too_is_run_if_it_is_trusted(look: Look, tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_code_of_a_class_that_transformers_has_too_is_run_if_it_is_trusted(look:
     folder = write_folder(tmp_path / "llama", files, name="LlamaModel", **config)
     (own,) = look(str(folder), trust_remote_code=True)
     assert (own.model, own.status) == ("LlamaModel", "failed")
-    assert own.source == str(folder / "modeling_toy.py")
+    assert own.facts.source == str(folder / "modeling_toy.py")
     (other,) = look(str(folder))
-    assert (other.model, other.status, other.source) == ("LlamaModel", "ok", "")
+    assert (other.model, other.status, other.facts.source) == ("LlamaModel", "ok", "")
 
 
 def test_a_folder_that_is_not_built_is_named_too(look: Look, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "toy", {"modeling_toy": "import no_such_package"})
     (report,) = look(str(folder), trust_remote_code=True)
-    assert (report.status, report.source) == ("not built", str(folder / "modeling_toy.py"))
+    assert (report.status, report.facts.source) == ("not built", str(folder / "modeling_toy.py"))
 
 
 def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -159,21 +159,30 @@ def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
 
 
 class GivenCaches:
-    """The caches with which the caller of a model has called it, held weakly; copies and pickles have none.
+    """The caches that are there before a forward of a model: its caller gave them, or one of its modules keeps them.
 
-    `asked_for` says whether that caller asked the model to make one: models ask their parts whatever the caller said.
+    All are held weakly, and copies and pickles have none. Those that a model makes in its forward are no part of it.
+    `asked_for` tells whether the caller asked for one to be made: models ask their parts whatever the caller said.
     """
 
     def __init__(self) -> None:
         self.asked_for = False
-        self._caches: WeakSet[Any] = WeakSet()
+        self._model: ref[nn.Module] | None = None
+        self._given: WeakSet[Any] = WeakSet()
+        self._made: WeakSet[Any] = WeakSet()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GivenCaches, ()
 
     def __contains__(self, value: Any) -> bool:
-        return is_cache(value) and value in self._caches
+        if value not in self._given and value not in self._made:
+            modules = () if self._model is None or (model := self._model()) is None else model.modules()
+            kept = any(held is value for module in modules for held in vars(module).values())
+            (self._given if kept else self._made).add(value)
+        return value in self._given
 
-    def note(self, values: Iterable[Any]) -> None:
-        """Note those of the arguments of a call that are caches."""
-        self._caches.update(filter(is_cache, values))
+    def begin(self, model: nn.Module, arguments: Iterable[Any], *, asked_for: bool) -> None:
+        """Note the caches among the arguments of a call of the outermost model."""
+        self._model = ref(model)
+        self._given.update(filter(is_cache, arguments))
+        self.asked_for = asked_for

@@ -97,8 +97,9 @@ class BlockSignature:
     ) -> Arguments:
         """Leave out the empty caches that a model has made for its blocks to fill: they would hold activations.
 
-        Those that the model was `given` are filled, for a later forward may read them. `model_patches` tells which
-        blocks of transformers read what others have left in a cache; these keep theirs, and so do other libraries'.
+        Those that were there before are `given`, and are filled: a later forward may read them. `model_patches` tells
+        which blocks of transformers read what others have left in a cache; these keep theirs, and so do other
+        libraries'.
         """
         if NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):  # the compiler follows this far
             return args, kwargs
@@ -106,8 +107,9 @@ class BlockSignature:
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:
-            drops = self.is_past(name, value) and value not in given and not _holds_something(value, self.layer)
-            return None if drops else value
+            if not (is_cache(value) and self.is_past(name, value)) or _holds_something(value, self.layer):
+                return value
+            return value if value in given else None
 
         return self._changed(args, kwargs, without)
 

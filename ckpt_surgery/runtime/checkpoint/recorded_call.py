@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, Arguments, BlockSignature, CacheAtEntry, name_at
 from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
@@ -30,6 +31,7 @@ class RecordedCall:
         "_constants",
         "_entry",
         "_names",
+        "_objects",
         "_specs",
         "_state",
         "_versions",
@@ -52,6 +54,7 @@ class RecordedCall:
         self.signature = signature
         self._state = state
         self._entry: StateEntry | None = None
+        self._objects: list[tuple[str, Any]] = []
         flattener = Flattener()
         args, kwargs = arguments
         flatten, names = flattener.flatten, signature.names
@@ -67,13 +70,29 @@ class RecordedCall:
         self._versions = versions(self._constants)
 
     def begin(self, *, watching: bool) -> None:
-        """Note what the block may read besides its arguments, before the first pass."""
+        """Note what the block may read besides its arguments, before the first pass.
+
+        Raises SurgeryError where an object among the arguments still holds what an earlier recompute added to it.
+        """
         self._entry = self._state.entry(watching=watching)
+        for name, value in self._objects:
+            if 0 < self._state.grown.get(value, 0) <= _size(value):
+                raise SurgeryError(
+                    f"{self.signature.place} cannot be checkpointed: its recompute added to its argument {name}, a "
+                    f"{type(value).__name__}, what another forward would now read; derive the class from the Cache of "
+                    "transformers, or leave the block out"
+                )
 
     def end(self) -> None:
-        """Note that the first pass has ended."""
+        """Note that the first pass has ended. Warns of what the block began to write while it was not watched."""
         assert self._entry is not None
-        self._state.learn(self._entry)
+        if late := self._state.learn(self._entry):
+            warnings.warn(
+                f"{self.signature.place} began to write its {', '.join(late)} after the first steps: since then it "
+                "was written twice in each step, and from now on it is written once",
+                SurgeryWarning,
+                stacklevel=2,
+            )
 
     def as_at_entry(self) -> AbstractContextManager[None]:
         """Run the block inside on the state of its modules before the first pass; afterwards that is as it is now.
@@ -83,7 +102,20 @@ class RecordedCall:
         assert self._entry is not None
         if (name := self._state.written_parameter(self._entry)) is not None:
             raise self._refusal(f"its {name}")
-        return _NOTHING_TO_DO if self._entry.still_holds() else self._state.as_at_entry(self._entry)
+        restoring = _NOTHING_TO_DO if self._entry.still_holds() else self._state.as_at_entry(self._entry)
+        return self._noting_additions(restoring) if self._objects else restoring
+
+    @contextmanager
+    def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
+        """Note which objects among the arguments a recompute inside makes larger."""
+        before = [_size(value) for _, value in self._objects]
+        try:
+            with restoring:
+                yield
+        finally:
+            for size, (_, value) in zip(before, self._objects, strict=True):
+                if (now := _size(value)) > size:
+                    self._state.grown[value] = now
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
         """Return the arguments as they were, with `given` in the places of `tensors`.
@@ -102,7 +134,10 @@ class RecordedCall:
     def _flatten(self, flattener: Flattener, value: Any, name: str) -> Any:
         """Return the spec of an argument that may be a cache."""
         if not self.signature.is_past(name, value):
-            return flattener.flatten(value, name)
+            spec = flattener.flatten(value, name)
+            if spec is value and isinstance(value, Hashable) and type(value).__weakrefoffset__:
+                self._objects.append((name, value))
+            return spec
         for tensor in hidden_tensors(value):
             flattener.constants.append(tensor)
             flattener.names.append(name)
@@ -113,6 +148,11 @@ class RecordedCall:
             f"{self.signature.place} cannot be recomputed: {what} was modified in place after the forward; keep it as "
             "it was until the backward, give the block a copy, or leave the block out"
         )
+
+
+def _size(value: Any) -> int:
+    """Count the elements of all tensors in an object."""
+    return sum(tensor.numel() for tensor in hidden_tensors(value))
 
 
 def _rebuilt(spec: Any, given: Sequence[Tensor]) -> Any:

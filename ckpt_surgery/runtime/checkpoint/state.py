@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +153,8 @@ class BlockState:
 
     def __init__(self, block: nn.Module) -> None:
         self._block = block
+        self.grown: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """The objects among the arguments that a recompute has made larger, and how large."""
         self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -163,6 +166,7 @@ class BlockState:
         self._set: dict[tuple[int, str], Attribute] = {}
         self._written: dict[tuple[int, str], Attribute] = {}
         self._draws = False
+        self._unwatched = False  # whether a call ran so since the last watched one
 
     def entry(self, *, watching: bool) -> StateEntry:
         """Note what a recompute needs, before a call; with `watching`, all that the block may write.
@@ -175,7 +179,8 @@ class BlockState:
             layout = self._layout = _Layout(self._block)
         training = list(map(_training_of, layout.modules))
         if training != self._training:
-            watching, self._training = True, None
+            watching, self._training, self._unwatched = True, None, False
+        self._unwatched = self._unwatched or not watching
         copied = dict(self._written)
         if watching:
             copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(first=self._training is None)}
@@ -190,24 +195,33 @@ class BlockState:
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )
 
-    def learn(self, entry: StateEntry) -> None:
-        """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs."""
+    def learn(self, entry: StateEntry) -> list[str]:
+        """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs.
+
+        Returns the names of what was not known while calls ran unwatched: their recomputes did not find it as it was.
+        Nor does that of this call, so that its self-check tells whether that matters.
+        """
         if entry.everything is None:
-            return
+            return []
+        first = self._training is None  # later ones trust the count of writes: to compare bits waits for the device
+        known = self._set.keys() | self._written.keys()
         for home, before in entry.everything:
             for name in _differing(home, before) if home or before else ():
                 key, attribute = (id(home), name), (home, name)
                 self._set[key] = attribute
-                entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, Absent))))
-        first = self._training is None  # later ones trust the count of writes: to compare bits waits for the device
+                if key in known or not self._unwatched:
+                    entry.attributes.setdefault(key, (attribute, _without_graph(before.get(name, Absent))))
         for copy in entry.tensors:
             if copy.key not in self._set and (copy.is_small_buffer or copy.is_written(by_bits=first)):
                 self._written[copy.key] = copy.home, copy.name
-        entry.tensors = [copy for copy in entry.tensors if copy.key in self._written]
-        self._draws = self._draws or (entry.generators is not None and drawn_since(entry.generators))
-        entry.generators = entry.generators if self._draws else None
+        late = (self._set.keys() | self._written.keys()) - known if self._unwatched else set()
+        entry.tensors = [copy for copy in entry.tensors if copy.key in self._written and copy.key not in late]
+        draws = self._draws or (entry.generators is not None and drawn_since(entry.generators))
+        entry.generators = entry.generators if self._draws or (draws and not self._unwatched) else None
+        self._draws = draws
         entry.everything = None
-        self._training = entry.training
+        self._training, self._unwatched = entry.training, False
+        return sorted(name for _, name in late)
 
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:

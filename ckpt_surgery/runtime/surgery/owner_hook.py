@@ -13,6 +13,7 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache, takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 
 
 class OwnerHook:
@@ -52,12 +53,11 @@ class OwnerHook:
                 if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
             if self._is_outermost:
-                self._given_caches.note(values)
-                self._given_caches.asked_for = asked is True
+                self._given_caches.begin(owner, values, asked_for=asked is True)
         if not self._stops_cache or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
-        if not on or any(value in self._given_caches for value in values):
+        if not on or any(is_cache(value) and value in self._given_caches for value in values):
             return None
         if asked is True and self._given_caches.asked_for and not self._warned:
             self._warned = True

@@ -76,9 +76,10 @@ def _gap(label: str, report: Report | None, mode: Mode) -> str | None:
         return f"there is no {label}"
     if not report.supported:
         return f"{report.model} says that it does not support gradient checkpointing"
-    if _mode_report(report, mode) is None:
+    run = _mode_report(report, mode)
+    if run is None:
         return report.problem or f"it was not examined in the mode {mode}"
-    return None
+    return "; ".join(skip.reason for skip in run.skips) if run.status == "skipped" else None
 
 
 def _levels(report: ModeReport | None, before: Sequence[str] = ()) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.fuzz_cases.case import MODES, STORES, Case
+from benchmarks.fuzz_cases.case import STORES, Case
 from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, SCENARIOS
 from benchmarks.fuzz_cases.feature import Feature, Output
 from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.run import train
 from benchmarks.fuzz_cases.snapshot import differences
+from benchmarks.fuzz_cases.training import FIRST_STEPS
 
 pytestmark = pytest.mark.torch
 
@@ -25,9 +26,8 @@ def test_a_seed_says_everything() -> None:
     assert len({str(case) for case in CASES}) == len(CASES)
     case = Case.drawn(11)
     first, second = train(case), train(case)
-    assert [differences(a, b) for (_, a), (_, b) in zip(first.notes, second.notes, strict=True)] == [[]] * len(
-        first.notes
-    )
+    pairs = zip(first.notes, second.notes, strict=True)
+    assert [found for a, b in pairs for found in differences(a.leaves, b.leaves)] == []
     assert differences(first.state, second.state) == []
 
 
@@ -35,31 +35,22 @@ def test_cases_have_every_feature_loop_and_option() -> None:
     many = [Case.drawn(seed) for seed in range(4000)]
     assert {name for case in many for name in case.features} == set(FEATURES)
     assert {case.scenario for case in many} == set(SCENARIOS)
-    assert {(case.mode, case.offload, case.every_n) for case in many} == {
-        (mode, offload, every_n) for mode in MODES for offload in (None, *STORES) for every_n in (1, 2)
+    assert {(case.offload, case.every_n, case.first) for case in many} == {
+        (offload, *partly) for offload in (None, *STORES) for partly in ((1, 0), (2, 0), (1, 1))
     }
-    assert {(case.mode, bool(case.save)) for case in many} == {
-        ("non_reentrant", True),
-        ("non_reentrant", False),
-        ("reentrant", False),
-    }
+    assert {(case.reentrant, bool(case.save)) for case in many} == {(False, True), (False, False), (True, False)}
+    assert {case.late for case in many} == {0, *range(FIRST_STEPS, 9)}
+
+
+def test_caches_meet_steps_of_two_forwards_and_models_of_which_half_is_checkpointed() -> None:
+    many = [case for case in map(Case.drawn, range(4000)) if "caches" in case.kinds]
+    met = {(case.scenario, case.every_n, case.first) for case in many}
+    assert met >= {(loop, *partly) for loop in ("SummedLosses", "DroppedForward") for partly in ((2, 0), (1, 1))}
 
 
 def test_no_two_features_have_one_name_and_each_says_what_it_does() -> None:
     assert len(FEATURES) == sum(len(group) for group in GROUPS.values())
     assert all(kind.__doc__ for kind in (*FEATURES.values(), *SCENARIOS.values()))
-
-
-def test_a_mode_can_be_given() -> None:
-    assert {Case.drawn(seed, "reentrant").mode for seed in range(20)} == {"reentrant"}
-    assert Case.drawn(3, "reentrant").features == Case.drawn(3).features
-
-
-def test_hooks_on_one_of_several_results_are_left_to_the_non_reentrant_mode() -> None:
-    hooked = [case for case in map(Case.drawn, range(4000)) if "OutputGradientHook" in case.features]
-    with_outputs = [case.mode for case in hooked if not set(GROUPS["outputs"]).isdisjoint(case.features)]
-    assert set(with_outputs) == {"non_reentrant"}
-    assert {case.mode for case in hooked} == set(MODES)
 
 
 def test_no_two_features_fill_the_same_argument() -> None:
@@ -77,47 +68,39 @@ def test_a_seed_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x",
-        "1/reentrant/device/1/2/NoLoop/",
-        "1/reentrant/device/1/2/OneStep/Nothing",
-        "1/reentrant/tape/1/2/OneStep/",
-    ],
+    "text", ["", "x", "1/NoLoop//", "1/OneStep/Nothing/", "1/OneStep//offload:tape", "1/OneStep//fast"]
 )
 def test_what_is_no_case_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names a mode|names a store|values to unpack"):
+    with pytest.raises(ValueError, match=r"that there is not|values to unpack"):
         Case.parsed(text)
 
 
 def test_simpler_cases_have_one_thing_less() -> None:
-    case = Case(1, "reentrant", "cpu", 2, 3, ("Dropout", "LayerNorm"), "ThreeSteps")
+    case = Case(1, "LateHook", ("Dropout", "LayerNorm"), 3, 5, 2, 0, True, "cpu", ("matmul:2",))
+    assert str(case) == "1/LateHook/Dropout+LayerNorm/blocks:3+late:5+every_n:2+reentrant+offload:cpu+save:matmul:2"
     assert [str(simpler).partition("/")[2] for simpler in case.simpler()] == [
-        "reentrant/cpu/2/3/ThreeSteps/LayerNorm",
-        "reentrant/cpu/2/3/ThreeSteps/Dropout",
-        "reentrant/cpu/2/3/OneStep/Dropout+LayerNorm",
-        "reentrant/device/2/3/ThreeSteps/Dropout+LayerNorm",
-        "reentrant/cpu/1/3/ThreeSteps/Dropout+LayerNorm",
-        "reentrant/cpu/2/2/ThreeSteps/Dropout+LayerNorm",
+        "LateHook/LayerNorm/blocks:3+late:5+every_n:2+reentrant+offload:cpu+save:matmul:2",
+        "LateHook/Dropout/blocks:3+late:5+every_n:2+reentrant+offload:cpu+save:matmul:2",
+        "OneStep/Dropout+LayerNorm/blocks:3+every_n:2+reentrant+offload:cpu+save:matmul:2",
+        "LateSteps/Dropout+LayerNorm/blocks:3+late:5+every_n:2+reentrant+offload:cpu+save:matmul:2",
+        "LateHook/Dropout+LayerNorm/blocks:3+late:5+every_n:2+reentrant+save:matmul:2",
+        "LateHook/Dropout+LayerNorm/blocks:3+late:5+every_n:2+reentrant+offload:cpu",
+        "LateHook/Dropout+LayerNorm/blocks:3+late:5+reentrant+offload:cpu+save:matmul:2",
+        "LateHook/Dropout+LayerNorm/blocks:3+late:5+every_n:2+offload:cpu+save:matmul:2",
+        "LateHook/Dropout+LayerNorm/late:5+every_n:2+reentrant+offload:cpu+save:matmul:2",
     ]
-    assert Case(1, "reentrant", None, 1, 2, (), "OneStep").simpler() == []
-    saving = Case(1, "non_reentrant", "late", 1, 2, (), "OneStep", ("matmul:2", "aten.tanh"))
-    assert [str(simpler) for simpler in saving.simpler()] == [
-        "1/non_reentrant/device+matmul:2+aten.tanh/1/2/OneStep/",
-        "1/non_reentrant/late/1/2/OneStep/",
-    ]
+    assert Case(1).simpler() == []
 
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_every_feature_trains_by_itself(name: str) -> None:
-    run = train(Case(3, "non_reentrant", None, 1, 2, (name,), "ThreeSteps"))
+    run = train(Case(3, "ThreeSteps", (name,)))
     assert run.error is None
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_training_loop_ends(name: str) -> None:
-    run = train(Case(3, "non_reentrant", None, 1, 2, ("Dropout",), name))
+    run = train(Case(3, name, ("Dropout",)))
     assert run.error is None
     assert run.notes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,45 +12,85 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch import nn
 
 from benchmarks.fuzz_cases import catalog
-from benchmarks.fuzz_cases.case import MODES, Case, Mode
+from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.judge import Outcome, judge
 from benchmarks.fuzz_cases.run import Treatment, checkpointed, train, untreated
 from tests.benchmarks.fuzz_cases import treatments
-from tests.benchmarks.fuzz_cases.treatments import replacing
+from tests.benchmarks.fuzz_cases.treatments import replacing, running_twice
 
 pytestmark = pytest.mark.torch
 
-
-def case_of(*features: str, mode: Mode = "non_reentrant", scenario: str = "OneStep", seed: int = 0) -> Case:
-    return Case(seed, mode, None, 1, 2, features, scenario)
-
-
-def outcome(treatment: Treatment, *features: str, mode: Mode = "non_reentrant") -> Outcome:
-    return judge(case_of(*features, mode=mode), treatment).outcome
+LATE = 4
+"""The step in which late cases begin."""
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_same_training_is_equal(mode: Mode) -> None:
-    assert outcome(untreated, "SelfAttention", "Dropout", mode=mode) is Outcome.EQUAL
+def case_of(*features: str, scenario: str = "OneStep", seed: int = 0, **options: Any) -> Case:
+    return Case(seed, scenario, features, **options)
+
+
+def outcome(treatment: Treatment, *features: str, **options: Any) -> Outcome:
+    return judge(case_of(*features, **options), treatment).outcome
+
+
+def case_with(name: str, scenario: str = "OneStep", **variant: Any) -> Case:
+    """The first case of a feature whose variant has these attributes."""
+    cases = (case_of(name, scenario=scenario, seed=seed) for seed in range(99))
+    return next(case for case in cases if variant.items() <= vars(case.make_features()[0]).items())
+
+
+def test_the_same_training_is_equal() -> None:
+    assert outcome(untreated, "SelfAttention", "Dropout") is Outcome.EQUAL
 
 
 def test_a_lost_gradient_is_silent() -> None:
     assert outcome(replacing(treatments.without_gradient)) is Outcome.SILENT
 
 
+@pytest.mark.parametrize(
+    ("name", "by", "expected"),
+    [
+        ("LayerNorm", 1 + 1e-6, Outcome.SILENT),
+        ("EmptyCache", 1 + 1e-6, Outcome.EQUAL),
+        ("EmptyCache", 1 + 1e-3, Outcome.SILENT),
+    ],
+)
+def test_gradients_are_compared_to_the_bit_except_with_caches(name: str, by: float, expected: Outcome) -> None:
+    assert outcome(partial(treatments.scaling, by=by), name) is expected
+
+
 def test_numbers_drawn_again_are_silent() -> None:
     assert outcome(replacing(treatments.drawing_again), "TorchNoise") is Outcome.SILENT
 
 
-def test_state_that_is_written_twice_is_told() -> None:
-    result = judge(case_of("CountingExperts"), replacing(treatments.running_twice))
+@pytest.mark.parametrize("name", ["BatchNorm", "SpectralNorm", "CountBuffer", "CountAttribute", "MovingAverage"])
+def test_state_of_the_block_that_is_written_twice_is_told(name: str) -> None:
+    assert outcome(replacing(running_twice), name) in (Outcome.STATE, Outcome.SILENT)
+
+
+def test_state_of_the_block_is_a_fault_though_nothing_reads_it() -> None:
+    result = judge(case_with("CountAttribute", read=False), replacing(running_twice))
     assert result.outcome is Outcome.STATE
-    assert result.reason == "CountingExperts.load.length"
+    assert result.reason.endswith(".calls")
+    assert result.detail[0].endswith(".calls: 2 instead of 1")
+
+
+def test_state_outside_is_harmless_where_nothing_reads_it() -> None:
+    result = judge(case_of("CountingExperts"), replacing(running_twice))
+    assert (result.outcome, result.reason) == (Outcome.HARMLESS, "CountingExperts.load.length")
     assert result.detail[0] == "CountingExperts.load.length: 4 instead of 2"
+    for place in ("block", "outside", "argument"):
+        case = case_with("GrowingList", read=False, _place=place)
+        assert judge(case, replacing(running_twice)).outcome is Outcome.HARMLESS
+
+
+@pytest.mark.parametrize("name", catalog.GROUPS["elsewhere"])
+def test_state_outside_is_silent_where_gradients_depend_on_it(name: str) -> None:
+    case = case_with(name, "ThreeSteps", read=True)
+    expected = Outcome.HARMLESS if name == "KeptInList" else Outcome.SILENT
+    assert judge(case, replacing(running_twice)).outcome is expected
 
 
 def test_a_generator_that_ends_elsewhere_is_state() -> None:
@@ -68,55 +108,98 @@ def test_calls_without_end_are_a_hang() -> None:
 
 
 def test_a_refusal_is_one_where_torch_is_wrong_too() -> None:
-    result = judge(case_of("CountingExperts"), replacing(treatments.refusing))
+    result = judge(case_of("BatchNorm"), replacing(treatments.refusing))
     assert result.outcome is Outcome.REFUSED
     assert result.reason == "BLOCK cannot be checkpointed: N reasons"
     assert result.names_block
-    assert result.torch_gradients
 
 
-def test_a_refusal_where_torch_loses_gradients_is_told_from_others() -> None:
-    result = judge(case_of("StoredLogits", mode="reentrant"), replacing(treatments.refusing))
-    assert result.outcome is Outcome.REFUSED
-    assert not result.torch_gradients
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_refusal_where_torch_is_right_is_told_from_others(mode: Mode) -> None:
-    assert outcome(replacing(treatments.refusing), mode=mode) is Outcome.REFUSED_THOUGH_TORCH_IS_RIGHT
-
-
-def test_a_refusal_after_something_wrong_is_silent() -> None:
-    result = judge(case_of(scenario="ThreeSteps"), replacing(treatments.refusing_late))
-    assert result.outcome is Outcome.SILENT
-    assert result.reason == "loss"
+def test_a_refusal_where_torch_is_right_is_a_false_alarm() -> None:
+    assert outcome(replacing(treatments.refusing)) is Outcome.FALSE_ALARM
+    assert outcome(replacing(treatments.refusing), "CountingExperts") is Outcome.FALSE_ALARM
 
 
 def test_a_refusal_that_names_no_block_is_told() -> None:
-    assert not judge(case_of("CountingExperts"), replacing(treatments.refusing_without_a_name)).names_block
+    assert not judge(case_of(), replacing(treatments.refusing_without_a_name)).names_block
 
 
 @pytest.mark.parametrize(
-    ("mode", "by", "expected"),
+    ("wrong", "refusing", "expected", "told_after"),
     [
-        ("non_reentrant", 1 + 1e-6, Outcome.SILENT),
-        ("reentrant", 1 + 1e-13, Outcome.EQUAL),
-        ("reentrant", 1 + 1e-6, Outcome.SILENT),
+        (0, 1, Outcome.SILENT, 1),
+        (2, 4, Outcome.SILENT, 1),
+        (4, 4, Outcome.REFUSED, 1),
+        (4, 5, Outcome.REFUSED, 2),
+        (4, 6, Outcome.SILENT, 1),
+        (4, 99, Outcome.SILENT, 1),
     ],
 )
-def test_gradients_are_compared_to_the_bit_or_within_rounding(mode: Mode, by: float, expected: Outcome) -> None:
-    assert outcome(partial(treatments.scaling, by=by), mode=mode) is expected
+def test_what_begins_late_may_be_told_until_each_block_was_looked_at(
+    wrong: int, refusing: int, expected: Outcome, told_after: int
+) -> None:
+    case = case_of("BatchNorm", scenario="LateSteps", late=LATE)
+    result = judge(case, partial(treatments.wrong_and_refusing, wrong=wrong, refusing=refusing))
+    assert (result.outcome, result.told_after) == (expected, told_after)
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("non_reentrant", Outcome.SILENT), ("reentrant", Outcome.EQUAL)])
-def test_zeros_are_no_gradient_in_reentrant_mode_only(mode: Mode, expected: Outcome) -> None:
-    case = next(case for seed in range(9) if _has_unused(case := case_of("Unused", mode=mode, seed=seed)))
-    assert judge(case, treatments.zero_gradients).outcome is expected
+def test_a_training_that_ends_too_early_tells_nothing() -> None:
+    treatment = partial(treatments.wrong_and_refusing, wrong=7, refusing=99)
+    assert outcome(treatment, scenario="EightSteps", blocks=4) is Outcome.INVALID
 
 
-def _has_unused(case: Case) -> bool:
-    (_, gradients) = train(case).notes
-    return any(value is None for value in gradients[1].values())
+_OUTSIDE = ["LateOutsideTensor", "LateFlag", "LateHook", "LateAttributeBetween"]
+_ON_BLOCK = ["LateAttribute", "LateBuffer", "LateDraw"]
+
+
+@pytest.mark.parametrize("scenario", [*_OUTSIDE, *_ON_BLOCK])
+def test_each_fault_that_begins_late_is_silent_where_nothing_is_looked_at(scenario: str) -> None:
+    assert outcome(replacing(running_twice), scenario=scenario, late=LATE) is Outcome.SILENT
+
+
+@pytest.mark.parametrize("scenario", ["LateSummedLosses", "LateEvaluation", "LateReplacedPart"])
+def test_what_begins_late_is_right_without_checkpointing(scenario: str) -> None:
+    assert outcome(untreated, "Dropout", scenario=scenario, late=LATE) is Outcome.EQUAL
+
+
+def test_every_feature_can_begin_late() -> None:
+    case = replace(case_with("CountAttribute", "LateSteps", read=True, _variant=True), late=LATE)
+    run = train(case)
+    assert run.state["layers.0.calls"] == run.steps + 1 - LATE
+    assert judge(case, replacing(running_twice)).outcome is Outcome.SILENT
+
+
+@pytest.mark.parametrize("name", catalog.GROUPS["use_cache"])
+def test_another_use_cache_than_was_given_is_silent(name: str) -> None:
+    case = case_of(name) if name == "ChangingUseCache" else case_with(name, _given=True)
+    assert judge(case, replacing(treatments.without("use_cache"))).outcome is Outcome.SILENT
+
+
+@pytest.mark.parametrize("options", [{}, {"every_n": 2}, {"first": 1}], ids=str)
+@pytest.mark.parametrize("name", ["CacheOfModel", "CacheOfCaller", "CacheUnderOtherName"])
+def test_a_dropped_cache_is_silent(name: str, options: dict[str, int]) -> None:
+    treatment = replacing(treatments.without(catalog.FEATURES[name].argument))
+    assert outcome(treatment, name, scenario="SummedLosses", **options) is Outcome.SILENT
+
+
+@pytest.mark.parametrize("name", ["FilledCache", "CacheOfModel", "CacheOfCaller"])
+def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
+    result = judge(case_with(name, "SummedLosses", _kind="KeyCache"), replacing(running_twice))
+    assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
+
+
+@pytest.mark.parametrize("name", catalog.LOOPS["exceptions"])
+def test_what_an_error_leaves_behind_is_silent(name: str) -> None:
+    treatment = replacing(treatments.forgetting_on_error)
+    assert outcome(treatment, "DropoutFunction", scenario=name) in (Outcome.SILENT, Outcome.STATE)
+
+
+@pytest.mark.parametrize("name", ["ForwardInterrupted", "ForwardKeyboardInterrupt"])
+def test_an_error_that_does_not_come_is_silent(name: str) -> None:
+    assert outcome(replacing(treatments.swallowing), scenario=name) is Outcome.SILENT
+
+
+def test_zeros_are_another_gradient_than_none() -> None:
+    assert judge(case_with("Unused", used=False), treatments.zero_gradients).outcome is Outcome.SILENT
 
 
 class Undetermined(Feature):
@@ -146,28 +229,8 @@ class Infinite(Feature):
 @pytest.mark.parametrize("kind", [Undetermined, Failing, Infinite])
 def test_a_case_that_has_no_reference_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
     monkeypatch.setitem(catalog.FEATURES, kind.__name__, kind)
+    monkeypatch.setitem(catalog.KIND_OF, kind.__name__, "layers")
     assert outcome(checkpointed, kind.__name__) is Outcome.INVALID
-
-
-class Amplifying(Feature):
-    """Makes much of the last bit."""
-
-    def run(self, block: Any, hidden: Any, value: Any) -> Any:
-        return hidden * torch.remainder(hidden.detach() * 1e14, 1.0)
-
-
-def nudging(model: nn.Module, case: Case) -> Callable[[], None]:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1 + 4 * torch.finfo(parameter.dtype).eps)
-    return lambda: None
-
-
-def test_reentrant_mode_is_not_blamed_where_one_rounding_changes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(catalog.FEATURES, "Amplifying", Amplifying)
-    assert outcome(nudging, "Amplifying", mode="reentrant") is Outcome.INVALID
-    assert outcome(nudging, "Amplifying") is Outcome.SILENT  # the other mode has the bits of its reference
-    assert outcome(replacing(treatments.without_gradient), mode="reentrant") is Outcome.SILENT
 
 
 def test_variants_of_a_feature_depend_on_its_name_and_the_seed_only() -> None:

@@ -12,7 +12,7 @@ from benchmarks.fuzz_cases.minimise import minimised
 
 pytestmark = pytest.mark.torch
 
-LARGE = Case(1, "reentrant", "cpu", 2, 3, ("Dropout", "PythonDraw", "LayerNorm", "BatchNorm"), "ThreeSteps")
+LARGE = Case(1, "ThreeSteps", ("Dropout", "PythonDraw", "LayerNorm", "BatchNorm"), blocks=3, every_n=2, offload="cpu")
 
 
 def test_only_what_fails_stays() -> None:
@@ -20,7 +20,7 @@ def test_only_what_fails_stays() -> None:
         return Result(case, Outcome.SILENT if "PythonDraw" in case.features else Outcome.EQUAL)
 
     smallest = minimised(run(LARGE), run)
-    assert str(smallest.case) == "1/reentrant/device/1/2/OneStep/PythonDraw"
+    assert str(smallest.case) == "1/OneStep/PythonDraw/"
 
 
 def test_what_fails_together_stays_together() -> None:
@@ -29,7 +29,7 @@ def test_what_fails_together_stays_together() -> None:
         return Result(case, Outcome.STATE if wrong else Outcome.REFUSED)
 
     smallest = minimised(run(LARGE), run)
-    assert str(smallest.case) == "1/reentrant/cpu/1/2/ThreeSteps/PythonDraw+BatchNorm"
+    assert str(smallest.case) == "1/ThreeSteps/PythonDraw+BatchNorm/offload:cpu"
 
 
 def test_another_failure_is_not_taken_for_it() -> None:

@@ -1,8 +1,6 @@
-"""Counts, reasons, what failing cases have in common, and their groups."""
+"""Counts, reasons, and groups of failing cases."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
@@ -10,16 +8,17 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
-from benchmarks.fuzz_cases.case import Case, Mode
+from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.judge import Outcome, Result
 from benchmarks.fuzz_cases.pool import Judged
-from benchmarks.fuzz_cases.report import counted, groups, lifts, reasons, tables
+from benchmarks.fuzz_cases.report import counted, groups, reasons, tables, told_after
 
 pytestmark = pytest.mark.torch
 
 
-def result(outcome: Outcome, *features: str, reason: str = "", mode: Mode = "reentrant", named: bool = True) -> Result:
-    return Result(Case(1, mode, None, 1, 2, features, "OneStep"), outcome, reason, ("a: 1 instead of 2",), named)
+def result(outcome: Outcome, *features: str, reason: str = "", named: bool = True, late: int = 0) -> Result:
+    case = Case(1, "LateSteps" if late else "OneStep", features, late=late)
+    return Result(case, outcome, reason, ("a: 1 instead of 2",), named, max(late - 3, 1))
 
 
 SILENT = result(Outcome.SILENT, "PythonDraw", "Dropout")
@@ -27,32 +26,31 @@ RESULTS = [
     *[SILENT] * 5,
     *[result(Outcome.EQUAL, "Dropout")] * 20,
     *[result(Outcome.REFUSED, "Dropout", "Mask", reason="one")] * 2,
-    replace(result(Outcome.REFUSED, "Mask", reason="one"), torch_gradients=True),
+    result(Outcome.REFUSED, "Mask", reason="one"),
     result(Outcome.REFUSED, reason="two", named=False),
-    result(Outcome.INVALID, "PythonDraw", mode="non_reentrant"),
+    result(Outcome.INVALID, "PythonDraw"),
+    *[result(Outcome.REFUSED, reason="late", late=late) for late in (4, 5, 5)],
 ]
 
 
-def test_outcomes_are_counted_by_mode() -> None:
+def test_outcomes_are_counted_by_kind() -> None:
     counts = counted(RESULTS)
-    assert counts[Outcome.SILENT, "reentrant"] == 5
-    assert counts[Outcome.INVALID, "non_reentrant"] == 1
+    assert counts["draws", Outcome.SILENT] == counts["layers", Outcome.SILENT] == counts["all", Outcome.SILENT] == 5
+    assert (counts["layers", Outcome.EQUAL], counts["arguments", Outcome.REFUSED]) == (20, 3)
+    assert counts["late", Outcome.REFUSED] == 3
+
+
+def test_refusals_of_what_begins_late_are_counted_by_steps() -> None:
+    assert told_after(RESULTS) == [(1, 1), (2, 2)]
 
 
 def test_refusals_are_counted_by_reason_with_the_smallest_case() -> None:
     rows = reasons(RESULTS, Outcome.REFUSED)
-    assert [(row.text, row.count, row.torch_gradients, row.smallest.case.features) for row in rows] == [
-        ("one", 3, 1, ("Mask",)),
-        ("two", 1, 0, ()),
+    assert [(row.text, row.count, row.smallest.case.features) for row in rows] == [
+        ("late", 3, ()),
+        ("one", 3, ("Mask",)),
+        ("two", 1, ()),
     ]
-
-
-def test_features_are_ranked_by_how_much_more_often_they_fail() -> None:
-    first, *others = lifts(RESULTS)
-    assert (first.tag, first.failed, first.cases) == ("PythonDraw", 5, 5)
-    assert first.lift == pytest.approx(29 / 5)
-    assert all(row.lift < first.lift for row in others)
-    assert "Mask" not in {row.tag for row in others}
 
 
 def test_failing_cases_are_grouped_by_what_they_come_down_to() -> None:
@@ -67,6 +65,6 @@ def test_the_tables_say_all_of_it() -> None:
         for part in tables([Judged(result, result) for result in RESULTS]):
             console.print(part)
     text = capture.get()
-    assert "30 cases" in text
-    assert "1 refusals do not name a block" in text
+    assert "33 cases" in text
+    assert "1 after 1, 2 after 2; 1 refusals name no block" in text
     assert str(SILENT.case) in text

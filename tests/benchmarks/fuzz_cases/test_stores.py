@@ -26,7 +26,7 @@ MATMULS = ("matmul",)
 
 
 def case_of(store: Store, save: tuple[str, ...] = ()) -> Case:
-    return Case(2, "non_reentrant", store, 1, 3, ("Dropout",), "ThreeSteps", save)
+    return Case(2, "ThreeSteps", ("Dropout",), blocks=3, offload=store, save=save)
 
 
 def moved(case: Case) -> int:

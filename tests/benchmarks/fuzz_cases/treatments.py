@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.run import is_treated
 from ckpt_surgery.errors import SurgeryError
 
 Forward = Callable[..., Any]
 
 
 def replacing(change: Callable[[Forward], Forward]) -> Callable[[nn.Module, Case], Callable[[], None]]:
-    """The treatment that gives each block another forward."""
+    """The treatment that gives each block that a case checkpoints another forward."""
 
     def treat(model: nn.Module, case: Case) -> Callable[[], None]:
         layers: Any = model.layers
-        for layer in dict.fromkeys(layers):
+        for layer in dict.fromkeys(layer for place, layer in enumerate(layers) if is_treated(case, place)):
             layer.forward = change(layer.forward)
         return lambda: None
 
@@ -39,8 +40,53 @@ def drawing_again(forward: Forward) -> Forward:
 
 
 def running_twice(forward: Forward) -> Forward:
-    """Leaves in the recompute what the block writes."""
-    return partial(checkpoint, forward, use_reentrant=False)
+    """Leaves in the recompute, which runs to its end, what the block writes, and looks at nothing."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with set_checkpoint_early_stop(False):
+            return checkpoint(forward, *args, use_reentrant=False, determinism_check="none", **kwargs)
+
+    return run
+
+
+def without(name: str) -> Callable[[Forward], Forward]:
+    """Leaves out the arguments of a name."""
+
+    def change(forward: Forward) -> Forward:
+        names = list(getattr(forward, "__signature__", None).parameters)[1:]  # type: ignore[union-attr]
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            return forward(**given | ({name: None} if name in given else {}))
+
+        return run
+
+    return change
+
+
+def forgetting_on_error(forward: Forward) -> Forward:
+    """Leaves the generator elsewhere where a forward or a recompute raises."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except BaseException:
+            torch.default_generator.manual_seed(99)
+            raise
+
+    return partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+
+
+def swallowing(forward: Forward) -> Forward:
+    """Goes on after any error."""
+
+    def run(hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(hidden, *args, **kwargs)
+        except BaseException:
+            return hidden
+
+    return run
 
 
 def drawing_more(forward: Forward) -> Forward:
@@ -81,17 +127,20 @@ def refusing_without_a_name(forward: Forward) -> Forward:
     return run
 
 
-def refusing_late(forward: Forward) -> Forward:
-    """Is wrong in the first call, and refuses the second."""
+def wrong_and_refusing(model: nn.Module, case: Case, *, wrong: int, refusing: int) -> Callable[[], None]:
+    """Is wrong from a step on, and refuses in another."""
+    layers: Any = model.layers
     calls: list[int] = []
+    forward = layers[0].forward
 
     def run(hidden: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append(0)
-        if len(calls) > 1:
-            raise SurgeryError("something is wrong")
-        return forward(hidden, *args, **kwargs) * 1.5
+        if len(calls) > refusing:
+            raise SurgeryError("FuzzBlock layers.0: something is wrong")
+        return forward(hidden, *args, **kwargs) * (1.5 if len(calls) > wrong else 1)
 
-    return run
+    layers[0].forward = run
+    return lambda: None
 
 
 def endless(forward: Forward) -> Forward:

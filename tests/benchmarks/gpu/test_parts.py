@@ -156,10 +156,12 @@ def test_a_dear_check_and_a_false_alarm_are_missed() -> None:
     right = {"right": True, "proved": 24, "block": 1}
     kept = {way.name: {**STEPS.to_dict(), **(right if way.guarded else {})} for way in check_cost.WAYS}
     assert {figure.verdict for figure in check_cost.figures(kept)} == {"", "ok"}
+    kept[check_cost.IN_TURN.name] = {**STEPS.to_dict(), "seconds": (2.04,)}
     kept[check_cost.CHECKED.name] = {**STEPS.to_dict(), "seconds": (2.2,)}
     kept[check_cost.PROVED.name] |= {"right": False}
     assert [figure.name for figure in check_cost.figures(kept) if figure.verdict == "missed"] == [
-        "a step, self-check in every step / no check",
+        "a step, self-check, one block a step / no check",
+        "a step, self-check, every block / no check",
         "guard, a block proved in every step: no false alarm",
     ]
 

@@ -77,16 +77,14 @@ def test_arguments_have_the_names_of_the_signature() -> None:
         pytest.param((1, 2, None, False, DynamicCache()), {}, id="by position without a name"),
         pytest.param((1,), {"past_key_values": DynamicCache()}, id="by keyword"),
         pytest.param((1,), {"anything": DynamicCache()}, id="by a keyword of any name"),
-        pytest.param((1,), {"layer_past": RecurrentCache(torch.zeros(2))}, id="by its name"),
-        pytest.param((1, 2, RecurrentCache(torch.zeros(2))), {}, id="by its name and position"),
     ],
 )
-def test_own_caches_are_left_out_by_type_and_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def test_own_caches_are_left_out_by_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     new_args, new_kwargs = signature().without_own_caches(args, kwargs)
     given, left = [*args, *kwargs.values()], [*new_args, *new_kwargs.values()]
     assert len(new_args) == len(args)
     assert list(new_kwargs) == list(kwargs)
-    expected = [None if isinstance(value, (DynamicCache, RecurrentCache)) else value for value in given]
+    expected = [None if isinstance(value, DynamicCache) else value for value in given]
     assert left == expected
     assert expected != given
 

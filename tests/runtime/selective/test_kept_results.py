@@ -125,8 +125,8 @@ def test_the_bytes_added_are_those_predicted(save: Save, attention: str, expecte
     surgery = wrap_blocks(model, save=save)
     after = run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant")
     assert surgery.policies[0].bytes == {"model.layers.0": expected, "model.layers.1": expected}
-    assert after.kept_bytes - before.kept_bytes == 2 * expected
-    assert after.policy_bytes == surgery.policies[0].bytes
+    assert after.memory.kept - before.memory.kept == 2 * expected
+    assert after.memory.told == surgery.policies[0].bytes
 
 
 POST_NORM_BYTES = ROWS * LENGTH * (SIZE + 2 * 2) * ITEM
@@ -143,7 +143,7 @@ def test_what_a_block_returns_is_no_memory_that_a_policy_adds(
         model = bert()
         surgery = wrap_blocks(model, save=save, self_check="never", **options)
         blocks = {block.name: block.module for stack in surgery.stacks for block in stack.blocks}
-        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").kept_bytes)
+        kept.append(run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant").memory.kept)
     assert kept[1] - kept[0] == 2 * POST_NORM_BYTES
     assert surgery.policies[0].bytes == dict.fromkeys(blocks, POST_NORM_BYTES)
     assert [summary.bytes for summary in surgery.summary().kept] == [2 * POST_NORM_BYTES]
@@ -189,7 +189,7 @@ def test_the_work_that_is_spared_is_counted(attention: str) -> None:
         runs.append(run_step(model, tokens(), blocks=layers_of_named(model), checkpointing="non_reentrant"))
     spared = ATTENTION_FLOPS if attention == "sdpa" else ATTENTION_FLOPS // 2  # eager: the weighted sum
     assert surgery.policies[0].flops == 2 * spared
-    assert runs[0].backward_flops - runs[1].backward_flops == runs[1].policy_flops == 2 * spared
+    assert runs[0].flops.backward - runs[1].flops.backward == runs[1].flops.spared == 2 * spared
 
 
 def test_the_table_names_what_the_blocks_never_run() -> None:
@@ -803,9 +803,9 @@ def test_verify_holds_a_policy_against_what_it_was_told_to_keep() -> None:
     verdict = compare(reference, run)
     assert verdict.ok, verdict.faults
     assert verdict.cost is not None
-    assert verdict.cost.best_kept_bytes == reference.best_kept_bytes + surgery.policies[0].bytes.total()
-    assert verdict.cost.best_backward_flops == reference.backward_flops + reference.block_flops - run.policy_flops
-    untold = compare(reference, replace(run, policy_bytes={}))
+    assert verdict.cost.best_kept_bytes == reference.memory.best + surgery.policies[0].bytes.total()
+    assert verdict.cost.best_backward_flops == reference.flops.backward + reference.flops.blocks - run.flops.spared
+    untold = compare(reference, replace(run, memory=replace(run.memory, told={})))
     assert [fault.level for fault in untold.faults] == ["cost"]
 
 
@@ -816,7 +816,7 @@ def test_verify_tells_where_what_is_kept_is_made_again() -> None:
     reference = run_step(model, tokens(), blocks=blocks)
     run = run_step(model, tokens(), blocks=blocks, checkpointing="non_reentrant")
     assert compare(reference, run).ok
-    again = compare(reference, replace(run, backward_flops=run.backward_flops + run.policy_flops))
+    again = compare(reference, replace(run, flops=replace(run.flops, backward=run.flops.backward + run.flops.spared)))
     assert [fault.kind for fault in again.faults] == [FaultKind.BACKWARD_FLOPS]
 
 

@@ -22,7 +22,7 @@ def report(*levels: Level, kept: int = 7) -> Report:
     """A report on the class Toy that failed at these levels, in one mode."""
     faults = tuple(fault_at(level, "layers.0", explanation=WHY) for level in levels)
     cost = Cost(kept, 9, 5, 1, 1, 1, 1)
-    return Report("Toy", modes=(ModeReport("non_reentrant", faults, {}, cost=cost),))
+    return Report("Toy", modes=(ModeReport("non_reentrant", faults, {"run": "ok"}, cost=cost),))
 
 
 UNBUILT = Report("Toy", problem="no tiny Toy can be made: import raised ImportError: no module x")
