@@ -16,7 +16,7 @@ from ckpt_surgery.adopt.used_classes import used_classes
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS
-from ckpt_surgery.survey import Progress, survey
+from ckpt_surgery.survey import SurveyProgress, survey
 from ckpt_surgery.survey.resolve import resolve_in
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPool
@@ -32,7 +32,7 @@ def prove(
     pool: WorkerPool,
     workers: int | None = None,
     timeout: float = TIMEOUT,
-    progress: Progress | None = None,
+    progress: SurveyProgress | None = None,
 ) -> tuple[ClassProof, ...]:
     """Run both modes and all levels of `verify` on every class of a folder, before and after its repair.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.facts.file_facts import Path as Steps
+from ckpt_surgery.codemods.facts.file_facts import AttributePath
 from ckpt_surgery.codemods.facts.method_values import SELF, value_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.static.discover import discover, read_sources
@@ -69,7 +69,7 @@ class _CallFinder:
         yield from self._of_attributes()
         yield from self._of_parents()
 
-    def _run_by(self, user: ClassRef, paths: Sequence[Steps], method: str) -> Iterator[ChangedForward]:
+    def _run_by(self, user: ClassRef, paths: Sequence[AttributePath], method: str) -> Iterator[ChangedForward]:
         """What calls at these paths run, in a method of `user` and in its heirs that inherit the method.
 
         What a modular file inherits runs in the file that is generated from it, which is read on its own.
