@@ -108,16 +108,26 @@ def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
     assert same(*results)
 
 
-def test_a_graph_with_a_cache_may_be_gone_through_twice() -> None:
+class AddingBlock(toys.ScalingBlock):
+    """Adds to a cache, and scales by how much that holds."""
+
+    def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
+        past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
+        return super().forward(hidden) * len(past_key_values.layers)
+
+
+def test_each_recompute_has_the_cache_of_its_forward() -> None:
     results = []
     for wrapped in (False, True):
-        model, cache = llama(), DynamicCache()
+        model = toys.CachingStack([AddingBlock(), AddingBlock()])
         if wrapped:
             wrap_blocks(model)
-        loss = model(**tokens(), past_key_values=cache).loss
+        model.load_state_dict({name: torch.full_like(v, 0.3) for name, v in model.state_dict().items()})
+        loss = model(torch.ones(2, toys.WIDTH))
         loss.backward(retain_graph=True)
         loss.backward()
         results.append([parameter.grad for parameter in model.parameters()])
+        assert len(model.cache.layers) == 2
     assert same(*results)
 
 
@@ -139,7 +149,7 @@ class KeepingStack(Model):
 
 def test_a_cache_that_a_module_keeps_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CachingLayer, "__module__", "transformers.models.toy")
-    model = model_of(CachingLayer, CachingLayer, whole=KeepingStack)
+    model: Any = model_of(CachingLayer, CachingLayer, whole=KeepingStack)
     wrap_blocks(model)
     for number in (1, 2):
         model(**values()).sum().backward()
@@ -163,7 +173,7 @@ class OwnCache:
 class AppendingBlock(toys.ScalingBlock):
     """Appends to a store and reads all of it."""
 
-    def forward(self, hidden: Tensor, store: OwnCache) -> Tensor:
+    def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
         store.keys.append(self.up(hidden).detach())
         return super().forward(hidden) + len(store.keys)
 
