@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 import benchmarks.long_context as benchmark
 from benchmarks.long_context_report import row_of
@@ -21,7 +22,6 @@ from ckpt_surgery import SurgeryError, SurgeryWarning, explain, long_context, wr
 from ckpt_surgery.distributed.heads import HeadReason
 from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.mlps import MlpReason
-from ckpt_surgery.distributed.tiled import TiledForward
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing
@@ -236,8 +236,8 @@ def test_undo_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("steps", [0, 12], ids=["checked", "not checked"])
 @pytest.mark.parametrize("what", ["undo", "other shards", "undo and again"])
-def test_between_forward_and_backward_it_may_be_undone_and_changed(what: str, steps: int) -> None:
-    """The recompute of a block runs its MLP as the first pass did."""
+def test_a_change_before_the_backward_is_refused(what: str, steps: int) -> None:
+    """The recompute of a block would run another MLP than the first pass did; the next step is right."""
     model = llama()
     own = step(model, **batch())
     context = long_context(model, tokens=96)
@@ -249,16 +249,11 @@ def test_between_forward_and_backward_it_may_be_undone_and_changed(what: str, st
         long_context(model, tokens=40)
     else:
         context.undo()
-        before = {name: set(vars(module)) for name, module in model.named_modules()}
     if what == "undo and again":
-        context = long_context(model)
-    loss.backward()
-    assert_same((loss.detach(), {name: p.grad for name, p in model.named_parameters()}), own)
-    if what == "undo":
-        assert {name: set(vars(module)) for name, module in model.named_modules()} == before
-    else:
-        assert all(isinstance(vars(layer.mlp)["forward"], TiledForward) for layer in model.model.layers)
-        assert not any(vars(layer.mlp)["forward"].retired for layer in model.model.layers)
+        long_context(model)
+    with pytest.raises((SurgeryError, CheckpointError), match=r"a different result|[Rr]ecomp"):
+        loss.backward()
+    assert_same(step(model, **batch()), own)
 
 
 def test_a_second_call_changes_the_shards_and_nothing_else() -> None:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
+from tests.measure.toys import CachingLayer, Model, model_of, values
 from tests.zoo import state_toys as toys
-from tests.zoo.state_toys import same, train
+from tests.zoo.state_toys import same, stack, train, two
 from tests.zoo.surgery_toys import ONCE, counted
 from tests.zoo.tiny_models import layers_of, llama, tokens
 
@@ -105,6 +106,87 @@ def test_what_evaluation_has_left_in_a_cache_is_read() -> None:
         model(**tokens(), past_key_values=cache).loss.backward()
         results.append([parameter.grad for parameter in model.parameters()])
     assert same(*results)
+
+
+class AddingBlock(toys.ScalingBlock):
+    """Adds to a cache, and scales by how much that holds."""
+
+    def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
+        past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
+        return super().forward(hidden) * len(past_key_values.layers)
+
+
+def test_each_recompute_has_the_cache_of_its_forward() -> None:
+    results = []
+    for wrapped in (False, True):
+        model = toys.CachingStack([AddingBlock(), AddingBlock()])
+        if wrapped:
+            wrap_blocks(model)
+        model.load_state_dict({name: torch.full_like(v, 0.3) for name, v in model.state_dict().items()})
+        loss = model(torch.ones(2, toys.WIDTH))
+        loss.backward(retain_graph=True)
+        loss.backward()
+        results.append([parameter.grad for parameter in model.parameters()])
+        assert len(model.cache.layers) == 2
+    assert same(*results)
+
+
+class KeepingStack(Model):
+    """Keeps a cache, and gives it to its blocks; `use_cache` is what the caller said."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.cache = DynamicCache()
+        self.asked: list[bool | None] = []
+
+    def forward(self, values: Tensor, past_key_values: Any = None, use_cache: bool | None = None) -> Any:
+        self.asked.append(use_cache)
+        hidden_states = self.first(values)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, past_key_values=past_key_values or self.cache)
+        return self.last(hidden_states)
+
+
+def test_a_cache_that_a_module_keeps_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CachingLayer, "__module__", "transformers.models.toy")
+    model: Any = model_of(CachingLayer, CachingLayer, whole=KeepingStack)
+    wrap_blocks(model)
+    for number in (1, 2):
+        model(**values()).sum().backward()
+        assert model.cache.get_seq_length() == 2 * number
+
+
+def test_use_cache_is_left_alone_where_a_cache_is_given() -> None:
+    model: Any = model_of(CachingLayer, CachingLayer, whole=KeepingStack)
+    wrap_blocks(model)
+    model(**values(), past_key_values=DynamicCache(), use_cache=True)
+    assert model.asked == [True]
+
+
+class OwnCache:
+    """Keys that it appends to; it is no Cache of transformers."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+
+
+class AppendingBlock(toys.ScalingBlock):
+    """Appends to a store and reads all of it."""
+
+    def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
+        store.keys.append(self.up(hidden).detach())
+        return super().forward(hidden) + len(store.keys)
+
+
+def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
+    """Additions that count nothing in this step would count in the next."""
+    store = OwnCache()
+    model = stack(two(AppendingBlock))
+    model.run = lambda layer, hidden: layer(hidden, store)  # type: ignore[method-assign]
+    wrap_blocks(model)
+    model(torch.ones(2, toys.WIDTH)).backward()
+    with pytest.raises(SurgeryError, match=r"AppendingBlock layers\.0 .* its recompute added to its argument store"):
+        model(torch.ones(2, toys.WIDTH))
 
 
 def test_a_cache_that_is_written_in_place_is_refused() -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery import wrap_blocks
+from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
 from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import AverageBlock, Make, ScalingBlock, checkpoint_natively, same, stack, train, two
@@ -87,6 +87,44 @@ def test_several_forwards_go_before_one_backward(check: Any) -> None:
         return [*(p.grad for p in model.parameters() if p.grad is not None), *model.buffers()]
 
     assert all(map(torch.equal, trained(wrapped=True), trained(wrapped=False)))
+
+
+@pytest.mark.parametrize("what", ["a large buffer", "an attribute"])
+def test_what_is_written_late_is_told_in_turn(what: str) -> None:
+    """Until its turn a block's recompute has written it once more; from then on it is written once."""
+    model = stack(average(lambda block: None, LARGE))
+    wrap_blocks(model)
+    train(model, steps=4)
+    layer: Any = model.layers[1]
+
+    def count(block: Any) -> None:
+        block.calls = getattr(block, "calls", 0) + 1
+
+    layer.update = count if what == "an attribute" else lambda block: block.average[1:].add_(1)
+    name = "calls" if what == "an attribute" else "average"
+    with pytest.warns(
+        SurgeryWarning, match=rf"AverageBlock layers\.1 began to write its {name} after the first steps"
+    ):
+        train(model, steps=2)
+    before = layer.calls if what == "an attribute" else float(layer.average[1])
+    train(model, steps=3)
+    assert (layer.calls if what == "an attribute" else float(layer.average[1])) == before + 3
+
+
+@pytest.mark.parametrize(
+    "write", [lambda block: block.average.mul_(1.5), replace_average], ids=["written", "replaced"]
+)
+def test_what_is_written_late_and_read_is_refused(write: Callable[[AverageBlock], object]) -> None:
+    model = stack(average(lambda block: None, LARGE))
+    wrap_blocks(model)
+    train(model, steps=4)
+    layer: Any = model.layers[1]
+    layer.update = write
+    with (
+        pytest.warns(SurgeryWarning, match="began to write its average after the first steps"),
+        pytest.raises(SurgeryError, match=r"recomputing AverageBlock layers\.1 gave a different result"),
+    ):
+        train(model, steps=2)
 
 
 class TwoModesBlock(ScalingBlock):
