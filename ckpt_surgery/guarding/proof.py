@@ -261,6 +261,6 @@ def _whole_weights(block: nn.Module) -> Iterator[None]:
 
     with zero.GatheredParameters(parted), ExitStack() as stack:
         for users in [parameter.ds_active_sub_modules for parameter in parted]:
+            stack.callback(users.intersection_update, set(users))  # DeepSpeed 0.19.3 adds some in a backward
             users.add(_USER)
-            stack.callback(users.discard, _USER)
         yield
