@@ -186,7 +186,7 @@ def count(part: Part, values: Tensor, above: Tensor) -> tuple[int, int, int]:
         meter.start_backward(result)
         torch.autograd.backward(result, above)
     peak = max(held for _, held in meter.timeline().points)
-    return meter.kept.total, peak, meter.flops.forward + meter.flops.backward
+    return meter.kept_bytes, peak, meter.flops.forward + meter.flops.backward
 
 
 def _start(part: Part, values: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ It is run again plainly, without checkpointing, which takes the memory of one ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -126,7 +126,7 @@ class WitnessedCall:
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
             torch.autocast(self._kind, dtype=self.precision, enabled=self.precision is not None, cache_enabled=False),
-            self._record.as_at_entry(),
+            self._record.restoring() or nullcontext(),
             _without_checkpointing(self._block),
             _noting_kept(present) as kept,
         ):

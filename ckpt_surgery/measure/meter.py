@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,20 +26,15 @@ _aten = torch.ops.aten
 
 @dataclass(slots=True)
 class FlopCount:
-    """The FLOPs so far, of the forward and the backward, and of the part of the forward that lies in blocks."""
+    """The FLOPs of a step: `blocks` is the part of the forward in blocks, `spared` what recomputes skip for `save`.
+
+    The former is known only of runs without checkpointing.
+    """
 
     forward: int = 0
     backward: int = 0
     blocks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KeptBytes:
-    """The bytes kept for the backward: in `total`, at `best`, and the part that each block made and did not return."""
-
-    total: int = 0
-    best: int = 0
-    held: Mapping[str, int] = field(default_factory=dict)
+    spared: int = 0
 
 
 class LiveBytes(TorchDispatchMode):
@@ -122,7 +117,10 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.flops = FlopCount()
-        self.kept = KeptBytes()
+        self.kept_bytes = 0
+        self.best_kept_bytes = 0
+        self.held_bytes: dict[str, int] = {}
+        """The part of `kept_bytes` that each block made and did not return."""
         self.leaking_blocks: set[str] = set()
         """Blocks that created a tensor which was used outside of them, although they did not return it."""
         self._block_stack: list[str] = []
@@ -167,13 +165,12 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         live = {storage.serial: storage for storage in self._live.values()}
         for own in self._tracked([loss]):
             live.pop(own.serial, None)
+        self.kept_bytes = sum(storage.bytes for storage in live.values())
         outside = {serial: s.bytes for serial, s in live.items() if not s.block or serial in self._returned}
-        held: dict[str, int] = {}
+        self.best_kept_bytes = sum((outside | self._given).values())
         for serial, storage in live.items():
             if storage.block and serial not in self._returned and serial not in self._given:
-                held[storage.block] = held.get(storage.block, 0) + storage.bytes
-        total = sum(storage.bytes for storage in live.values())
-        self.kept = KeptBytes(total, sum((outside | self._given).values()), held)
+                self.held_bytes[storage.block] = self.held_bytes.get(storage.block, 0) + storage.bytes
 
     def start_recompute(self) -> None:
         """Mark the start of a block's recompute."""

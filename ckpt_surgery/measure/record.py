@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
+from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
@@ -54,19 +55,6 @@ def step_error(part: StepPart, error: Exception) -> StepError:
     """Return what is kept of an exception that a step raised."""
     refusal, endless = isinstance(error, SurgeryError), isinstance(error, EndlessBackward)
     return StepError(part, type(error).__name__, one_line(error), refusal, endless)
-
-
-@dataclass(frozen=True, slots=True)
-class FlopRecord:
-    """The FLOPs of a step: `blocks` is the part of the forward in blocks, `spared` what recomputes skip for `save`.
-
-    The former is known only of runs without checkpointing.
-    """
-
-    forward: int = 0
-    backward: int = 0
-    blocks: int = 0
-    spared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +117,8 @@ class RunRecord:
     entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    memory: MemoryRecord = MemoryRecord()
-    flops: FlopRecord = FlopRecord()
+    memory: MemoryRecord = field(default_factory=MemoryRecord)
+    flops: FlopCount = field(default_factory=FlopCount)
     rng: RngRecord = RngRecord()
     generated: Tensor | None = None
     error: StepError | None = None

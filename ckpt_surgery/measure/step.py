@@ -24,7 +24,6 @@ from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
 from ckpt_surgery.measure.record import (
     LITTLE,
-    FlopRecord,
     MemoryRecord,
     RngRecord,
     RunRecord,
@@ -85,8 +84,7 @@ def run_step(
             step.generate(model, generate)
         gradients = gradients_of(model, step.arguments)
         policies = [] if checkpointing is None else policies_of(model)
-        kept, flops = step.meter.kept, step.meter.flops
-        spared = sum(policy.flops for policy in policies)
+        step.meter.flops.spared = sum(policy.flops for policy in policies)
         return RunRecord(
             loss=step.loss,
             gradients=gradient_copies(model),
@@ -96,16 +94,16 @@ def run_step(
             calls=step.calls,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             memory=MemoryRecord(
-                kept=kept.total,
-                best=kept.best,
-                held=kept.held,
+                kept=step.meter.kept_bytes,
+                best=step.meter.best_kept_bytes,
+                held=step.meter.held_bytes,
                 told={name: size for policy in policies for name, size in policy.bytes.items()},
                 kept_results=tuple(kept for policy in policies for kept in policy.summaries()),
                 recomputes=step.meter.recompute_bytes(gradients),
                 left=step.left_bytes,
                 timeline=step.meter.timeline(gradients),
             ),
-            flops=FlopRecord(flops.forward, flops.backward, flops.blocks, spared),
+            flops=step.meter.flops,
             rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
             generated=step.generated,
             error=step.error,
@@ -213,7 +211,7 @@ class _Step:
     def _left(self, gradients: list[Tensor]) -> int:
         """The bytes that are alive besides the gradients. Those of reference cycles are nobody's."""
         left = self.meter.left_bytes(gradients)
-        if left > LITTLE * self.meter.kept.total:
+        if left > LITTLE * self.meter.kept_bytes:
             gc.collect()
             left = self.meter.left_bytes(gradients)
         return left

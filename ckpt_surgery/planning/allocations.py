@@ -186,7 +186,7 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
         ours = {record.serial for record in self._tracked(gradients)}
         return StepAllocations(
             allocations=tuple(self._allocation(draft, serial in ours) for serial, draft in self._drafts.items()),
-            kept_bytes=self.kept.total,
+            kept_bytes=self.kept_bytes,
             operators=self._operators,
             backward_at=self._backward_began,
             forward_flops=self.flops.forward,

@@ -31,8 +31,9 @@ from ckpt_surgery.measure.compare import (
     noise_floors,
 )
 from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.record import FlopRecord, MemoryRecord, RngRecord, RunRecord, StepError, StepPart
+from ckpt_surgery.measure.record import MemoryRecord, RngRecord, RunRecord, StepError, StepPart
 from ckpt_surgery.measure.results import MODES, Fault, Mode
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import verify
@@ -297,9 +298,9 @@ MOST_DONE_OF_ALL = 300 + round(MOST_WORK * 150)
 def test_memory_and_work_are_judged_by_what_is_possible(kept: int, work: int, expected: list[str]) -> None:
     reference, checkpointed = healthy_pair()
     before = dataclasses.replace(
-        reference, memory=MemoryRecord(kept=1000, best=200), flops=FlopRecord(forward=150, backward=300, blocks=100)
+        reference, memory=MemoryRecord(kept=1000, best=200), flops=FlopCount(forward=150, backward=300, blocks=100)
     )
-    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=kept), flops=FlopRecord(backward=work))
+    after = dataclasses.replace(checkpointed, memory=MemoryRecord(kept=kept), flops=FlopCount(backward=work))
     cost = cost_of(before, after)
     assert (cost.kept_bytes, cost.reference_kept_bytes, cost.best_kept_bytes) == (kept, 1000, 200)
     assert (cost.backward_flops, cost.reference_backward_flops, cost.best_backward_flops) == (work, 300, 400)

@@ -131,7 +131,7 @@ def kept(values: Tensor, loss: Any) -> int:
     meter = Meter()
     with meter:
         meter.start_backward(loss(values))
-    return meter.kept.total
+    return meter.kept_bytes
 
 
 def test_what_operators_save_is_kept_to_the_byte() -> None:

@@ -182,7 +182,7 @@ def huge() -> Report:
         cost=Cost(10**15, 10**18, 10**12, 10**24, 10**23, 10**22, 10**21),
         timeline=Timeline(tuple((10**12 * at, 10**16 * (at % 7)) for at in range(200)), 10**14),
     )
-    return replace(report("HugeModel", mode), facts=ModelFacts(parameters=10**13))
+    return replace(report("HugeModel", mode), facts=ModelFacts("float32", 10**13))
 
 
 SURGERY = f"Toy: 6 of 6 blocks checkpointed, non-reentrant\n  stack    block\n {18 * chr(0x2500)}\n  layers   ToyLayer"

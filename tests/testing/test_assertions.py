@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery.errors import VerifyError
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.testing.assertions import assert_checkpointing
 from tests.measure import toys
 from tests.testing import mixin_cases
@@ -36,6 +37,14 @@ def test_options_are_those_of_verify() -> None:
     assert assert_checkpointing(model, toys.values(), levels=["set"], modes=["reentrant"]).ok
     with pytest.raises(AssertionError, match="running statistics"):
         assert_checkpointing(model, toys.values(), levels=["state"], modes=["reentrant"])
+
+
+def test_a_model_of_which_nothing_was_measured_fails_and_says_so() -> None:
+    model = toys.model_of(toys.Layer, toys.Layer)
+    wrap_blocks(model)
+    assert assert_checkpointing(model, toys.values(), levels=["set"]).ok
+    with pytest.raises(AssertionError, match="gradient checkpointing was not measured"):
+        assert_checkpointing(model, toys.values(), levels=["set"], modes=["reentrant"])
 
 
 def test_a_model_that_supports_no_checkpointing_fails_and_says_so() -> None:

@@ -12,12 +12,14 @@ The function that checkpoints, and its options, are not known here. It is given 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
+from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
@@ -29,7 +31,8 @@ from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
 
-_NOTHING_KEPT: AbstractContextManager[Any] = nullcontext()
+_PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, checkpoint._StopRecomputationError)
+"""The exceptions of a recompute that are left as they are: torch ends one by an exception once it has all it needs."""
 
 
 class Computation:
@@ -55,7 +58,6 @@ class Computation:
             kept.show = self._check.given
         self._arguments: Arguments | None = arguments  # until the first pass
         self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
-        self._looks: dict[int, tuple[type[Tensor], dict[str, Any]]] = {}  # of those that are more than plain tensors
         self._failure: BaseException | None = None
 
     @property
@@ -69,7 +71,6 @@ class Computation:
         Raises SurgeryError where an argument is not what it was. What the first pass raises is left to `check_ended`.
         """
         if self._arguments is None:
-            self._recomputed()
             return self._run_again(given)
         arguments, self._arguments = self._arguments, None
         self._call.tensors = []
@@ -85,15 +86,6 @@ class Computation:
             self._failure = None
             raise failure
 
-    def _detached(self, place: int, tensor: Tensor) -> Tensor:
-        """Return a tensor like this one without its graph and hooks, with its class and attributes of then."""
-        if (look := self._looks.get(place)) is None:
-            return without_graph(tensor)
-        kind, attributes = look  # hooks for saved tensors may give a plain one
-        detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
-        vars(detached).update(attributes)
-        return detached
-
     def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
         if not torch.is_grad_enabled():
             raise SurgeryError(
@@ -101,11 +93,6 @@ class Computation:
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
         self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
-        self._looks = {
-            place: (type(tensor), _given_attributes(tensor))
-            for place, tensor in enumerate(given)
-            if (type(tensor) is not Tensor or vars(tensor)) and place not in self._parameters
-        }
         before = versions(given)
         self._call.begin(watching=self._check is not None)
         output = self._run_first(*arguments)
@@ -133,41 +120,41 @@ class Computation:
         )
 
     def _run_again(self, given: tuple[Tensor, ...]) -> None:
+        self._recomputed()
         # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
         # hooks for saved tensors, as those of offload, give tensors that are none
-        given = tuple(
-            [
-                self._parameters[place] if place in self._parameters else self._detached(place, each)
-                for place, each in enumerate(given)
-            ]
-        )
-
-        def recompute() -> None:
-            args, kwargs = self._call.rebuilt(given)
-            with self._call.as_at_entry(), _NOTHING_KEPT if self._kept is None else self._kept.recompute():
-                self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
-
+        own = self._parameters
+        given = tuple([own[index] if index in own else _detached(tensor) for index, tensor in enumerate(given)])
         try:
             if self._check is None:
-                recompute()
+                self._recompute(given)
             else:
-                self._check.recompute(recompute)
-        except (SurgeryError, torch.OutOfMemoryError):
+                self._check.recompute(partial(self._recompute, given))
+        except _PASSED_ON:
             raise
         except Exception as error:
-            if type(error).__module__ == checkpoint.__name__:  # how torch ends a recompute
-                raise
             raise SurgeryError(
                 f"the recompute of {self._call.signature.place} failed where its forward did not "
                 f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
                 "was until the backward, or leave the block out"
             ) from error
 
+    def _recompute(self, given: tuple[Tensor, ...]) -> None:
+        args, kwargs = self._call.rebuilt(given)
+        restoring = self._call.restoring()
+        if restoring is None and self._kept is None:
+            self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
+            return
+        with restoring or nullcontext(), nullcontext() if self._kept is None else self._kept.recompute():
+            self._call.forward(*args, **kwargs)
 
-def _given_attributes(tensor: Tensor) -> dict[str, Any]:
-    """Return the attributes that somebody gave this tensor; a tensor subclass may hold what it is in others."""
-    its_own = vars(tensor.detach())
-    return {name: value for name, value in vars(tensor).items() if name not in its_own}
+
+def _detached(tensor: Tensor) -> Tensor:
+    """Return a tensor like this one without its graph and hooks, with the attributes that somebody gave it."""
+    detached = without_graph(tensor)
+    if attributes := vars(tensor):
+        vars(detached).update(attributes)
+    return detached
 
 
 def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:

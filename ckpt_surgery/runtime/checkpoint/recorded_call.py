@@ -16,8 +16,6 @@ from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
 
-_NOTHING_TO_DO: AbstractContextManager[None] = nullcontext()
-
 
 class RecordedCall:
     """A call of `forward`, which runs `block`, with `arguments`.
@@ -94,16 +92,16 @@ class RecordedCall:
                 stacklevel=2,
             )
 
-    def as_at_entry(self) -> AbstractContextManager[None]:
-        """Run the block inside on the state of its modules before the first pass; afterwards that is as it is now.
+    def restoring(self) -> AbstractContextManager[None] | None:
+        """Return what lets the block run on the state of its modules before the first pass; None where that holds.
 
-        Raises SurgeryError where a weight was written since.
+        Afterwards the state is as it is now. Raises SurgeryError where a weight was written since.
         """
         assert self._entry is not None
         if (name := self._state.written_parameter(self._entry)) is not None:
             raise self._refusal(f"its {name}")
-        restoring = _NOTHING_TO_DO if self._entry.still_holds() else self._state.as_at_entry(self._entry)
-        return self._noting_additions(restoring) if self._objects else restoring
+        restoring = None if self._entry.still_holds() else self._state.as_at_entry(self._entry)
+        return self._noting_additions(restoring or nullcontext()) if self._objects else restoring
 
     @contextmanager
     def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:

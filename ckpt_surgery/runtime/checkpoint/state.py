@@ -27,14 +27,28 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
 from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
-from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
+from ckpt_surgery.runtime.tools.tensors import (
+    copy_of,
+    is_parameter,
+    is_plain,
+    same_bits,
+    version,
+    versions,
+    without_graph,
+)
 
-_UNWATCHED = {*vars(nn.Module()), "forward", "_gradient_checkpointing_func", "_old_forward"}
+_OF_ZERO3 = {
+    *("_external_params", "_original_parameters", "applied_pre_backward_ref_cnt", "ds_grads_remaining", "ds_id"),
+    *("ds_recompute_parameters", "post_bwd_fn", "pre_bwd_fn"),
+}
+"""The attributes in which DeepSpeed 0.19 notes what it has gathered for a module, also in a recompute."""
+_UNWATCHED = {*vars(nn.Module()), *_OF_ZERO3, "forward", "_gradient_checkpointing_func", "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
@@ -90,10 +104,11 @@ class _Layout:
     it makes when it first runs, stays for the recompute: gradients go to that one.
     """
 
-    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "modules", "own_parameters", "parameters")
+    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "modules", "own_parameters", "parameters", "parted")
 
     def __init__(self, block: nn.Module) -> None:
         self.modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        self.parted = any(hasattr(p, "ds_id") and not p.requires_grad for p in block.parameters())
         self.own_parameters = [module._parameters for module in self.modules if not _is_managed(module)]
         self.parameters = [p for home in self.own_parameters for p in home.values() if p is not None]
         self.buffers = [module._buffers for module in self.modules]
@@ -143,6 +158,7 @@ class StateEntry:
             and not self.tensors
             and self.everything is None
             and self.generators is None
+            and not self.layout.parted
             and list(map(_training_of, self.layout.modules)) == self.training
             and attention_kernels() == self.kernels
         )
@@ -181,16 +197,17 @@ class BlockState:
         if training != self._training:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
-        copied = dict(self._written)
+        copied = self._written
         if watching:
-            copied |= {(id(h), n): (h, n) for h, n in layout.may_be_written(first=self._training is None)}
+            may_be_written = layout.may_be_written(first=self._training is None)
+            copied = copied | {(id(home), name): (home, name) for home, name in may_be_written}
         return StateEntry(
             layout,
             training,
             attention_kernels(),
             versions(layout.parameters),
-            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()},
-            [_TensorCopy.of(*attribute) for attribute in copied.values() if isinstance(_held(*attribute), Tensor)],
+            {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
+            [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
             generator_states() if watching or self._draws else None,
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )
@@ -239,6 +256,8 @@ class BlockState:
                     _put_for(stack, vars(module), "training", training)
             if entry.kernels != attention_kernels():
                 stack.enter_context(allowing_kernels(entry.kernels))
+            if entry.layout.parted:
+                stack.enter_context(_keeping_whole_weights())
             if entry.generators is not None:
                 stack.callback(set_generator_states, generator_states())
                 set_generator_states(entry.generators)
@@ -290,6 +309,22 @@ def _put(home: dict[str, Any], name: str, value: Any) -> None:
         home.pop(name, None)
     else:
         home[name] = value
+
+
+@contextmanager
+def _keeping_whole_weights() -> Iterator[None]:
+    """Let what a recompute inside saves of frozen weights be what these hold now.
+
+    Of what requires no gradient, torch's non-reentrant checkpointing keeps the very tensor. DeepSpeed's ZeRO-3 empties
+    a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
+    """
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is None:
+        yield
+        return
+    pack, unpack = hooks
+    with saved_tensors_hooks(lambda tensor: pack(tensor.view_as(tensor) if is_parameter(tensor) else tensor), unpack):
+        yield
 
 
 def _is_managed(module: nn.Module) -> bool:

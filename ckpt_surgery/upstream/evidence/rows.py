@@ -71,7 +71,7 @@ def _was_built(report: Report | None) -> bool:
 
 
 def _gap(label: str, report: Report | None, mode: Mode) -> str | None:
-    """Why there is no verdict, as a clause; None if there is one."""
+    """Say why there is no verdict, as a clause; None if there is one."""
     if report is None:
         return f"there is no {label}"
     if not report.supported:
@@ -79,7 +79,7 @@ def _gap(label: str, report: Report | None, mode: Mode) -> str | None:
     run = _mode_report(report, mode)
     if run is None:
         return report.problem or f"it was not examined in the mode {mode}"
-    return "; ".join(skip.reason for skip in run.skips) if run.status == "skipped" else None
+    return None if run.faults or run.ok else run.refused or "; ".join(skip.reason for skip in run.skips)
 
 
 def _levels(report: ModeReport | None, before: Sequence[str] = ()) -> tuple[str, ...]:

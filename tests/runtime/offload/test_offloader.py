@@ -115,7 +115,7 @@ def test_the_meter_sees_what_left_the_device() -> None:
             loss = forward(stack, hidden, offloader)
             meter.start_backward(loss)
             backward(loss)
-        return meter.kept.total
+        return meter.kept_bytes
 
     moved = kept(None) - kept(Offloader(Recorded(), minimum_bytes=0, in_flight=1))
     assert moved == (BLOCKS - 2) * INPUT_BYTES, "one is in flight"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ckpt_surgery.codemods.declaration import Observation
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome
+from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome, Skip
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
 from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
 from tests.measure.fault_cases import fault, fault_at, why
@@ -25,6 +26,7 @@ def report(*levels: Level, kept: int = 7) -> Report:
     return Report("Toy", modes=(ModeReport("non_reentrant", faults, {"run": "ok"}, cost=cost),))
 
 
+NOT_RUN = Skip(("run",), SkipKind.ALWAYS_NON_REENTRANT)
 UNBUILT = Report("Toy", problem="no tiny Toy can be made: import raised ImportError: no module x")
 
 
@@ -57,6 +59,14 @@ def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired(
     after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
     result = row(report("recompute", "values"), after)
     assert (result.after, result.verdict) == (("recompute", "values"), "as before")
+
+
+@pytest.mark.parametrize("changes", [{"skips": (NOT_RUN,)}, {"refused": NOT_RUN.reason}], ids=["skipped", "refused"])
+def test_a_mode_that_was_not_measured_is_neither_ok_nor_repaired(changes: dict[str, Any]) -> None:
+    after = replace(report(), modes=(ModeReport("non_reentrant", (), {}, **changes),))
+    for result in (row(report("recompute"), after), row(report(), after)):
+        assert (result.verdict, result.after, result.faults_after) == ("worse", ("run",), (NOT_RUN.reason,))
+    assert row(after, after).problem == NOT_RUN.reason
 
 
 def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
