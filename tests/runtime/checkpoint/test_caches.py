@@ -113,7 +113,7 @@ class AddingBlock(toys.ScalingBlock):
 
     def forward(self, hidden: Tensor, past_key_values: Any = None) -> Tensor:
         past_key_values.layers[len(past_key_values.layers)] = hidden.detach()
-        return super().forward(hidden) * len(past_key_values.layers)
+        return super().forward(hidden * len(past_key_values.layers))
 
 
 def test_each_recompute_has_the_cache_of_its_forward() -> None:
