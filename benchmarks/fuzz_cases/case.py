@@ -151,6 +151,11 @@ class Case:
         return replace(self, reentrant=True)
 
 
+_BEFORE_THE_LOSS = frozenset({"GradInside", "SideLossHook"})
+"""A gradient that a block takes in its forward has it run again before the loss is made, with the hooks inside: what
+these add to the loss is added twice, as limits.md says. Only one of these stands in a case."""
+
+
 def _compatible(names: list[str]) -> tuple[str, ...]:
     """The features that can stand together: each once, of those that fill the same argument or output the first."""
     chosen: list[str] = []
@@ -158,6 +163,7 @@ def _compatible(names: list[str]) -> tuple[str, ...]:
     for name in names:
         kind = FEATURES[name]
         places = {name, kind.argument or name, *kind.beside, *(["output"] if issubclass(kind, Output) else [])}
+        places |= {"before the loss"} if name in _BEFORE_THE_LOSS else set()
         if taken.isdisjoint(places):
             chosen.append(name)
             taken |= places

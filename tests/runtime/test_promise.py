@@ -34,4 +34,4 @@ def test_a_surgery_trains_as_without_or_refuses_by_name(first: int) -> None:
     assert [(str(r.case), r.outcome, r.detail[:1]) for r in results if r.outcome in FAILURES] == []
     assert [str(r.case) for r in results if r.outcome in REFUSALS and not r.names_block] == []
     assert sum(result.outcome in (Outcome.EQUAL, Outcome.HARMLESS) for result in results) > CHUNK // 3
-    assert sum(result.outcome is Outcome.INVALID for result in results) < CHUNK // 10
+    assert sum(result.outcome is Outcome.INVALID for result in results) < CHUNK // 5

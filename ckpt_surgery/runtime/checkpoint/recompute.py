@@ -129,7 +129,7 @@ class Computation:
             if self._check is None:
                 self._recompute(given)
             else:
-                self._check.recompute(partial(self._recompute, given))
+                self._check.recompute(partial(self._recompute, given), adds=lambda: self._call.adds)
         except _PASSED_ON:
             raise
         except Exception as error:

@@ -22,7 +22,7 @@ class RecordedCall:
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
     away, so that they do not live as long as the record. Containers and caches among the arguments are recorded as
-    they were: Gemma3n's blocks write into both.
+    they were: Gemma3n's blocks write into both. It `adds` where a recompute has made another object larger.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class RecordedCall:
         "_specs",
         "_state",
         "_versions",
+        "adds",
         "block",
         "forward",
         "signature",
@@ -53,6 +54,7 @@ class RecordedCall:
         self._state = state
         self._entry: StateEntry | None = None
         self._objects: list[tuple[str, Any]] = []
+        self.adds = False
         flattener = Flattener()
         args, kwargs = arguments
         flatten, names = flattener.flatten, signature.names
@@ -113,6 +115,7 @@ class RecordedCall:
         finally:
             for size, (_, value) in zip(before, self._objects, strict=True):
                 if (now := _size(value)) > size:
+                    self.adds = True
                     self._state.grown[value] = now
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:

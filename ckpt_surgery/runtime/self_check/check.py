@@ -108,8 +108,10 @@ class SelfCheck:
             for tensor in tensors:
                 note(tensor.detach() if is_plain(tensor) else tensor)
 
-    def recompute(self, run: Callable[[], None]) -> None:
+    def recompute(self, run: Callable[[], None], *, adds: Callable[[], bool]) -> None:
         """Run a recompute, and hold it against the forward. `run` may be called several times.
+
+        What differs from run to run is no noise where a run `adds` to what the next one reads.
 
         Raises SurgeryError where the recompute gave a different result than the forward.
         """
@@ -120,14 +122,22 @@ class SelfCheck:
                 run()
         except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
             if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
-                self._compare(trace, run, generators, complete=False)
+                self._compare(trace, run, generators, adds, complete=False)
             raise
-        self._compare(trace, run, generators, complete=True)
+        self._compare(trace, run, generators, adds, complete=True)
 
-    def _compare(self, trace: _Trace, run: Callable[[], None], generators: TorchStates, *, complete: bool) -> None:
+    def _compare(
+        self,
+        trace: _Trace,
+        run: Callable[[], None],
+        generators: TorchStates,
+        adds: Callable[[], bool],
+        *,
+        complete: bool,
+    ) -> None:
         first, again = self._first.prints, trace.prints
         if not _equal(first, again) or (complete and len(again) < len(first)):
-            self._judge(trace, lambda: self._look_closely(run, generators))
+            self._judge(trace, lambda: self._look_closely(run, generators), adds)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -200,7 +210,7 @@ class SelfCheck:
                 run()
         return trace
 
-    def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace]) -> None:
+    def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace], adds: Callable[[], bool]) -> None:
         """Raise SurgeryError, unless what differs is noise."""
         first = self._first.prints
         routed = rerouted(self._first.choices, again.choices)
@@ -208,7 +218,7 @@ class SelfCheck:
         for runs in _MORE_RUNS:
             more += [look_closely() for _ in range(runs)]
             repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-            if routed is None and not repeatable and _is_noise(first, again.prints, more):
+            if routed is None and not repeatable and not adds() and _is_noise(first, again.prints, more):
                 return
             if routed is not None or repeatable:
                 break
