@@ -1,14 +1,17 @@
 """Whether a module treats each token by itself: it runs on four tokens together, alone and in another order.
 
 A list of layers cannot say that: a shift, a softmax over the sequence and an attribute that lives from one call to the
-next mix tokens as well. Nothing is left of a probe: buffers, attributes and generators are as they were.
+next mix tokens as well. Nothing is left of a probe: buffers, attributes, containers in them and generators are as they
+were.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import copy
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.state import BlockState
+from ckpt_surgery.runtime.tools.containers import hidden_tensors
 from ckpt_surgery.text import error_line
 
 Forward = Callable[[Tensor], Any]
@@ -32,6 +36,7 @@ _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
 _NARROW_TOLERANCE = 2e-2
 """For shorter dtypes, and for float32 off the CPU, where products may be of TF32."""
 
+_CONTAINERS = (list, dict, set, deque, SimpleNamespace)
 _CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -145,12 +150,20 @@ class _Trial:
     """Calls of a module, each of which sees what was there at first, and leaves nothing."""
 
     def __init__(self, module: nn.Module) -> None:
+        self._module = module
         self._state = BlockState(module)
         self._entry = self._state.entry(watching=True)
 
-    def call(self) -> AbstractContextManager[None]:
-        """Let calls inside write into copies."""
-        return self._state.as_at_entry(self._entry)
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Let calls inside write into copies, also of the containers that the module keeps."""
+        with self._state.as_at_entry(self._entry):
+            for module in self._module.modules():
+                for name, value in list(vars(module).items()):
+                    if isinstance(value, _CONTAINERS) and not name.startswith("_"):
+                        graphs = {id(tensor): tensor for tensor in hidden_tensors(value) if tensor.grad_fn is not None}
+                        vars(module)[name] = copy.deepcopy(value, graphs)
+            yield
 
 
 class _MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
