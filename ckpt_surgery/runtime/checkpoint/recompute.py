@@ -58,6 +58,7 @@ class Computation:
             kept.show = self._check.given
         self._arguments: Arguments | None = arguments  # until the first pass
         self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
+        self._looks: dict[int, tuple[type[Tensor], dict[str, Any]]] = {}  # class and attributes, by their places
         self._failure: BaseException | None = None
 
     @property
@@ -93,6 +94,7 @@ class Computation:
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
         self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
+        self._looks = {i: (type(t), dict(vars(t))) for i, t in enumerate(given) if type(t) is not Tensor or vars(t)}
         before = versions(given)
         self._call.begin(watching=self._check is not None)
         output = self._run_first(*arguments)
@@ -124,7 +126,7 @@ class Computation:
         # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
         # hooks for saved tensors, as those of offload, give tensors that are none
         own = self._parameters
-        given = tuple([own[index] if index in own else _detached(tensor) for index, tensor in enumerate(given)])
+        given = tuple([own[i] if i in own else _detached(t, self._looks.get(i)) for i, t in enumerate(given)])
         try:
             if self._check is None:
                 self._recompute(given)
@@ -149,11 +151,13 @@ class Computation:
             self._call.forward(*args, **kwargs)
 
 
-def _detached(tensor: Tensor) -> Tensor:
-    """Return a tensor like this one without its graph and hooks, with the attributes that somebody gave it."""
-    detached = without_graph(tensor)
-    if attributes := vars(tensor):
-        vars(detached).update(attributes)
+def _detached(tensor: Tensor, look: tuple[type[Tensor], dict[str, Any]] | None) -> Tensor:
+    """Return a tensor like this one without its graph and hooks, with the class and attributes that it had."""
+    if look is None:
+        return without_graph(tensor)
+    kind, attributes = look  # hooks for saved tensors may give a plain one
+    detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
+    vars(detached).update(attributes)
     return detached
 
 
