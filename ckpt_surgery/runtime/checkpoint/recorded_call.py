@@ -88,8 +88,8 @@ class RecordedCall:
         assert self._entry is not None
         if late := self._state.learn(self._entry):
             warnings.warn(
-                f"{self.signature.place} began to write its {', '.join(late)} after the first steps: since then it "
-                "was written twice in each step, and from now on it is written once",
+                f"{self.signature.place} began to write its {', '.join(late)} after its first steps: recomputes since "
+                "then may have written it twice; from now on it is put back",
                 SurgeryWarning,
                 stacklevel=2,
             )

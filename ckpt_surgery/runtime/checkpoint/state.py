@@ -215,8 +215,9 @@ class BlockState:
     def learn(self, entry: StateEntry) -> list[str]:
         """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs.
 
-        Returns the names of what was not known while calls ran unwatched: their recomputes did not find it as it was.
-        Nor does that of this call, so that its self-check tells whether that matters.
+        What was not known while calls ran unwatched, their recomputes did not find as it was. Nor does that of this
+        call, so that its self-check tells whether that matters. Returns the names of those that count: numbers, and
+        tensors that are written in place.
         """
         if entry.everything is None:
             return []
@@ -238,7 +239,7 @@ class BlockState:
         self._draws = draws
         entry.everything = None
         self._training, self._unwatched = entry.training, False
-        return sorted(name for _, name in late)
+        return sorted(key[1] for key in late if key in self._written or type(_held(*self._set[key])) in (int, float))
 
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
