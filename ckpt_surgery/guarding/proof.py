@@ -248,10 +248,10 @@ def _is_finite(gradient: Tensor) -> bool:
 
 @contextmanager
 def _whole_weights(block: nn.Module) -> Iterator[None]:
-    """Inside, the parameters of a block that ZeRO-3 parts among ranks are whole. Every rank has to come here.
+    """Let the parameters of a block that ZeRO-3 parts among ranks be whole inside. Every rank has to come here.
 
     DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
-    used, so that a backward finds them whole too.
+    used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
     """
     parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
     if not parted:
@@ -259,7 +259,8 @@ def _whole_weights(block: nn.Module) -> Iterator[None]:
         return
     from deepspeed import zero
 
-    with zero.GatheredParameters(parted), ExitStack() as stack:
+    empty = [parameter for parameter in parted if parameter.ds_status.name != "AVAILABLE"]
+    with zero.GatheredParameters(empty), ExitStack() as stack:
         for users in [parameter.ds_active_sub_modules for parameter in parted]:
             stack.callback(users.intersection_update, set(users))  # DeepSpeed 0.19.3 adds some in a backward
             users.add(_USER)

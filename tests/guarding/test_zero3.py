@@ -34,6 +34,7 @@ class Parted:
         self.alone = False
         for place, parameter in enumerate(self.whole):
             parameter.ds_id, parameter.ds_active_sub_modules = place, users()
+            parameter.ds_status = SimpleNamespace(name="NOT_AVAILABLE")
             parameter.register_post_accumulate_grad_hook(self.part)
         model.register_forward_pre_hook(lambda *_: self.gather(self.whole))
         for layer in model.layers:
