@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself"),
 ]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MOVED = BLOCKS - 1
 BEFORE: list[threading.Thread] = []
 """Threads of earlier tests of this process, some of whose models hold their own graph: nothing collects those."""

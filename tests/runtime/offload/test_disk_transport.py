@@ -51,7 +51,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:the folder for offload, .*, is in memory itself"),
 ]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 MOVED = BLOCKS - 1
 LINUX = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
