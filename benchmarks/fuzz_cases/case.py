@@ -52,6 +52,8 @@ class Case:
         kind = rng.choice(_KINDS_OF_LOOPS)
         loops = _PLAIN_LOOPS if kind == "plain" else tuple(LOOPS[kind])
         scenario = rng.choice(_LOOPS_OF_CACHES if with_cache and rng.random() < 0.5 else loops)
+        if KIND_OF[scenario] == "late":
+            features = tuple(name for name in features if name not in _ROUND_AWAY)
         partly = rng.random() < (0.6 if with_cache else 0.3)
         reentrant = rng.random() < 0.04
         every_n, first = rng.choice(((2, 0), (1, 1))) if partly else (1, 0)
@@ -150,6 +152,9 @@ class Case:
             raise ValueError(f"{name}:{value} is an option that there is not")
         return replace(self, reentrant=True)
 
+
+_ROUND_AWAY = frozenset({"AutocastAround"})
+"""In few bits, what began late may round away in the very step in which its block is looked at, and show in others."""
 
 _BEFORE_THE_LOSS = frozenset({"GradInside", "SideLossHook"})
 """A gradient that a block takes in its forward has it run again before the loss is made, with the hooks inside: what

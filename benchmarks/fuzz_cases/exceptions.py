@@ -28,7 +28,7 @@ class _Interruption(Scenario):
         layers: Any = training.model.layers
         self.armed = False
         part = training.rng.choice(["up", "down"])
-        handle = getattr(training.rng.choice(list(layers)), part).register_forward_pre_hook(self._fail)
+        handle = getattr(training.rng.choice(list(layers)), part).register_forward_pre_hook(self._in_forward)
         try:
             self.interrupt(training)
         except BaseException as error:
@@ -57,7 +57,10 @@ class _Interruption(Scenario):
         for number in range(10, 13):
             training.step(number)
 
-    def _fail(self, module: Any, args: Any) -> None:
+    def _in_forward(self, module: Any, args: Any) -> None:
+        self._fail()
+
+    def _fail(self) -> None:
         if self.armed:
             raise self.error
 
@@ -90,12 +93,15 @@ class RecomputeKeyboardInterrupt(RecomputeInterrupted):
 
 
 class BackwardInterrupted(_Interruption):
-    """A hook on a gradient raises between the backwards of two blocks."""
+    """A hook on a gradient raises between the backwards of two blocks, and nothing in a recompute does."""
+
+    def _in_forward(self, module: Any, args: Any) -> None:
+        """Leave it to the hook."""
 
     def interrupt(self, training: Training) -> None:
         layers: Any = training.model.layers
         loss = training.forward(20)
-        handle = layers[-1].down.bias.register_hook(lambda gradient: self._fail(None, None))
+        handle = layers[-1].down.bias.register_hook(lambda gradient: self._fail())
         self.armed = True
         try:
             training.backward(loss)

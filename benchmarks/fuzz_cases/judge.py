@@ -29,8 +29,9 @@ class Outcome(StrEnum):
     `SILENT`: a loss or gradient is wrong, and no error has told so in the first steps, or later until every block was
     looked at once. `STATE`: what a recompute has to leave alone is not as without one. `HARMLESS`: what it may write
     twice is written twice, and no gradient is another. `FALSE_ALARM`: refused though torch's own checkpointing is
-    right. `TORCH_RAISES`: that ends with the same error of its own. `INVALID` counts for nothing: the reference fails
-    or differs from itself, or the training ended before every block was looked at.
+    right. `TORCH_RAISES`: torch itself finds that a recompute saves other tensors, and its own checkpointing is not
+    right either. `INVALID` counts for nothing: the reference fails or differs from itself, or the training ended
+    before every block was looked at.
     """
 
     EQUAL = "equal"
@@ -89,8 +90,12 @@ def judge(case: Case, treatment: Treatment = operated) -> Result:
         return _confirmed(result, reference, treated.error)
     if result.outcome is not Outcome.REFUSED:
         return result
-    own = _compared(case, train(case, checkpointed), reference).outcome
-    return replace(result, outcome=Outcome.FALSE_ALARM) if own in (Outcome.EQUAL, Outcome.HARMLESS) else result
+    return replace(result, outcome=Outcome.FALSE_ALARM) if _torch_is_right(case, reference) else result
+
+
+def _torch_is_right(case: Case, reference: Run) -> bool:
+    """Whether torch's own checkpointing of the same blocks trains as the reference does."""
+    return _compared(case, train(case, checkpointed), reference).outcome in (Outcome.EQUAL, Outcome.HARMLESS)
 
 
 def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Result:
@@ -105,10 +110,8 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
     with saved_tensors_hooks(_copied, _itself):
         if not _repeats(case, reference, may_fail=True):
             return Result(case, Outcome.INVALID, "reads in its backward what was written after its forward")
-    if failure.outcome is Outcome.CRASHED and isinstance(error, CheckpointError):
-        torchs = _compared(case, train(case, checkpointed), reference)
-        return replace(failure, outcome=Outcome.TORCH_RAISES) if torchs.reason == failure.reason else failure
-    return failure
+    crashed = failure.outcome is Outcome.CRASHED and isinstance(error, CheckpointError)
+    return replace(failure, outcome=Outcome.TORCH_RAISES) if crashed and not _torch_is_right(case, reference) else failure
 
 
 def _repeats(case: Case, reference: Run, *, may_fail: bool = False) -> bool:

@@ -27,6 +27,7 @@ class RecordedCall:
 
     __slots__ = (
         "_constants",
+        "_ended",
         "_entry",
         "_names",
         "_objects",
@@ -55,6 +56,7 @@ class RecordedCall:
         self._entry: StateEntry | None = None
         self._objects: list[tuple[str, Any]] = []
         self.adds = False
+        self._ended = False
         flattener = Flattener()
         args, kwargs = arguments
         flatten, names = flattener.flatten, signature.names
@@ -77,15 +79,12 @@ class RecordedCall:
         self._entry = self._state.entry(watching=watching)
         for name, value in self._objects:
             if 0 < self._state.grown.get(value, 0) <= _size(value):
-                raise SurgeryError(
-                    f"{self.signature.place} cannot be checkpointed: its recompute added to its argument {name}, a "
-                    f"{type(value).__name__}, what another forward would now read; derive the class from the Cache of "
-                    "transformers, or leave the block out"
-                )
+                raise self._grown(name, value)
 
     def end(self) -> None:
         """Note that the first pass has ended. Warns of what the block began to write while it was not watched."""
         assert self._entry is not None
+        self._ended = True
         if late := self._state.learn(self._entry):
             warnings.warn(
                 f"{self.signature.place} began to write its {', '.join(late)} after its first steps: recomputes since "
@@ -107,16 +106,21 @@ class RecordedCall:
 
     @contextmanager
     def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Note which objects among the arguments a recompute inside makes larger."""
+        """Note which objects among the arguments a recompute inside makes larger.
+
+        Raises SurgeryError where the first pass still runs, and may read them.
+        """
         before = [_size(value) for _, value in self._objects]
         try:
             with restoring:
                 yield
         finally:
-            for size, (_, value) in zip(before, self._objects, strict=True):
+            for size, (name, value) in zip(before, self._objects, strict=True):
                 if (now := _size(value)) > size:
                     self.adds = True
                     self._state.grown[value] = now
+                    if not self._ended:
+                        raise self._grown(name, value)
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
         """Return the arguments as they were, with `given` in the places of `tensors`.
@@ -143,6 +147,13 @@ class RecordedCall:
             flattener.constants.append(tensor)
             flattener.names.append(name)
         return CacheAtEntry.of(value)
+
+    def _grown(self, name: str, value: Any) -> SurgeryError:
+        return SurgeryError(
+            f"{self.signature.place} cannot be checkpointed: its recompute adds to its argument {name}, a "
+            f"{type(value).__name__}, what a forward then reads; derive the class from the Cache of transformers, or "
+            "leave the block out"
+        )
 
     def _refusal(self, what: str) -> SurgeryError:
         return SurgeryError(

@@ -185,8 +185,26 @@ def test_what_a_recompute_adds_is_not_read_by_a_forward() -> None:
     model.run = lambda layer, hidden: layer(hidden, store)  # type: ignore[method-assign]
     wrap_blocks(model)
     model(torch.ones(2, toys.WIDTH)).backward()
-    with pytest.raises(SurgeryError, match=r"AppendingBlock layers\.0 .* its recompute added to its argument store"):
+    with pytest.raises(SurgeryError, match=r"AppendingBlock layers\.0 .* its recompute adds to its argument store"):
         model(torch.ones(2, toys.WIDTH))
+
+
+class SlopeBlock(AppendingBlock):
+    """Takes a gradient in its forward, before it reads the store: it is recomputed while it runs."""
+
+    def forward(self, hidden: Tensor, store: Any = None) -> Tensor:
+        store.keys.append(self.up(hidden).detach())
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(torch.tanh(self.up(hidden)).sum(), hidden, retain_graph=True)
+        return hidden + slope * len(store.keys)
+
+
+def test_what_a_recompute_inside_of_a_forward_adds_is_not_read() -> None:
+    model = stack(two(SlopeBlock))
+    model.run = lambda layer, hidden: layer(hidden, OwnCache())  # type: ignore[method-assign]
+    wrap_blocks(model)
+    with pytest.raises(SurgeryError, match=r"SlopeBlock layers\.0 .* its recompute adds to its argument store"):
+        model(torch.ones(2, toys.WIDTH, requires_grad=True))
 
 
 def test_a_cache_that_is_written_in_place_is_refused() -> None:
