@@ -110,8 +110,9 @@ def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Resu
     with saved_tensors_hooks(_copied, _itself):
         if not _repeats(case, reference, may_fail=True):
             return Result(case, Outcome.INVALID, "reads in its backward what was written after its forward")
-    crashed = failure.outcome is Outcome.CRASHED and isinstance(error, CheckpointError)
-    return replace(failure, outcome=Outcome.TORCH_RAISES) if crashed and not _torch_is_right(case, reference) else failure
+    if failure.outcome is Outcome.CRASHED and isinstance(error, CheckpointError):
+        return failure if _torch_is_right(case, reference) else replace(failure, outcome=Outcome.TORCH_RAISES)
+    return failure
 
 
 def _repeats(case: Case, reference: Run, *, may_fail: bool = False) -> bool:
