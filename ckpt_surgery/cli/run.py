@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ckpt_surgery.guarding.takeover import Takeover, Trained
-    from ckpt_surgery.runtime.tools.undo import Undoable
+    from ckpt_surgery.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WHEN = ("first", "always", "never")

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from ckpt_surgery.distributed.awaited import await_gradients, has_finished, this_rank
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.undo import UndoableHooks
+from ckpt_surgery.undo import UndoableHooks
 
 _CURE = (
     "call the wrapper itself, or call_through_ddp(ddp, method, ...); a loop that must stay as it is needs "

@@ -35,7 +35,7 @@ from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.tools.classes import is_sharded
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.undo import Undoable
 
 FUSED_LOSS = "_ckpt_surgery_fused_loss"
 """The attribute of a model that holds what `fuse_loss` did to it."""

@@ -16,8 +16,8 @@ from torch import nn
 
 from ckpt_surgery.distributed.structure import check_module
 from ckpt_surgery.errors import DistributedError, PlacementError
-from ckpt_surgery.runtime.tools.undo import UndoableHooks
 from ckpt_surgery.text import size as in_bytes
+from ckpt_surgery.undo import UndoableHooks
 
 Placed = dict[str, list[nn.Parameter]]
 """Parameters by the device on which they lie."""

@@ -21,7 +21,7 @@ from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.classes import is_sharded
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.undo import Undoable
 
 _MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
 

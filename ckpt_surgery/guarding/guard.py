@@ -28,7 +28,7 @@ from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.undo import Undoable
 
 FIRST_STEPS = 3
 

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.undo import UndoableHooks
+from ckpt_surgery.undo import UndoableHooks
 
 _NO_BACKWARD = -1
 """The number that torch gives in place of the number of the backward that runs, where none does."""

@@ -26,7 +26,7 @@ from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
+from ckpt_surgery.undo import Undoable, UndoableHooks
 
 
 class Wrap(StrEnum):

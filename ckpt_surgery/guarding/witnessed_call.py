@@ -48,7 +48,7 @@ class WitnessedCall:
         arguments = signature.without_own_caches(args, kwargs)
         self.graph = CallGraph()
         self.handed_on = HandedOnTensors((args, kwargs))
-        self._record = RecordedCall(block, block, signature, BlockState(block), arguments)
+        self._record = RecordedCall(block, signature, BlockState(block), arguments)
         self._inputs = [tensor.detach() for tensor in self._record.tensors]
         direct = [(label, value) for label, value in signature.named(args, kwargs) if isinstance(value, Tensor)]
         labels = {id(value): f"its argument {label}" for label, value in direct}

@@ -20,7 +20,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.undo import Undoable
 
 LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""

@@ -14,8 +14,8 @@ from ckpt_surgery.distributed import fuse_loss, tile_mlp
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
 from ckpt_surgery.runtime.surgery.surgery import Surgery
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.runtime.tools.undo import Undoable
 from ckpt_surgery.text import listed, plural
+from ckpt_surgery.undo import Undoable
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 """A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
+from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.checkpoint.transforms import refuse_transforms
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 
 
@@ -97,16 +99,18 @@ class BlockForward:
         compiling = torch.compiler.is_compiling()
         if not compiling and self._signature_of is not self._innermost():
             self._read_signature()
-        call = self._signature.without_own_caches(args, kwargs, self.given_caches)
+        arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
         if compiling:
-            return function(forward, *call[0], **call[1])
+            return function(forward, *arguments[0], **arguments[1])
         refuse_transforms(self._signature.place)
         policy = self.options.policy
         kept = None
         if policy is not None:
             kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept)
-        computation = Computation(self.block, forward, self._signature, self._state, call, self.schedule, kept)
-        given = computation.tensors
+        call = RecordedCall(forward, self._signature, self._state, arguments)
+        given = call.tensors
+        check = SelfCheck(self.place, self.block) if self.schedule.due(given) else None
+        computation = Computation(call, arguments, check, kept, self.schedule.recomputed)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):

@@ -17,57 +17,53 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
-from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.self_check.check import SelfCheck
-from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
 
 _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, checkpoint._StopRecomputationError)
 """The exceptions of a recompute that are left as they are: torch ends one by an exception once it has all it needs."""
 
+_Look = tuple[type[Tensor], dict[str, Any]]
+"""The class and attributes of a tensor."""
+
 
 class Computation:
-    """One call of `forward`, which runs `block`: `run` it with `tensors` for its results, and later once more."""
+    """A call with `arguments`: `run` it with the tensors of its record for its results, and later once more.
 
-    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_parameters", "_recomputed")
+    `check` holds the second run against the first; `recomputed` is called before it.
+    """
+
+    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed")
 
     def __init__(
         self,
-        block: nn.Module,
-        forward: Callable[..., Any],
-        signature: BlockSignature,
-        state: BlockState,
+        call: RecordedCall,
         arguments: Arguments,
-        schedule: CheckSchedule,
-        kept: KeptResults | None = None,
+        check: SelfCheck | None,
+        kept: KeptResults | None,
+        recomputed: Callable[[], None],
     ) -> None:
-        self._call = RecordedCall(block, forward, signature, state, arguments)
-        self._check = SelfCheck(signature.place, block) if schedule.due(self._call.tensors) else None
-        self._recomputed = schedule.recomputed
+        self._call = call
+        self._check = check
+        self._recomputed = recomputed
         self._kept = kept
-        if kept is not None and self._check is not None:
-            kept.show = self._check.given
+        if kept is not None and check is not None:
+            kept.show = check.given
         self._arguments: Arguments | None = arguments  # until the first pass
-        self._parameters: dict[int, Tensor] = {}  # those given, and views of them, by their places
-        self._looks: dict[int, tuple[type[Tensor], dict[str, Any]]] = {}  # class and attributes, by their places
+        self._looks: dict[int, Tensor | _Look] = {}  # of those given that no plain tensor stands in for, by index
         self._failure: BaseException | None = None
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The gradient tensors of the call, each once, in the order of the arguments; none after the first pass."""
-        return self._call.tensors
-
     def run(self, *given: Tensor) -> Any:
-        """Return what the block makes of `given`, which stand in for `tensors`; in a recompute nothing.
+        """Return what the block makes of `given`, which stand in for its tensors; in a recompute nothing.
 
         Raises SurgeryError where an argument is not what it was. What the first pass raises is left to `check_ended`.
         """
@@ -93,8 +89,8 @@ class Computation:
                 f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
-        self._parameters = {place: tensor for place, tensor in enumerate(given) if is_parameter(tensor)}
-        self._looks = {i: (type(t), dict(vars(t))) for i, t in enumerate(given) if type(t) is not Tensor or vars(t)}
+        special = (i for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
+        self._looks = {i: _look_of(given[i]) for i in special}
         before = versions(given)
         self._call.begin(watching=self._check is not None)
         output = self._run_first(*arguments)
@@ -125,8 +121,7 @@ class Computation:
         self._recomputed()
         # a gradient or a hook inside is not for those outside; the self-check knows parameters by what they are, and
         # hooks for saved tensors, as those of offload, give tensors that are none
-        own = self._parameters
-        given = tuple([own[i] if i in own else _detached(t, self._looks.get(i)) for i, t in enumerate(given)])
+        given = tuple([_detached(t, self._looks.get(i)) for i, t in enumerate(given)])
         try:
             if self._check is None:
                 self._recompute(given)
@@ -151,10 +146,16 @@ class Computation:
             self._call.forward(*args, **kwargs)
 
 
-def _detached(tensor: Tensor, look: tuple[type[Tensor], dict[str, Any]] | None) -> Tensor:
-    """Return a tensor like this one without its graph and hooks, with the class and attributes that it had."""
+def _look_of(tensor: Tensor) -> Tensor | _Look:
+    return tensor if is_parameter(tensor) else (type(tensor), dict(vars(tensor)))
+
+
+def _detached(tensor: Tensor, look: Tensor | _Look | None) -> Tensor:
+    """Return a tensor like this one without its graph and hooks, that looks as it did; a parameter itself."""
     if look is None:
         return without_graph(tensor)
+    if isinstance(look, Tensor):
+        return look
     kind, attributes = look  # hooks for saved tensors may give a plain one
     detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
     vars(detached).update(attributes)

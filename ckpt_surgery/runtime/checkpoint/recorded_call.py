@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, Arguments, BlockSignature, CacheAtEntry, name_at
@@ -18,7 +18,7 @@ from ckpt_surgery.runtime.tools.tensors import versions
 
 
 class RecordedCall:
-    """A call of `forward`, which runs `block`, with `arguments`.
+    """A call of `forward`, which runs a block, with `arguments`.
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
     away, so that they do not live as long as the record. Containers and caches among the arguments are recorded as
@@ -35,21 +35,14 @@ class RecordedCall:
         "_state",
         "_versions",
         "adds",
-        "block",
         "forward",
         "signature",
         "tensors",
     )
 
     def __init__(
-        self,
-        block: nn.Module,
-        forward: Callable[..., Any],
-        signature: BlockSignature,
-        state: BlockState,
-        arguments: Arguments,
+        self, forward: Callable[..., Any], signature: BlockSignature, state: BlockState, arguments: Arguments
     ) -> None:
-        self.block = block
         self.forward = forward
         self.signature = signature
         self._state = state

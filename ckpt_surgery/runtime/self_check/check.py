@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,28 +117,16 @@ class SelfCheck:
         Raises SurgeryError where the recompute gave a different result than the forward.
         """
         trace = _Trace(expected=self._first.prints)
-        generators = torch_states(_devices(self._first.prints))
+        look = partial(self._look_closely, run, torch_states(_devices(self._first.prints)))
         try:
             with self._choices(trace), self._saved_tensors(lambda tensor: self._note(trace, tensor)):
                 run()
-        except Exception as ending:  # torch ends a recompute by one as soon as it has what it needs
-            if not isinstance(ending, (SurgeryError, torch.OutOfMemoryError)):
-                self._compare(trace, run, generators, adds, complete=False)
+        except (SurgeryError, torch.OutOfMemoryError):
             raise
-        self._compare(trace, run, generators, adds, complete=True)
-
-    def _compare(
-        self,
-        trace: _Trace,
-        run: Callable[[], None],
-        generators: TorchStates,
-        adds: Callable[[], bool],
-        *,
-        complete: bool,
-    ) -> None:
-        first, again = self._first.prints, trace.prints
-        if not _equal(first, again) or (complete and len(again) < len(first)):
-            self._judge(trace, lambda: self._look_closely(run, generators), adds)
+        except Exception:  # torch ends a recompute by one as soon as it has what it needs
+            self._judge(trace, look, adds)
+            raise
+        self._judge(trace, look, adds, complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -210,13 +199,17 @@ class SelfCheck:
                 run()
         return trace
 
-    def _judge(self, again: _Trace, look_closely: Callable[[], _CloseTrace], adds: Callable[[], bool]) -> None:
-        """Raise SurgeryError, unless what differs is noise."""
+    def _judge(
+        self, again: _Trace, look: Callable[[], _CloseTrace], adds: Callable[[], bool], *, complete: bool = False
+    ) -> None:
+        """Raise SurgeryError where a recompute, `complete` or as far as it came, differs by more than noise."""
         first = self._first.prints
+        if _equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
+            return
         routed = rerouted(self._first.choices, again.choices)
         more: list[_CloseTrace] = []
         for runs in _MORE_RUNS:
-            more += [look_closely() for _ in range(runs)]
+            more += [look() for _ in range(runs)]
             repeatable = all(_equal(again.prints, trace.prints) for trace in more)
             if routed is None and not repeatable and not adds() and _is_noise(first, again.prints, more):
                 return

@@ -32,7 +32,7 @@ from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
 from ckpt_surgery.runtime.tools.containers import Absent
-from ckpt_surgery.runtime.tools.undo import Undoable
+from ckpt_surgery.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
+from ckpt_surgery.undo import Undoable, UndoableHooks
 
 pytestmark = pytest.mark.both
 
