@@ -77,7 +77,7 @@ def in_files(layers: int, rounds: int) -> list[Figure]:
                 if timed:
                     seconds[name].append(perf_counter() - start)
                     processor[name].append(process_time() - used)
-        moved, copies = surgeries[FILES].stats, surgeries[FILES].offloader.transport.thread.stats
+        moved, copies = surgeries[FILES].stats, surgeries[FILES].offloader.transport.thread
     return [
         *(Figure(f"files: a step, {name}", tuple(each), "s") for name, each in seconds.items()),
         *(Figure(f"files: processor seconds, {name}", tuple(each), "s") for name, each in processor.items()),

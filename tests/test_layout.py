@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 ROOMS = (
     {"errors", "text", "version"},
-    {"optional", "undo"},
+    {"optional", "undo", "flops"},
     {"model_patches"},
     {"codemods"},
     {"static"},

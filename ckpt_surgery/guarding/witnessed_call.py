@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
-from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, is_differentiable, tensors, unflatten
+from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 
@@ -97,7 +97,7 @@ class WitnessedCall:
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
         if not self.graph.begun or self.graph.watched:
             return None
-        self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
+        self._is_plain &= _are_plain(output if type(output) is tuple else (output,), _is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
         views = [tensor.view_as(tensor) for tensor in returned.tensors]
@@ -149,6 +149,10 @@ class WitnessedCall:
 
 def _has_graph(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
+
+
+def _is_differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _are_plain(values: Iterable[Any], hidden: Callable[[Tensor], bool]) -> bool:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ckpt_surgery.flops import flops_of
 from ckpt_surgery.measure.results import Timeline
-from ckpt_surgery.runtime.selective.flops import flops_of
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
 
 _MAX_POINTS = 200

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,21 +22,16 @@ _WORTHWHILE = 0.6
 """A stage gives way to its blocks where those keep at most this part of what the stage holds."""
 
 
-class LeftAlone(Enum):
-    """Why a block is not checkpointed."""
+class LeftAlone(StrEnum):
+    """Why a block is not checkpointed, in the words of the table."""
 
-    BLOCKS = auto()
-    """The option `blocks` names other classes."""
-    STACKS = auto()
-    """The option `stacks` names other stacks, or other blocks."""
-    SWITCHED_OFF = auto()
-    EVERY_N = auto()
-    FIRST = auto()
-    """The option `first` names fewer blocks."""
-    FROZEN = auto()
-    """Neither its parameters nor its inputs need gradient; the inputs of a later call may."""
-    WRAPPED = auto()
-    """torch's `checkpoint_wrapper` checkpoints it already."""
+    BLOCKS = "not among the blocks"
+    STACKS = "not among the stacks"
+    SWITCHED_OFF = "switched off"
+    EVERY_N = "left out by every_n"
+    FIRST = "left out by first"
+    FROZEN = "frozen: while its inputs need no gradient"
+    WRAPPED = "checkpointed by torch's checkpoint_wrapper"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,14 +62,8 @@ def select_stacks(
 ) -> tuple[SelectedStack, ...]:
     """List every stack of `model`; one whose blocks are named only in part comes as two.
 
-    Args:
-        model: looked at only.
-        classes: names of classes of blocks to checkpoint; None for all.
-        patterns: patterns of stacks and blocks to checkpoint; None for all.
-        first: patterns of stacks, each of which has to match one.
-
-    Raises:
-        SurgeryError: there is no stack, or what is named is not there.
+    Wanted are blocks of these `classes`, in stacks or of names that match `patterns`; all where None is given. Raises
+    SurgeryError where there is no stack, or what is named is not there; each pattern of `first` has to match a stack.
     """
     parameters: Iterator[tuple[str, Any]] = model.named_parameters()
     lazy = next((name for name, parameter in parameters if is_lazy(parameter)), None)

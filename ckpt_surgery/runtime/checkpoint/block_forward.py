@@ -12,12 +12,12 @@ from weakref import WeakSet, ref
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
-from ckpt_surgery.runtime.checkpoint.transforms import refuse_transforms
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.check import SelfCheck
@@ -102,7 +102,7 @@ class BlockForward:
         arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
         if compiling:
             return function(forward, *arguments[0], **arguments[1])
-        refuse_transforms(self._signature.place)
+        _refuse_transforms(self._signature.place)
         policy = self.options.policy
         kept = None
         if policy is not None:
@@ -160,6 +160,24 @@ class BlockForward:
 def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
     """Run as a method of the block: some checkpointing functions ask for `func.func.__self__`."""
     return computation.run(*given)
+
+
+def _refuse_transforms(place: str) -> None:
+    """Raise SurgeryError where a block that is checkpointed is called in a transform that does not go with it.
+
+    torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
+    after it.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return
+    kind = torch._C._functorch.TransformType
+    kinds = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
+    if kind.Grad in kinds or (kind.Vmap in kinds and kind.Jvp not in kinds):
+        name = "vmap" if kind.Grad not in kinds else "grad, or one that is made of it"
+        raise SurgeryError(
+            f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
+            "around it, with undo() on the surgery"
+        )
 
 
 class GivenCaches:

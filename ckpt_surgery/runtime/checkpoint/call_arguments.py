@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import is_
@@ -24,11 +24,16 @@ from ckpt_surgery.runtime.tools.tensors import without_graph
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
-NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
+_NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
 """Types of which no value is past state that a block writes."""
 _CACHE_DEPTH = 6
 """How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def none_is_past(values: Iterable[Any]) -> bool:
+    """Tell by types, which the compiler follows and no further, that no value is past state that a block writes."""
+    return _NEVER_PAST.issuperset(map(type, values))
 
 
 def is_cache(value: Any) -> bool:
@@ -101,9 +106,7 @@ class BlockSignature:
         which blocks of transformers read what others have left in a cache; these keep theirs, and so do other
         libraries'.
         """
-        if NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):  # the compiler follows this far
-            return args, kwargs
-        if not self.is_of_transformers or self.cache_decides:
+        if none_is_past((*args, *kwargs.values())) or not self.is_of_transformers or self.cache_decides:
             return args, kwargs
 
         def without(name: str, value: Any) -> Any:
@@ -111,10 +114,7 @@ class BlockSignature:
                 return value
             return value if value in given else None
 
-        return self._changed(args, kwargs, without)
-
-    def _changed(self, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[str, Any], Any]) -> Arguments:
-        values = [change(name, value) for name, value in self.named(args, kwargs)]
+        values = [without(name, value) for name, value in self.named(args, kwargs)]
         if all(map(is_, values, (*args, *kwargs.values()))):
             return args, kwargs
         return tuple(values[: len(args)]), dict(zip(kwargs, values[len(args) :], strict=True))
@@ -154,17 +154,12 @@ class CacheAtEntry:
 
     cache: Any
 
-    @classmethod
-    def of(cls, cache: Any) -> CacheAtEntry:
-        """Copy what holds the tensors: a block replaces them, or adds some."""
-        return cls(_copy_of_cache(cache))
-
     def again(self) -> Any:
         """Return a cache for a recompute to write."""
-        return _copy_of_cache(self.cache)
+        return copy_of_cache(self.cache)
 
 
-def _copy_of_cache(cache: Any) -> Any:
-    """Copy a cache without its tensors. Those with a graph are held without it, for the recompute needs none."""
+def copy_of_cache(cache: Any) -> Any:
+    """Copy what holds the tensors of a cache: a block replaces them, or adds some. A recompute needs no graphs."""
     held = {id(tensor): tensor for tensor in hidden_tensors(cache, _CACHE_DEPTH)}
     return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

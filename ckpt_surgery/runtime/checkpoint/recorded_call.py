@@ -11,7 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, Arguments, BlockSignature, CacheAtEntry, name_at
+from ckpt_surgery.runtime.checkpoint.call_arguments import (
+    Arguments,
+    BlockSignature,
+    CacheAtEntry,
+    copy_of_cache,
+    name_at,
+    none_is_past,
+)
 from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
@@ -53,7 +60,7 @@ class RecordedCall:
         flattener = Flattener()
         args, kwargs = arguments
         flatten, names = flattener.flatten, signature.names
-        if not NEVER_PAST.issuperset(map(type, (*args, *kwargs.values()))):
+        if not none_is_past((*args, *kwargs.values())):
             flatten = partial(self._flatten, flattener)
         self._specs: Arguments = (
             tuple([flatten(value, name_at(names, index)) for index, value in enumerate(args)]),
@@ -139,7 +146,7 @@ class RecordedCall:
         for tensor in hidden_tensors(value):
             flattener.constants.append(tensor)
             flattener.names.append(name)
-        return CacheAtEntry.of(value)
+        return CacheAtEntry(copy_of_cache(value))
 
     def _grown(self, name: str, value: Any) -> SurgeryError:
         return SurgeryError(

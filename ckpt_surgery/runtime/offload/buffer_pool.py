@@ -13,8 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,19 +41,8 @@ _NONE_LEFT = (
 )
 
 
-class Shortage(Enum):
-    """A reason why memory is not pinned, slow, or not taken at all."""
-
-    BOUND = auto()
-    """All is pinned that may be."""
-    REFUSED = auto()
-    """The host pins no more."""
-    HOST = auto()
-    """The host has too little memory left."""
-    FOLDER = auto()
-    """The disk has no room."""
-    IN_MEMORY = auto()
-    """The folder is in memory itself."""
+Shortage = Literal["pinned memory", "host memory", "folder", "disk"]
+"""What there is too little of: the host pins no more or may not, has no more, a folder has no room, or no disk."""
 
 
 class Buffer:
@@ -212,7 +200,7 @@ class PinnedPool(BufferPool):
     def _make(self, size: int, device: torch.device) -> Buffer | None:
         limit = self.limit  # a share of what is free before anything is taken
         if not self._free_idle(lambda: self._host_has(size)):
-            self._say(Shortage.HOST, _NONE_LEFT)
+            self._say("host memory", _NONE_LEFT)
             return None
         if limit >= size and self._free_idle(lambda: self.pinned_bytes <= limit - size, self._is_unused):
             try:
@@ -223,14 +211,14 @@ class PinnedPool(BufferPool):
                     words = (
                         f"the host pins no more than {in_words(self.pinned_bytes)} ({type(error).__name__}): {_THEN}"
                     )
-                    self._say(Shortage.REFUSED, words)
-        elif limit and Shortage.REFUSED not in self.shortages:
+                    self._say("pinned memory", words)
+        elif limit:
             words = f"offload has pinned the {in_words(limit)} that it may: {_THEN}, unless offload_pinned allows more"
-            self._say(Shortage.BOUND, words)
+            self._say("pinned memory", words)
         try:
             return Buffer(torch.empty(size, dtype=torch.uint8, device="cpu"))
         except (RuntimeError, MemoryError):
-            self._say(Shortage.HOST, _NONE_LEFT)
+            self._say("host memory", _NONE_LEFT)
             return None
 
     def _is_unused(self, buffer: Buffer) -> bool:

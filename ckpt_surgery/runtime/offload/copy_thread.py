@@ -14,32 +14,20 @@ import torch
 from ckpt_surgery.errors import SurgeryError
 
 
-@dataclass(slots=True)
-class CopyThreadStats:
-    """Counts of what a thread was asked for since it was made.
-
-    Of so many `copies`, `waited` were not done when the step needed them, and at most `peak` waited or ran at once.
-    """
-
-    copies: int = 0
-    waited: int = 0
-    peak: int = 0
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyJob:
-    """A copy that the thread of the process `process` does; `what` names it in messages."""
+    """A copy that a thread of the process `process` does; `what` names it in messages."""
 
     what: str
     process: int
     future: Future[None]
-    stats: CopyThreadStats
+    thread: CopyThread
 
     def wait(self) -> None:
         """Wait until it is done; a forked process has nothing to wait for. Raises SurgeryError where it failed."""
         if self.process != os.getpid():
             return
-        self.stats.waited += not self.future.done()
+        self.thread.waited += not self.future.done()
         if self.future.cancelled():
             return
         error = self.future.exception()  # raised here, it would hold the frames of the step
@@ -58,10 +46,13 @@ class CopyJob:
 class CopyThread:
     """Starts its thread with the first copy, and lets it end when it is stopped or not referred to any more.
 
-    A forked process gets a thread of its own. The interpreter's exit waits for the copies that there are.
+    A forked process gets a thread of its own. The interpreter's exit waits for the copies that there are. Of so many
+    `copies` since it was made, `waited` were not done when a step needed them; at most `peak` waited or ran at once.
     """
 
-    stats: CopyThreadStats = field(default_factory=CopyThreadStats)
+    copies: int = 0
+    waited: int = 0
+    peak: int = 0
     _executor: ThreadPoolExecutor | None = None
     _process: int = 0
     _unfinished: weakref.WeakSet[Future[None]] = field(default_factory=weakref.WeakSet)
@@ -72,9 +63,9 @@ class CopyThread:
         with self._lock:
             future = self._submit(copy)
             self._unfinished = weakref.WeakSet([each for each in self._unfinished if not each.done()] + [future])
-            self.stats.copies += 1
-            self.stats.peak = max(self.stats.peak, len(self._unfinished))
-        return CopyJob(what, os.getpid(), future, self.stats)
+            self.copies += 1
+            self.peak = max(self.peak, len(self._unfinished))
+        return CopyJob(what, os.getpid(), future, self)
 
     def stop(self) -> None:
         """Let the thread end behind what it was asked for. A later copy starts another."""

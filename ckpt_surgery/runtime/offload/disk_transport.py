@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool, Shortage
+from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
 from ckpt_surgery.runtime.offload.copy_thread import CopyJob, CopyThread
 from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport
 
@@ -145,7 +145,7 @@ class MappedFiles(BufferPool):
     def _make(self, size: int, device: torch.device) -> Buffer | None:
         if _is_in_memory(self.folder):
             words = f"the folder for offload, {self.folder}, is in memory itself: give one on a disk"
-            self._say(Shortage.IN_MEMORY, words)
+            self._say("disk", words)
         while True:
             try:
                 return Buffer(torch.frombuffer(mapped_file(self.folder, size), dtype=torch.uint8))
@@ -155,7 +155,7 @@ class MappedFiles(BufferPool):
                     continue
                 why = getattr(error, "strerror", None) or str(error)
                 words = f"{self.folder} takes no more block inputs ({why}): they stay on the device"
-                self._say(Shortage.FOLDER, words)
+                self._say("folder", words)
                 return None
 
 

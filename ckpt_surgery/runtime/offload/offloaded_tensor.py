@@ -81,13 +81,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 def is_same_view(tensor: Tensor, other: Tensor) -> bool:
     """Tell whether two strided tensors of the same memory have the same elements in the same order."""
-    return (
-        type(tensor) is type(other)
-        and tensor.dtype == other.dtype
-        and tensor.shape == other.shape
-        and tensor.stride() == other.stride()
-        and tensor.storage_offset() == other.storage_offset()
-    )
+    ours, theirs = ((type(t), t.dtype, t.shape, t.stride(), t.storage_offset()) for t in (tensor, other))
+    return ours == theirs
 
 
 @dataclass(frozen=True, slots=True)

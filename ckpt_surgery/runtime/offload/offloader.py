@@ -300,17 +300,11 @@ class MovedTensor:
 
 
 def keep_result(result: Tensor, aliases: Sequence[Tensor] = (), returned: Tensor | None = None) -> MovedTensor | None:
-    """Move a result of a block along with its inputs: of the call whose `Offloader.saving` runs this.
+    """Move a result of a block, outside of its graph, along with its inputs, and return what keeps it.
 
-    Args:
-        result: a tensor of any shape and dtype, outside of the graph; the caller gives up what it has of that memory.
-        aliases: tensors of the same memory with counts of writes of their own.
-        returned: the tensor by which the block returns that memory, if it does: then the result leaves as an input of
-            the block that gets it, if any, once for both.
-
-    Returns:
-        What keeps it. None where it stays: it is small or not strided, no call is running, or `returned` is another
-        view of its memory.
+    None where it stays: it is small or not strided, no `Offloader.saving` runs this, or the tensor by which the block
+    has `returned` its memory is another view of it. One that is returned leaves as an input of the block that gets it,
+    once for both. `aliases` are tensors of the same memory with counts of writes of their own.
     """
     call: tuple[Offloader, CallInputs] | None = getattr(_SAVING, "call", None)
     if call is None or not is_dense(result):

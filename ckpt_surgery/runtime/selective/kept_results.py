@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.flops import flops_of
 from ckpt_surgery.runtime.offload.offloader import MovedTensor, keep_result
-from ckpt_surgery.runtime.selective.flops import flops_of
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
     Choice,
@@ -122,14 +122,14 @@ class _Result:
 
 
 class KeptResults:
-    """The results that the policy of a surgery keeps of one call of a block until its recompute.
+    """The results that the `policy` of a surgery keeps of one call of a block until its recompute.
 
     `place` names the block in messages. `show`, where it is set, is given what operators get whose results are kept,
     in each run of the block. With `moves` what is kept goes where the inputs of the block go.
     """
 
     def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
-        self._policy = policy
+        self.policy = policy
         self._moves = moves
         self._block = block
         self._place = place
@@ -141,13 +141,13 @@ class KeptResults:
 
     def forward(self) -> TorchDispatchMode:
         """Return a mode in which the forward is run, and results are kept."""
-        self._policy.begin(self._block)
+        self.policy.begin(self._block)
         return _Keeping(self)
 
     def recompute(self) -> TorchDispatchMode:
         """Return a mode in which the block runs again with what was kept. Raises SurgeryError as `SavePolicy` does."""
         if self._ended:
-            self._policy.recomputed()
+            self.policy.recomputed()
         return _Giving(self)
 
     def end(self, outputs: Iterable[Tensor]) -> None:
@@ -166,8 +166,8 @@ class KeptResults:
             counts.note(result.choices, result.operator, memory=memory, flops=result.flops)
             kept.append(result)
         if kept:
-            self._policy.note(counts)
-            weakref.finalize(self, self._policy.dropped, counts).atexit = False
+            self.policy.note(counts)
+            weakref.finalize(self, self.policy.dropped, counts).atexit = False
         for result in kept:
             result.move(returned, moves=self._moves)
 
@@ -176,7 +176,7 @@ class KeptResults:
     ) -> _Result:
         """Note that an operator has run; what it made is not kept yet."""
         noted = _Result(operator, _form(args))
-        if self._policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
+        if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
             noted.restore.append(partial(set_torch_states, states))
@@ -199,7 +199,7 @@ class KeptResults:
 
     def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
-        self._policy.ran(operator)
+        self.policy.ran(operator)
         if not self._storages:
             return
         if is_mutable(operator):
@@ -238,10 +238,6 @@ class KeptResults:
             f"make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
         )
 
-    def role(self, operator: Any) -> OperatorRole | None:
-        """Return the role of an operator in the policy."""
-        return self._policy.role(operator)
-
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
     """A mode that compiled parts of a block leave alone, as they do torch's selective checkpointing."""
@@ -274,7 +270,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         if self._kept.recomputing:
             return result
         self._kept.passed(func, args, kwargs, result)
-        role = self._kept.role(func)
+        role = self._kept.policy.role(func)
         if role is None:
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
@@ -310,7 +306,7 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._kept.role(func) is None:
+        if self._kept.policy.role(func) is None:
             return func(*args, **(kwargs or {}))
         expected = self._kept.expected(func, self._indices[func], args)
         self._indices[func] += 1

@@ -66,12 +66,6 @@ class _Trace:
     expected: Sequence[Fingerprint | None] = ()
     """The prints of the run that this is held against."""
 
-    def add(self, tensor: Tensor) -> Fingerprint | None:
-        """Note a tensor, and return its print."""
-        index = len(self.prints)
-        self.prints.append(fingerprint(tensor, self.expected[index] if index < len(self.expected) else None))
-        return self.prints[-1]
-
 
 @dataclass(slots=True)
 class _CloseTrace(_Trace):
@@ -139,7 +133,9 @@ class SelfCheck:
         if seen is not None:
             trace.prints.append(seen)
             return
-        made = trace.add(tensor)
+        index = len(trace.prints)
+        made = fingerprint(tensor, trace.expected[index] if index < len(trace.expected) else None)
+        trace.prints.append(made)
         if elements is not None:
             trace.recent.append(_Seen(tensor.detach(), elements, made))
 
@@ -191,8 +187,8 @@ class SelfCheck:
             for name, module in self._block.named_modules():
                 if isinstance(module, torch.jit.ScriptModule):  # has no hooks of Python
                     continue
-                stack.callback(module.register_forward_pre_hook(_entering(inside, name), prepend=True).remove)
-                stack.callback(module.register_forward_hook(_leaving(inside), always_call=True).remove)
+                stack.callback(module.register_forward_pre_hook(partial(_enter, inside, name), prepend=True).remove)
+                stack.callback(module.register_forward_hook(partial(_leave, inside), always_call=True).remove)
             stack.enter_context(torch_states_kept(generators))
             stack.enter_context(self._saved_tensors(note, passed_on=False))
             with suppress(Exception):  # what a recompute cannot do a second time is compared as far as it came
@@ -253,15 +249,12 @@ def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _entering(inside: list[str], name: str) -> Callable[..., None]:
-    return lambda *_: inside.append(name)
+def _enter(inside: list[str], name: str, *_: Any) -> None:
+    inside.append(name)
 
 
-def _leaving(inside: list[str]) -> Callable[..., None]:
-    def leave(*_: Any) -> None:
-        del inside[-1:]
-
-    return leave
+def _leave(inside: list[str], *_: Any) -> None:
+    del inside[-1:]
 
 
 def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:

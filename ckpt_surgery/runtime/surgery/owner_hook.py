@@ -13,7 +13,7 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache, takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
-from ckpt_surgery.runtime.checkpoint.call_arguments import NEVER_PAST, is_cache
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_past
 
 
 class OwnerHook:
@@ -57,8 +57,7 @@ class OwnerHook:
         if not self._stops_cache or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
-        # the compiler follows the types, and no further
-        caches = () if NEVER_PAST.issuperset(map(type, values)) else filter(is_cache, values)
+        caches = () if none_is_past(values) else filter(is_cache, values)
         if not on or any(cache in self._given_caches for cache in caches):
             return None
         if asked is True and self._given_caches.asked_for and not self._warned:

@@ -17,15 +17,6 @@ from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.text import text_table
 
-_LEFT_ALONE = {
-    LeftAlone.BLOCKS: "not among the blocks",
-    LeftAlone.STACKS: "not among the stacks",
-    LeftAlone.SWITCHED_OFF: "switched off",
-    LeftAlone.EVERY_N: "left out by every_n",
-    LeftAlone.FIRST: "left out by first",
-    LeftAlone.FROZEN: "frozen: while its inputs need no gradient",
-    LeftAlone.WRAPPED: "checkpointed by torch's checkpoint_wrapper",
-}
 _NUMBER = re.compile(r"\b\d+\b")
 
 
@@ -85,7 +76,7 @@ class SurgerySummary:
         alike: dict[tuple[str, str, str, str], list[StackSummary]] = {}
         for stack in self.stacks:
             how = "" if stack.repair is None else str(stack.repair)
-            reasons = ", ".join(_LEFT_ALONE[reason] for reason in stack.left_alone)
+            reasons = ", ".join(stack.left_alone)
             alike.setdefault((_NUMBER.sub("*", stack.stack), stack.block_class, how, reasons), []).append(stack)
         rows = [
             (

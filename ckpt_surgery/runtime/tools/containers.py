@@ -29,11 +29,8 @@ class Absent:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield every tensor in `value`, however deep in tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    else:
-        for _, item in items(value):
-            yield from tensors(item)
+    for _, tensor in keyed_tensors(value):
+        yield tensor
 
 
 def keyed_tensors(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Tensor]]:
@@ -56,11 +53,6 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
     return []
-
-
-def is_differentiable(tensor: Tensor) -> bool:
-    """Tell whether a tensor of this dtype can carry gradient."""
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:

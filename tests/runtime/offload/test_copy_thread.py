@@ -71,7 +71,7 @@ def test_copies_are_done_in_order_while_the_caller_goes_on() -> None:
     gate_job.wait()
     jobs[-1].wait()
     assert done == [0, 1, 2, 3, 4]
-    assert (thread.stats.copies, thread.stats.peak) == (6, 6)
+    assert (thread.copies, thread.peak) == (6, 6)
     thread.stop()
     assert ends()
 
@@ -85,7 +85,7 @@ def test_a_copy_that_nobody_needs_is_not_begun() -> None:
     last.wait()
     unneeded.wait()
     assert done == [2]
-    assert thread.stats.waited >= 0
+    assert thread.waited >= 0
 
 
 def test_the_thread_copies_everything_both_ways(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_the_thread_copies_everything_both_ways(tmp_path: Path) -> None:
     assert stats.tensors == steps * MOVED
     assert stats.peak_in_flight <= 2
     assert stats.peak_returning <= 2
-    assert transport.thread.stats.copies == stats.tensors + stats.fetched
-    assert transport.thread.stats.peak <= 4
+    assert transport.thread.copies == stats.tensors + stats.fetched
+    assert transport.thread.peak <= 4
     assert len(threads()) == 1
     transport.release()
     assert ends()
@@ -114,7 +114,7 @@ def test_slow_copies_change_no_gradient(slow: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(disk_transport, "_copy", late)
     transport = DiskTransport(tmp_path)
     assert same(gradients(Offloader(transport, minimum_bytes=0)), gradients())
-    assert transport.thread.stats.waited > 0
+    assert transport.thread.waited > 0
 
 
 def failing(at: int) -> Callable[[Tensor, Tensor], None]:

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from ckpt_surgery.runtime.selective import flops
-from ckpt_surgery.runtime.selective.flops import flops_of
+from ckpt_surgery import flops
+from ckpt_surgery.flops import flops_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
