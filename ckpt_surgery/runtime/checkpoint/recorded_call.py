@@ -29,7 +29,7 @@ class RecordedCall:
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
     away, so that they do not live as long as the record. Containers and caches among the arguments are recorded as
-    they were: Gemma3n's blocks write into both. It `adds` where a recompute has made another object larger.
+    they were, for a block may write into both. It `adds` where a recompute has made another object larger.
     """
 
     __slots__ = (
