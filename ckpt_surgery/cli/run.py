@@ -229,13 +229,13 @@ def _run(
 
     def install() -> None:
         from ckpt_surgery.guarding.guard import GuardOptions
-        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
         if os.getpid() != process:
             return
         guarding = {"on_fault": "collect", **options}
         wrapping = {name: guarding.pop(name) for name in ("wrap_options", "operation")}
-        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **wrapping, guard_options=GuardOptions(**guarding)), _tell)
+        takeover = Takeover(TakeoverOptions(wrap, **wrapping, guard_options=GuardOptions(**guarding)), _tell)
         takeover.install()
         takeovers.append(takeover)
 

@@ -14,7 +14,7 @@ from torch import nn
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
 if TYPE_CHECKING:
     Callback = Any
@@ -49,8 +49,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         patience: int = 20,
     ) -> None:
         super().__init__()
-        guard_options = GuardOptions(every, prove, on_fault, patience)
-        self._options = TakeoverOptions(Wrap.of(wrap), guard_options=guard_options)
+        self._options = TakeoverOptions(wrap, guard_options=GuardOptions(every, prove, on_fault, patience))
         self._takeover: Takeover | None = None
         self.reports: Sequence[GuardReport] = ()
 

@@ -9,7 +9,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Any
 from weakref import WeakSet, ref
@@ -28,30 +27,18 @@ from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, optio
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.undo import Undoable, UndoableHooks
 
-
-class Wrap(StrEnum):
-    """The models that are wrapped."""
-
-    ASKED = "asked"
-    """Those on which the script has switched checkpointing on."""
-    ALWAYS = "always"
-    NEVER = "never"
-
-    @classmethod
-    def of(cls, wrap: bool | None) -> Wrap:
-        """Return what a user's `wrap` means; with None they are to be asked for."""
-        return cls.ASKED if wrap is None else cls.ALWAYS if wrap else cls.NEVER
-
-
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place."""
+    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place.
 
-    wrap: Wrap = Wrap.ASKED
+    With `wrap` None, models are wrapped on which the script has switched checkpointing on.
+    """
+
+    wrap: bool | None = None
     wrap_options: Mapping[str, Any] = field(default_factory=dict)
     operation: Operation | None = None
     guard_options: GuardOptions = field(default_factory=partial(GuardOptions, on_fault="collect"))
@@ -150,13 +137,13 @@ class Takeover:
     def _take(self, model: nn.Module, *, running: bool) -> Trained:
         problems: list[str] = []
         surgery = watching = None
-        wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
+        wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
             surgery = self._tried(problems, partial(self._change, model, running=running))
         elif wanted and self._options.operation is not None:
             problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{type(model).__name__}: {problems[-1]}")
-        if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
+        if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not None:
             watching = self._tried(problems, partial(Guard, model, self._options.guard_options))
         if watching is not None:
             watching.begin_within()
