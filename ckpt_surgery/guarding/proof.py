@@ -120,7 +120,7 @@ class BlockWitness(StepWatch):
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
-        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
+        kept, given = sum(each.kept for each in alone), sum(each.given for each in alone)
         return GradientProof(self._name, status, errors, compared, kept, given)
 
     def _judged(
@@ -186,8 +186,6 @@ class BlockWitness(StepWatch):
             self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase is WatchedPhase.ASIDE:
-            return
         if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
@@ -196,8 +194,8 @@ class BlockWitness(StepWatch):
             call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
-        """Return the call that runs. Of several, nothing says which one is recomputed."""
-        if self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1:
+        """Return the call that runs, if one of the step does. Of several, nothing says which one is recomputed."""
+        if self.phase is WatchedPhase.ASIDE or (self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1):
             return None
         return self._calls[-1] if self._calls else None
 
@@ -214,7 +212,7 @@ class BlockWitness(StepWatch):
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self.phase is WatchedPhase.ASIDE or call is None:
+        if call is None:
             return None
         return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
 

@@ -6,9 +6,8 @@ It is run again plainly, without checkpointing, which takes the memory of one ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,23 +15,24 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ckpt_surgery.guarding.call_graph import CallGraph
-from ckpt_surgery.guarding.handed_on import HandedOnTensors, note_gradient
+from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
-from ckpt_surgery.runtime.checkpoint.state import BlockState
+from ckpt_surgery.runtime.checkpoint.state import BlockState, put_for
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, is_differentiable, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 
 @dataclass(frozen=True, slots=True)
 class CallAlone:
-    """The gradients that a call made without checkpointing, by name, and the bytes that it kept."""
+    """The gradients that a call made without checkpointing, by name, and the bytes that it kept and was given."""
 
     parameters: Mapping[str, Tensor]
     arguments: Mapping[str, Tensor]
     kept: int
+    given: int
 
 
 class WitnessedCall:
@@ -72,11 +72,6 @@ class WitnessedCall:
         return self.graph.reentrant and not self._is_plain
 
     @property
-    def given_bytes(self) -> int:
-        """The bytes of what it was given with a gradient."""
-        return sum(tensor.nbytes for tensor in self._inputs)
-
-    @property
     def reached(self) -> list[Tensor]:
         """The gradients that have reached it."""
         return [*self._output_gradients.values(), *self.handed_on.gradients.values()]
@@ -88,10 +83,7 @@ class WitnessedCall:
         self.graph.begin(given, reentrant=in_backward)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool) -> Any:
-        """Note that the block returns `output`, and return what to hand on in its place, or None.
-
-        These are views: the gradient of a view is none that the block itself adds to.
-        """
+        """Note that the block returns `output`, and return what to hand on in its place, or None."""
         if not in_backward:
             self._record.end()
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
@@ -100,11 +92,8 @@ class WitnessedCall:
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
-        views = [tensor.view_as(tensor) for tensor in returned.tensors]
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
-        for tensor, view in zip(returned.tensors, views, strict=True):
-            hook = partial(note_gradient, self._output_gradients, places.index(id(tensor)))
-            view.register_hook(hook)  # type: ignore[no-untyped-call]
+        views = [watched_view(t, self._output_gradients, places.index(id(t))) for t in returned.tensors]
         self.graph.watch([get_gradient_edge(view).node for view in views] + self.handed_on.nodes)
         return unflatten(spec, views) if views else None
 
@@ -144,7 +133,7 @@ class WitnessedCall:
         )
         gradients = iter(made)
         of_parameters, of_arguments = (_those_made(names, gradients) for names in (parameters, wanted))
-        return CallAlone(of_parameters, of_arguments, sum(kept.values()))
+        return CallAlone(of_parameters, of_arguments, sum(kept.values()), sum(tensor.nbytes for tensor in given))
 
 
 def _has_graph(value: Any) -> bool:
@@ -187,18 +176,10 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
     """Inside, nothing in a block is checkpointed, by a surgery or by its library."""
-    before: list[tuple[nn.Module, dict[str, Any]]] = []
-    for module in block.modules():
-        own = vars(module)
-        names = [*flags_of(module), *([FUNCTION] if FUNCTION in own else [])]
-        before.append((module, {name: own[name] for name in names if name in own}))
-        own.update(dict.fromkeys(flags_of(module), False))
-        if FUNCTION in own:
-            own[FUNCTION] = None
-    try:
-        yield
-    finally:
-        for module, attributes in before:
+    with ExitStack() as stack:
+        for module in block.modules():
             for name in flags_of(module):
-                vars(module).pop(name, None)
-            vars(module).update(attributes)
+                put_for(stack, vars(module), name, False)
+            if FUNCTION in vars(module):
+                put_for(stack, vars(module), FUNCTION, None)
+        yield

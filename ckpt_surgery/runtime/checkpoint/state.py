@@ -249,12 +249,12 @@ class BlockState:
                 stack.callback(_put_all, home, dict(home))
                 _put_all(home, before)
             for (home, name), value in entry.attributes.values():
-                _put_for(stack, home, name, value)
+                put_for(stack, home, name, value)
             for copy in entry.tensors:
-                _put_for(stack, copy.home, copy.name, copy.again())
+                put_for(stack, copy.home, copy.name, copy.again())
             for module, training in zip(entry.layout.modules, entry.training, strict=True):
                 if module.training != training:
-                    _put_for(stack, vars(module), "training", training)
+                    put_for(stack, vars(module), "training", training)
             if entry.kernels != attention_kernels():
                 stack.enter_context(allowing_kernels(entry.kernels))
             if entry.layout.parted:
@@ -299,7 +299,7 @@ def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
         _put(home, name, before.get(name, Absent))
 
 
-def _put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
+def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
     """Put a value there, and what is there now when the stack ends."""
     stack.callback(_put, home, name, home.get(name, Absent))
     _put(home, name, value)
