@@ -331,8 +331,7 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        pages = [(trained.name, trained.problems, trained.report) for trained in takeover.trained]
-        write_document(guard_page(pages), path)
+        write_document(guard_page(takeover.trained), path)
     else:
         lines = [line for trained in takeover.trained for line in _lines(trained)]
         write_document("\n".join(lines) + "\n", path)
