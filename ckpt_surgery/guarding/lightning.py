@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -16,9 +16,7 @@ from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
-if TYPE_CHECKING:
-    Callback = Any
-elif find_spec("lightning") is not None:
+if find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback
 else:
     from pytorch_lightning.callbacks import Callback
@@ -61,7 +59,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
         """Look no more: the models are known after a step."""
         if self._takeover is not None:
-            self._takeover.look_no_more()
+            self._takeover.looking.undo()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Stop watching, print what was seen, and undo what was done."""

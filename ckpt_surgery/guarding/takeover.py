@@ -91,7 +91,10 @@ class Trained:
 
 
 class Takeover:
-    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done."""
+    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
+
+    After `looking.undo()` no more models are found; those that were stay wrapped and guarded.
+    """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
         self.trained: list[Trained] = []
@@ -99,26 +102,22 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._hooks = UndoableHooks()
+        self.looking = UndoableHooks()
         self._needs_blocks = False
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self._hooks = UndoableHooks([register_module_forward_pre_hook(self._look)])
+        self.looking = UndoableHooks([register_module_forward_pre_hook(self._look)])
 
     def install_on(self, model: nn.Module) -> None:
-        """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
+        """Look at the modules of this one alone: what a training calls need not be the model."""
         self._needs_blocks = True
         look = ModelHook(self._look)
-        self._hooks = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
-
-    def look_no_more(self) -> None:
-        """Take the hooks off that look for models; what was found stays wrapped and guarded."""
-        self._hooks.undo()
+        self.looking = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
-        self.look_no_more()
+        self.looking.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
