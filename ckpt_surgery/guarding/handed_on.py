@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
-from ckpt_surgery.runtime.tools.containers import Keys, items, keyed_tensors
+from ckpt_surgery.runtime.tools.containers import Keys, keyed_tensors, put_at
 
 _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
@@ -37,7 +35,7 @@ class HandedOnTensors:
         new = {path: tensor for path, tensor in left.items() if tensor is not before.get(path)}
         views = {path: watched_view(tensor, self.gradients, path) for path, tensor in new.items()} if watch else {}
         for path, view in views.items():
-            _replaced(arguments, path, view)
+            put_at(arguments, path, view)
         now = _contained(arguments) if new else {}
         self.untold = any(path not in views or now.get(path) is not views[path] for path in new)
         self.nodes += [get_gradient_edge(view).node for view in views.values()]
@@ -67,21 +65,3 @@ def _note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | 
 def _contained(arguments: Arguments) -> dict[Keys, Tensor]:
     """Return the tensors in containers among the arguments of a call, by their places."""
     return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}
-
-
-def _replaced(value: Any, path: Keys, new: Tensor) -> Any:
-    """Return `value` with `new` at the end of `path`: written into it where that can be, else a copy of a tuple."""
-    if not path:
-        return new
-    place, *inner = path
-    held: dict[Any, Any] = dict(items(value))
-    before, held[place] = held[place], _replaced(held[place], tuple(inner), new)
-    if held[place] is before:
-        return value
-    if isinstance(value, tuple):
-        return type(value)(*held.values()) if hasattr(value, "_fields") else type(value)(held.values())
-    if isinstance(value, (list, MutableMapping)):
-        value[place] = held[place]
-    elif is_dataclass(value):
-        object.__setattr__(value, place, held[place])
-    return value

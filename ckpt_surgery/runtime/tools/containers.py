@@ -58,6 +58,24 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
+def put_at(value: Any, keys: Keys, new: Any) -> Any:
+    """Return `value` with `new` where `keys` lead to: written into it where that can be, else a copy of a tuple."""
+    if not keys:
+        return new
+    place, *inner = keys
+    held = dict(items(value))
+    before, held[place] = held[place], put_at(held[place], tuple(inner), new)
+    if held[place] is before:
+        return value
+    if isinstance(value, tuple):
+        return _rebuilt(value, list(held.items()))
+    if isinstance(value, (list, MutableMapping)):
+        value[place] = held[place]
+    elif dataclasses.is_dataclass(value):
+        object.__setattr__(value, place, held[place])
+    return value
+
+
 def is_differentiable(tensor: Tensor) -> bool:
     """Tell whether a tensor of this dtype can carry gradient."""
     return tensor.is_floating_point() or tensor.is_complex()
