@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from ckpt_surgery.guarding.call_graph import CallGraph
+from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
@@ -25,21 +24,12 @@ from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, is_different
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 
 
-@dataclass(frozen=True, slots=True)
-class CallAlone:
-    """The gradients that a call made without checkpointing, by name, and the bytes that it kept and was given."""
-
-    parameters: Mapping[str, Tensor]
-    arguments: Mapping[str, Tensor]
-    kept: int
-    given: int
-
-
 class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
-    are cast to `precision`, if to anything.
+    are cast to `precision`, if to anything. Run alone, it kept `kept` bytes, and gave its arguments the gradients
+    `alone`, by name.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -64,12 +54,19 @@ class WitnessedCall:
         self._kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
         self.precision = torch.get_autocast_dtype(self._kind) if torch.is_autocast_enabled(self._kind) else None
         self._output_gradients: dict[int, Tensor] = {}
+        self.alone: dict[str, Tensor] = {}
+        self.kept = 0
         self._record.begin(watching=True)
 
     @property
     def hides_gradients(self) -> bool:
         """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
+
+    @property
+    def given_bytes(self) -> int:
+        """The bytes of what it was given with a gradient."""
+        return sum(tensor.nbytes for tensor in self._inputs)
 
     @property
     def reached(self) -> list[Tensor]:
@@ -102,11 +99,12 @@ class WitnessedCall:
         self.graph.release()
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
+        self.alone.clear()
         self._inputs.clear()
         del self._record
 
-    def run_alone(self, parameters: Mapping[str, nn.Parameter]) -> CallAlone:
-        """Run the block without checkpointing, with the gradients that have reached it."""
+    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> None:
+        """Run the block without checkpointing, with what has reached it. Adds gradients of `parameters` to `sums`."""
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
@@ -132,8 +130,10 @@ class WitnessedCall:
             allow_unused=True,
         )
         gradients = iter(made)
-        of_parameters, of_arguments = (_those_made(names, gradients) for names in (parameters, wanted))
-        return CallAlone(of_parameters, of_arguments, sum(kept.values()), sum(tensor.nbytes for tensor in given))
+        for home, names in ((sums, parameters), (self.alone, wanted)):
+            for name in names:
+                add_gradient(home, name, next(gradients))
+        self.kept = sum(kept.values())
 
 
 def _has_graph(value: Any) -> bool:
@@ -150,11 +150,6 @@ def _leads_to(value: Any, hidden: Callable[[Tensor], bool]) -> bool:
     if isinstance(value, Tensor):
         return hidden(value)
     return any(_leads_to(item, hidden) for item in value) if type(value) is tuple else type(value) not in PLAIN
-
-
-def _those_made(names: Iterable[str], gradients: Iterator[Tensor | None]) -> dict[str, Tensor]:
-    """Return the next gradients by name, without those that are None."""
-    return {name: gradient for name in names if (gradient := next(gradients)) is not None}
 
 
 @contextmanager
