@@ -229,13 +229,13 @@ def _run(
 
     def install() -> None:
         from ckpt_surgery.guarding.guard import GuardOptions
-        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
         if os.getpid() != process:
             return
         guarding = {"on_fault": "collect", **options}
         wrapping = {name: guarding.pop(name) for name in ("wrap_options", "operation")}
-        takeover = Takeover(TakeoverOptions(Wrap.of(wrap), **wrapping, guard_options=GuardOptions(**guarding)), _tell)
+        takeover = Takeover(TakeoverOptions(wrap, **wrapping, guard_options=GuardOptions(**guarding)), _tell)
         takeover.install()
         takeovers.append(takeover)
 
@@ -331,8 +331,7 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        pages = [(trained.name, trained.problems, trained.report) for trained in takeover.trained]
-        write_document(guard_page(pages), path)
+        write_document(guard_page(takeover.trained), path)
     else:
         lines = [line for trained in takeover.trained for line in _lines(trained)]
         write_document("\n".join(lines) + "\n", path)

@@ -10,8 +10,8 @@ from torch import nn
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
-from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, checkpoints_itself, flags_of
+from ckpt_surgery.runtime.blocks.discovery import enclosing, is_layer
+from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
@@ -79,14 +79,8 @@ def _is_on(model: nn.Module, name: str, block: nn.Module) -> bool:
         return vars(block).get(FUNCTION) is not None
     if is_layer(block):
         return bool(getattr(block, FLAG, False))
-    parts = name.split(".")
-    around = [model.get_submodule(".".join(parts[:end])) for end in range(len(parts))]
-    return any(
-        getattr(module, flag)
-        for module in around
-        for flag in (flags_of(module) if checkpoints_itself(module) else [FLAG])
-        if isinstance(getattr(module, flag, None), bool)
-    )
+    around = [model, *map(model.get_submodule, enclosing(name))]
+    return any(getattr(module, flag) for module in around for flag in flags_of(module))
 
 
 def _is_replaced(block: nn.Module) -> bool:

@@ -56,11 +56,10 @@ class GuardFault:
 
     def __str__(self) -> str:
         first, *others = self.subjects
-        one, ranks = not others, ", ".join(map(str, self.ranks))
+        blocks = f"each of {plural(len(self.subjects), 'block')} ({some(self.subjects)})"
+        ranks = ", ".join(map(str, self.ranks))
         said = _SAID[self.kind].format(
-            block=f"block {first}"
-            if one
-            else f"each of {plural(len(self.subjects), 'block')} ({some(self.subjects)})",
+            block=blocks if others else f"block {first}",
             first=first,
             gradients=some(others),
             parameters=some(self.subjects),

@@ -23,7 +23,7 @@ from ckpt_surgery.guarding.faults import GuardFault
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
-from ckpt_surgery.guarding.steps import StepHooks, WatchedPhase
+from ckpt_surgery.guarding.steps import StepHooks, StepWatch
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -102,10 +102,9 @@ class Guard(Undoable):
         self.steps = 0
         self._options = options
         self._results = GuardResults()
-        self._step: CheckedStep | None = None
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
-        self._hooks = StepHooks(self.model, begin=self._begin, enter=self._enter, end=self._end, abandon=self._abandon)
+        self._hooks = StepHooks(self.model, self._begin, self._end)
 
     def __del__(self) -> None:
         if self.at_end is not None and not sys.is_finalizing():
@@ -142,49 +141,40 @@ class Guard(Undoable):
 
     def remove(self) -> None:
         """Take every hook off the model, and give up a step that has begun. A second call does nothing."""
-        self._hooks.remove()
+        self._hooks.undo()
         self._untrained.remove()
         if self._ranks is not None:
-            self._ranks.disarm()
+            self._ranks.undo()
         self._undone = True
 
-    def undo(self) -> None:
-        """Do what `remove` does."""
-        self.remove()
+    undo = remove
+    """Do what `remove` does."""
 
-    def _begin(self) -> None:
+    def _begin(self) -> StepWatch:
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
         self._tell(self._rank_faults())
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
+        watch = StepWatch()
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
             blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
             if not blocks:
-                return
+                return watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
-            self._step = CheckedStep(self.model, blocks, checked=checked, to_prove=to_prove)
+            watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
         self._untrained.begin()
+        return watch
 
     def _is_checked(self) -> bool:
         return self.steps < FIRST_STEPS or self.steps % self._options.every == 0
 
-    def _enter(self, phase: WatchedPhase) -> None:
-        if self._step is not None:
-            self._step.enter(phase)
-
-    def _end(self) -> None:
+    def _end(self, watch: StepWatch) -> None:
         checked = self._is_checked()
         self.steps += 1
-        step, self._step = self._step, None
-        faults = step.end(self._results, follows_forward=self._hooks.follows_forward) if step is not None else []
+        faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []
         self._tell([*faults, *self._untrained.end(look=checked)])
-
-    def _abandon(self) -> None:
-        if self._step is not None:
-            self._step.abandon(self._results)
-        self._step = None
 
     def _rank_faults(self) -> list[GuardFault]:
         """Return what the ranks show, each kind once: the sampled parameters are others in each step."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
-from ckpt_surgery.runtime.tools.containers import Keys, items, keyed_tensors
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.tools.containers import Keys, keyed_tensors, put_at
 
 _DIRECT = 2
 """The length of the path to an argument: positional or by name, and its place or name."""
@@ -32,21 +29,16 @@ class HandedOnTensors:
         self._before = _contained(arguments)
 
     def note(self, arguments: Arguments, *, watch: bool) -> None:
-        """Note what is there now; to `watch` it, put views in its place.
-
-        The gradient of a view is none that the block itself adds to.
-        """
+        """Note what is there now; to `watch` it, put views in its place."""
         before, self._before = self._before, {}
         left = {path: tensor for path, tensor in _contained(arguments).items() if tensor.requires_grad}
         new = {path: tensor for path, tensor in left.items() if tensor is not before.get(path)}
-        views = {path: tensor.view_as(tensor) for path, tensor in new.items()} if watch else {}
+        views = {path: watched_view(tensor, self.gradients, path) for path, tensor in new.items()} if watch else {}
         for path, view in views.items():
-            _replaced(arguments, path, view)
+            put_at(arguments, path, view)
         now = _contained(arguments) if new else {}
         self.untold = any(path not in views or now.get(path) is not views[path] for path in new)
-        for path, view in views.items():
-            self.nodes.append(get_gradient_edge(view).node)
-            view.register_hook(partial(note_gradient, self.gradients, path))  # type: ignore[no-untyped-call]
+        self.nodes += [get_gradient_edge(view).node for view in views.values()]
 
     def reached_in(self, arguments: Arguments) -> list[tuple[Tensor, Tensor]]:
         """Return what another call has left where gradients have reached the first one, each with the gradient.
@@ -58,8 +50,14 @@ class HandedOnTensors:
         return [(left[path], gradient) for path, gradient in self.gradients.items() if path in left]
 
 
-def note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | None) -> None:
-    """Keep the first gradient that reaches `place`."""
+def watched_view(tensor: Tensor, gradients: dict[Any, Tensor], place: Any) -> Tensor:
+    """Return a view whose first gradient is kept under `place`: it is none that the block itself adds to."""
+    view = tensor.view_as(tensor)
+    view.register_hook(partial(_note_gradient, gradients, place))  # type: ignore[no-untyped-call]
+    return view
+
+
+def _note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | None) -> None:
     if gradient is not None:
         gradients.setdefault(place, gradient.detach())
 
@@ -67,21 +65,3 @@ def note_gradient(gradients: dict[Any, Tensor], place: Any, gradient: Tensor | N
 def _contained(arguments: Arguments) -> dict[Keys, Tensor]:
     """Return the tensors in containers among the arguments of a call, by their places."""
     return {path: tensor for path, tensor in keyed_tensors(arguments) if len(path) > _DIRECT}
-
-
-def _replaced(value: Any, path: Keys, new: Tensor) -> Any:
-    """Return `value` with `new` at the end of `path`: written into it where that can be, else a copy of a tuple."""
-    if not path:
-        return new
-    place, *inner = path
-    held: dict[Any, Any] = dict(items(value))
-    before, held[place] = held[place], _replaced(held[place], tuple(inner), new)
-    if held[place] is before:
-        return value
-    if isinstance(value, tuple):
-        return type(value)(*held.values()) if hasattr(value, "_fields") else type(value)(held.values())
-    if isinstance(value, (list, MutableMapping)):
-        value[place] = held[place]
-    elif is_dataclass(value):
-        object.__setattr__(value, place, held[place])
-    return value

@@ -7,18 +7,16 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
-if TYPE_CHECKING:
-    Callback = Any
-elif find_spec("lightning") is not None:
+if find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback
 else:
     from pytorch_lightning.callbacks import Callback
@@ -49,8 +47,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         patience: int = 20,
     ) -> None:
         super().__init__()
-        guard_options = GuardOptions(every, prove, on_fault, patience)
-        self._options = TakeoverOptions(Wrap.of(wrap), guard_options=guard_options)
+        self._options = TakeoverOptions(wrap, guard_options=GuardOptions(every, prove, on_fault, patience))
         self._takeover: Takeover | None = None
         self.reports: Sequence[GuardReport] = ()
 
@@ -62,7 +59,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
         """Look no more: the models are known after a step."""
         if self._takeover is not None:
-            self._takeover.look_no_more()
+            self._takeover.looking.undo()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
         """Stop watching, print what was seen, and undo what was done."""

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from html import escape
 
 from ckpt_surgery.guarding.report import HEADINGS, GuardReport
+from ckpt_surgery.guarding.takeover import Trained
 from ckpt_surgery.report.html import page_of
-from ckpt_surgery.report.html_detail import coded, rule_tag
+from ckpt_surgery.report.html_detail import coded, rule_tag, table
 from ckpt_surgery.text import plural
 
-GuardedModel = tuple[str, Sequence[str], GuardReport | None]
-"""The name of a model, what could not be done with it, and what its guard saw."""
 
-
-def guard_page(models: Sequence[GuardedModel]) -> str:
+def guard_page(trained: Sequence[Trained]) -> str:
     """The page as text, the same for the same reports."""
+    models = [(model.name, model.problems, model.report) for model in trained]
     faults = sum(len(report.faults) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"
     header = f"<header><h1>{escape(title)}</h1><p>{plural(len(models), 'model')}</p></header>"
@@ -32,15 +31,10 @@ def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> li
     if report.faults:
         items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.faults)
         parts.append(f'<ul class="faults">{items}</ul>')
-    parts.append(_table("blocks", HEADINGS, report.rows()))
+    parts.append(table(HEADINGS, [list(map(escape, row)) for row in report.rows()], kind="blocks"))
     parts += [f"<p>{coded(note)}</p>" for note in report.notes()]
     proofs = [(row.proof, " + ".join(map(str, row.counts or ()))) for row in report.blocks]
-    rows = [(proof.name, proof.status.value, runs, str(proof.compared or "")) for proof, runs in proofs]
-    table = _table("blocks", ("block", "gradients", "runs + recomputes", "gradients compared"), rows)
-    return [*parts, f"<details><summary>each block</summary>{table}</details></section>"]
-
-
-def _table(kind: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><tr>{head}</tr>{body}</table></div>'
+    rows = [(escape(proof.name), proof.status.value, runs, str(proof.compared or "")) for proof, runs in proofs]
+    headings = ("block", "gradients", "runs + recomputes", "gradients compared")
+    each = table(headings, rows, caption="each block", kind="blocks", open_=False)
+    return [*parts, each, "</section>"]

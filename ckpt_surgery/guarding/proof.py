@@ -7,8 +7,7 @@ them, call by call: that takes the memory of one call of one block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -22,14 +21,12 @@ from torch.distributed.tensor import DTensor
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
-from ckpt_surgery.guarding.witnessed_call import CallAlone, WitnessedCall
+from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
-
-_USER = "ckpt_surgery"
-"""The name under which DeepSpeed knows who uses a parameter."""
 
 
 class ProofStatus(StrEnum):
@@ -113,14 +110,15 @@ class BlockWitness(StepWatch):
 
     def _proof(self) -> GradientProof:
         calls = [call for call in self._calls if call.reached]
+        expected: dict[str, Tensor] = {}
         try:
-            with _whole_weights(self._block):
-                # the order in which a backward adds up what they give to parameters
-                alone = [call.run_alone(self._parameters) for call in reversed(calls)]
+            with whole_weights(self._block):
+                for call in reversed(calls):  # the order in which a backward adds up what they give to parameters
+                    call.run_alone(self._parameters, expected)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
-        status, errors, compared = self._judged(calls, *self._by_name(calls, alone))
-        kept, given = sum(each.kept for each in alone), sum(call.given_bytes for call in calls)
+        status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
+        kept, given = sum(call.kept for call in calls), sum(call.given_bytes for call in calls)
         return GradientProof(self._name, status, errors, compared, kept, given)
 
     def _judged(
@@ -134,8 +132,14 @@ class BlockWitness(StepWatch):
         passed_by = self._passed_by(missing, calls)
         lost = {name: 1.0 for name in missing if name not in passed_by}
         wrong = {name: error for name, error in errors.items() if error} | lost
-        status = _status(calls, wrong=bool(wrong), passed_by=bool(passed_by))
-        return status, wrong if status is ProofStatus.WRONG else {}, len(errors) + len(lost)
+        compared = len(errors) + len(lost)
+        if wrong:  # where gradients have reached it in ways that are not known, they may be right
+            untold = any(call.handed_on.untold for call in calls)
+            return (ProofStatus.HANDS_ON, {}, compared) if untold else (ProofStatus.WRONG, wrong, compared)
+        if passed_by:
+            return ProofStatus.NOT_ASKED_FOR, {}, compared
+        hides = any(call.hides_gradients for call in calls)
+        return ProofStatus.REENTRANT if hides else ProofStatus.PROVED, {}, compared
 
     def _unprovable(self) -> ProofStatus | None:
         """Return why the block need not be run alone; None where it is to be."""
@@ -152,22 +156,18 @@ class BlockWitness(StepWatch):
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
     def _by_name(
-        self, calls: Sequence[WitnessedCall], alone: Sequence[CallAlone]
+        self, calls: Sequence[WitnessedCall], expected: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradients of the block alone and those of the step; `alone` begins with the last call.
+        """Return the gradients of the block alone, with those of its arguments, and those of the step.
 
         Of a call that hides gradients those of its arguments are left out: what it adds to them cannot be seen.
         """
-        expected: dict[str, Tensor] = {}
-        for each in alone:
-            for name, gradient in each.parameters.items():
-                expected[name] = expected[name] + gradient if name in expected else gradient
         of_step = dict(self._gradients)
         if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
-        for (suffix, call), each in zip(_numbered(calls), reversed(alone), strict=True):
+        for suffix, call in _numbered(calls):
             if not call.hides_gradients:
-                expected |= {name + suffix: gradient for name, gradient in each.arguments.items()}
+                expected |= {name + suffix: gradient for name, gradient in call.alone.items()}
                 of_step |= {name + suffix: gradient for name, gradient in call.graph.gradients.items()}
         return expected, of_step
 
@@ -186,8 +186,6 @@ class BlockWitness(StepWatch):
             self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.phase is WatchedPhase.ASIDE:
-            return
         if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
@@ -196,8 +194,8 @@ class BlockWitness(StepWatch):
             call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
-        """Return the call that runs. Of several, nothing says which one is recomputed."""
-        if self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1:
+        """Return the call that runs, if one of the step does. Of several, nothing says which one is recomputed."""
+        if self.phase is WatchedPhase.ASIDE or (self.phase is WatchedPhase.BACKWARD and len(self._calls) > 1):
             return None
         return self._calls[-1] if self._calls else None
 
@@ -214,7 +212,7 @@ class BlockWitness(StepWatch):
         This hook is the first: what later ones keep, such as hidden states, has to come from that, too.
         """
         call = self._running()
-        if self.phase is WatchedPhase.ASIDE or call is None:
+        if call is None:
             return None
         return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
 
@@ -233,35 +231,5 @@ def _error(expected: Tensor, of_step: Tensor) -> float | None:
     return relative_error(expected, of_step) if all(finite) else 1.0
 
 
-def _status(calls: Iterable[WitnessedCall], *, wrong: bool, passed_by: bool) -> ProofStatus:
-    """Return how a proof ends: with wrong gradients, or those that the backward has `passed_by`, or neither."""
-    if wrong:  # where gradients have reached it in ways that are not known, they may be right
-        return ProofStatus.HANDS_ON if any(call.handed_on.untold for call in calls) else ProofStatus.WRONG
-    if passed_by:
-        return ProofStatus.NOT_ASKED_FOR
-    return ProofStatus.REENTRANT if any(call.hides_gradients for call in calls) else ProofStatus.PROVED
-
-
 def _is_finite(gradient: Tensor) -> bool:
     return bool(gradient.isfinite().all())
-
-
-@contextmanager
-def _whole_weights(block: nn.Module) -> Iterator[None]:
-    """Let the parameters of a block that ZeRO-3 parts among ranks be whole inside. Every rank has to come here.
-
-    DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
-    used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
-    """
-    parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
-    if not parted:
-        yield
-        return
-    from deepspeed import zero
-
-    empty = [parameter for parameter in parted if parameter.ds_status.name != "AVAILABLE"]
-    with zero.GatheredParameters(empty), ExitStack() as stack:
-        for users in [parameter.ds_active_sub_modules for parameter in parted]:
-            stack.callback(users.intersection_update, set(users))  # DeepSpeed 0.19.3 adds some in a backward
-            users.add(_USER)
-        yield

@@ -18,10 +18,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.runtime.self_check.fingerprints import bits_of
+from ckpt_surgery.undo import UndoableHooks
 
 _MOST_SAMPLED = 24
 _MOST_POLLS = 20
@@ -33,7 +33,7 @@ _MADE: Counter[str] = Counter()
 """The number of comparisons made for a model: by that number the ranks find those of the same guard."""
 
 
-class RankGradients:
+class RankGradients(UndoableHooks):
     """Compare sampled gradients of one model over the ranks of its wrapper. `compared` counts the comparisons.
 
     Gradients are taken when the optimizer steps: whoever averages them, and however many forwards they are
@@ -41,6 +41,7 @@ class RankGradients:
     """
 
     def __init__(self, model: nn.Module, wrapper: DistributedDataParallel) -> None:
+        super().__init__()
         self.compared = 0
         self._rank = dist.get_rank()
         self._ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(wrapper.process_group))
@@ -52,7 +53,6 @@ class RankGradients:
             name: p for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)
         }
         self._aligned = False
-        self._armed: RemovableHandle | None = None
         self._number = 0
         self._pending: dict[int, int] = {}
         self._laid_down: deque[int] = deque()
@@ -69,15 +69,9 @@ class RankGradients:
 
     def arm(self, number: int) -> None:
         """Take the sums at the next step of an optimizer that holds parameters of the model, under this number."""
-        self.disarm()
+        self.undo()
         self._number = number
-        self._armed = register_optimizer_step_pre_hook(self._before_step)
-
-    def disarm(self) -> None:
-        """Take no sums."""
-        if self._armed is not None:
-            self._armed.remove()
-            self._armed = None
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
 
     def collect(self) -> list[GuardFault]:
         """Return the faults in what all ranks have laid down by now."""
@@ -101,7 +95,7 @@ class RankGradients:
         own = set(map(id, self._parameters.values()))
         if own.isdisjoint(id(p) for group in optimizer.param_groups for p in group["params"]):
             return
-        self.disarm()
+        self.undo()
         try:
             self._store.set(f"{self._number}/{self._rank}", json.dumps(self._sums()))
             self._laid_down.append(self._number)

@@ -74,13 +74,24 @@ class GuardResults:
         return list(new.values())
 
 
-class CheckedStep:
-    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`."""
+class CheckedStep(StepWatch):
+    """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`.
+
+    What is seen is added to `results`.
+    """
 
     def __init__(
-        self, model: nn.Module, blocks: Mapping[str, nn.Module], *, checked: bool, to_prove: str | None
+        self,
+        model: nn.Module,
+        blocks: Mapping[str, nn.Module],
+        results: GuardResults,
+        *,
+        checked: bool,
+        to_prove: str | None,
     ) -> None:
+        super().__init__()
         self._model = model
+        self._results = results
         self._second = SecondRun(model, blocks)
         self._coverage = Coverage(model, blocks) if checked else None
         self._memory = BlockMemory(blocks) if checked else None
@@ -93,28 +104,28 @@ class CheckedStep:
         for watch in self._watches:
             watch.enter(phase)
 
-    def end(self, results: GuardResults, *, follows_forward: bool) -> list[GuardFault]:
-        """Add what was seen to `results`, and return the faults: where another run may have had a part, none."""
+    def end(self, *, follows_forward: bool) -> list[GuardFault]:
+        """Return the faults of the step: where another run may have had a part, none."""
         unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
         unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
-        self._remove(results)
+        self._remove()
         faults: list[GuardFault] = []
         if self._coverage is not None and unprovable is None:
-            results.counts |= self._coverage.counts()
+            self._results.counts |= self._coverage.counts()
             faults += self._coverage.faults()
         if self._witness is not None:
-            faults += results.add_proof(self._witness.end(unprovable))
+            faults += self._results.add_proof(self._witness.end(unprovable))
         return faults
 
-    def abandon(self, results: GuardResults) -> None:
+    def undo(self) -> None:
         """Give the step up."""
-        self._remove(results)
+        self._remove()
         if self._witness is not None:
             self._witness.release()
 
-    def _remove(self, results: GuardResults) -> None:
+    def _remove(self) -> None:
         for watch in self._watches:
             watch.undo()
         if self._memory is not None:
-            results.kept |= self._memory.kept
-            results.peaks |= peaks(self._model)
+            self._results.kept |= self._memory.kept
+            self._results.peaks |= peaks(self._model)

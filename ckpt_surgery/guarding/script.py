@@ -26,7 +26,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
     except OSError as error:
         raise OptionError(f"{path}: {error.strerror or error}: give a Python script, or -m and a module") from None
     file = str(Path.cwd() / place)  # absolute, as Python has it since 3.9; sys.argv keeps what was typed
-    return _run(lambda: compile(source, file, "exec"), file, None, str(place.resolve().parent), [path, *arguments])
+    sys.path[0] = str(place.resolve().parent)
+    return _run(lambda: compile(source, file, "exec"), file, None, [path, *arguments])
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
@@ -36,7 +37,8 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     code = spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
     if spec is None or code is None:
         raise OptionError(f"there is no module {name} to run: give its dotted name, as after `python -m`")
-    return _run(lambda: code, spec.origin or name, spec, str(Path.cwd()), [spec.origin or name, *arguments])
+    file = spec.origin or name
+    return _run(lambda: code, file, spec, [file, *arguments])
 
 
 def _main_spec(name: str) -> ModuleSpec | None:
@@ -49,14 +51,12 @@ def _main_spec(name: str) -> ModuleSpec | None:
     return spec if spec is not None and hasattr(spec.loader, "get_code") else None
 
 
-def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, folder: str, argv: list[str]) -> int:
+def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str]) -> int:
     main = ModuleType("__main__")
     main.__dict__.update(__file__=file, __spec__=spec, __builtins__=__builtins__, __cached__=None)
+    main.__loader__ = SourceFileLoader("__main__", file) if spec is None else spec.loader
     if spec is not None:
-        main.__dict__.update(__package__=spec.parent, __loader__=spec.loader)
-    else:
-        main.__dict__["__loader__"] = SourceFileLoader("__main__", file)
-        sys.path[0] = folder
+        main.__package__ = spec.parent
     sys.modules["__main__"] = main
     sys.argv[:] = argv
     try:

@@ -10,14 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.undo import UndoableHooks
-
-_NO_BACKWARD = -1
-"""The number that torch gives in place of the number of the backward that runs, where none does."""
 
 
 class WatchedPhase(Enum):
@@ -38,11 +34,11 @@ class StepWatch(UndoableHooks):
         self.phase = phase
 
 
-class StepHooks:
-    """Call `begin` before a forward that trains, `enter` as other parts of its step begin, and `end` after all.
+class StepHooks(UndoableHooks):
+    """Call `begin` before a forward that trains; what it returns is told as other parts begin, and given to `end`.
 
-    A forward whose backward has not begun when the next forward begins is given up, by `abandon`, until a backward has
-    reached several forwards: the loss is made of several outputs then, and the step has begun with the first of them.
+    A forward whose backward has not begun when the next forward begins is given up, and its watch undone, until a
+    backward has reached several: the loss is made of several outputs then, and the step has begun with the first.
     A forward in between without gradients, such as that of a reference model, is set aside. A step whose backward
     raised is given up when the next forward begins.
 
@@ -50,29 +46,22 @@ class StepHooks:
     may be part of this step's, as where a cache leads from one to the other.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        begin: Callable[[], None],
-        enter: Callable[[WatchedPhase], None],
-        end: Callable[[], None],
-        abandon: Callable[[], None],
-    ) -> None:
-        self._begin, self._enter, self._end, self._abandon = begin, enter, end, abandon
+    def __init__(self, model: nn.Module, begin: Callable[[], StepWatch], end: Callable[[StepWatch], None]) -> None:
+        super().__init__()
+        self._handles += [
+            model.register_forward_pre_hook(ModelHook(self.before), prepend=True),
+            model.register_forward_hook(ModelHook(self._after), always_call=True),
+        ]
+        self._begin, self._end = begin, end
+        self._watch = StepWatch()
         self.follows_forward = False
         self._running = self._in_backward = self._several = False
         self._first = self._forwards = 0
         self._training: list[bool] = []
-        self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(ModelHook(self.before), prepend=True),
-            model.register_forward_hook(ModelHook(self._after), always_call=True),
-        ]
 
-    def remove(self) -> None:
+    def undo(self) -> None:
         """Take the hooks off, and give up a step that has begun."""
-        for handle in self._handles:
-            handle.remove()
+        super().undo()
         if self._running:
             self._give_up()
 
@@ -87,7 +76,7 @@ class StepHooks:
         if training:
             self._begin_forward()
         elif self._running:
-            self._enter(WatchedPhase.ASIDE)
+            self._watch.enter(WatchedPhase.ASIDE)
 
     def _begin_forward(self) -> None:
         self._forwards += 1
@@ -96,9 +85,9 @@ class StepHooks:
         if self._running:
             self.follows_forward = True
             self._give_up()
-        self._running = True
         self._first = self._forwards
-        self._begin()
+        self._watch = self._begin()
+        self._running = True
 
     def _after(self, model: nn.Module, _: Any, output: Any) -> None:
         if self._in_backward or torch.compiler.is_compiling() or not self._training:
@@ -107,7 +96,7 @@ class StepHooks:
         if not self._running:
             return
         if not training:
-            self._enter(WatchedPhase.FORWARD)
+            self._watch.enter(WatchedPhase.FORWARD)
             return
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
@@ -123,18 +112,20 @@ class StepHooks:
             self._give_up()
         elif not self._in_backward:
             self._in_backward = True
-            self._enter(WatchedPhase.BACKWARD)
+            self._watch.enter(WatchedPhase.BACKWARD)
             Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
+        watch, self._watch = self._watch, StepWatch()
         if running:
-            self._end()
+            self._end(watch)
         self.follows_forward = False
 
     def _give_up(self) -> None:
         self._running = self._in_backward = False
-        self._abandon()
+        watch, self._watch = self._watch, StepWatch()
+        watch.undo()
 
 
 class SecondRun(StepWatch):
@@ -160,4 +151,4 @@ class SecondRun(StepWatch):
 
 def _in_backward() -> bool:
     """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
-    return torch._C._current_graph_task_id() != _NO_BACKWARD
+    return torch._C._current_graph_task_id() != -1  # as it is where no backward runs

@@ -9,7 +9,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Any
 from weakref import WeakSet, ref
@@ -28,30 +27,18 @@ from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, optio
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
-
-class Wrap(StrEnum):
-    """The models that are wrapped."""
-
-    ASKED = "asked"
-    """Those on which the script has switched checkpointing on."""
-    ALWAYS = "always"
-    NEVER = "never"
-
-    @classmethod
-    def of(cls, wrap: bool | None) -> Wrap:
-        """Return what a user's `wrap` means; with None they are to be asked for."""
-        return cls.ASKED if wrap is None else cls.ALWAYS if wrap else cls.NEVER
-
-
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeoverOptions:
-    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place."""
+    """The options of a takeover: `wrap_options` go to `wrap_blocks`, or the `operation` is done in its place.
 
-    wrap: Wrap = Wrap.ASKED
+    With `wrap` None, models are wrapped on which the script has switched checkpointing on.
+    """
+
+    wrap: bool | None = None
     wrap_options: Mapping[str, Any] = field(default_factory=dict)
     operation: Operation | None = None
     guard_options: GuardOptions = field(default_factory=partial(GuardOptions, on_fault="collect"))
@@ -104,7 +91,10 @@ class Trained:
 
 
 class Takeover:
-    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done."""
+    """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
+
+    After `looking.undo()` no more models are found; those that were stay wrapped and guarded.
+    """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
         self.trained: list[Trained] = []
@@ -112,26 +102,22 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
-        self._hooks = UndoableHooks()
+        self.looking = UndoableHooks()
         self._needs_blocks = False
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self._hooks = UndoableHooks([register_module_forward_pre_hook(self._look)])
+        self.looking = UndoableHooks([register_module_forward_pre_hook(self._look)])
 
     def install_on(self, model: nn.Module) -> None:
-        """Look at the modules of this one alone, until `look_no_more`: what a training calls need not be the model."""
+        """Look at the modules of this one alone: what a training calls need not be the model."""
         self._needs_blocks = True
         look = ModelHook(self._look)
-        self._hooks = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
-
-    def look_no_more(self) -> None:
-        """Take the hooks off that look for models; what was found stays wrapped and guarded."""
-        self._hooks.undo()
+        self.looking = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
-        self.look_no_more()
+        self.looking.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
@@ -150,13 +136,13 @@ class Takeover:
     def _take(self, model: nn.Module, *, running: bool) -> Trained:
         problems: list[str] = []
         surgery = watching = None
-        wanted = self._options.wrap is Wrap.ALWAYS or (self._options.wrap is Wrap.ASKED and is_asked(model))
+        wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
             surgery = self._tried(problems, partial(self._change, model, running=running))
         elif wanted and self._options.operation is not None:
             problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{type(model).__name__}: {problems[-1]}")
-        if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not Wrap.ASKED:
+        if surgery is not None or has_surgery(model) or is_asked(model) or self._options.wrap is not None:
             watching = self._tried(problems, partial(Guard, model, self._options.guard_options))
         if watching is not None:
             watching.begin_within()

@@ -27,34 +27,31 @@ class UntrainedParameters:
         self._steps = 0
         self._handles: dict[str, RemovableHandle] = {}
         self._nonzero: dict[str, Tensor] = {}
-        self._done = False
         self._untrained: tuple[str, ...] = ()
 
     @property
     def without(self) -> tuple[str, ...]:
         """The parameters that had no gradient so far."""
-        return self._untrained if self._done else tuple(n for n in self._handles if n not in self._nonzero)
+        return self._untrained or tuple(name for name in self._handles if name not in self._nonzero)
 
     def begin(self) -> None:
         """Watch what has had no gradient yet."""
-        if self._done or self._steps:
+        if self._steps:
             return
         for name, parameter in self._model.named_parameters():
             if name not in self._handles and parameter.requires_grad and parameter.is_leaf:
                 sharded = isinstance(parameter, DTensor)
                 register = parameter.register_post_accumulate_grad_hook if sharded else parameter.register_hook
-                hook = ModelHook(partial(self._note_sharded if sharded else self._note, name))
-                self._handles[name] = register(hook)  # type: ignore[no-untyped-call]
+                self._handles[name] = register(ModelHook(partial(self._note, name)))  # type: ignore[no-untyped-call]
 
     def end(self, *, look: bool) -> list[GuardFault]:
         """Return the fault at the end of the last step of the patience. Waits for the device then, and to `look`."""
-        if self._done or not self._handles:
+        if not self._handles:
             return []
         self._steps += 1
         last = self._steps == self._patience
         if look or last:
             self._drop_those_with_gradients()
-        self._done = not self._handles
         if not last:
             return []
         names = self._untrained = tuple(self._handles)
@@ -67,17 +64,14 @@ class UntrainedParameters:
             handle.remove()
         self._handles.clear()
         self._nonzero.clear()
-        self._done = True
 
     def _note(self, name: str, gradient: Tensor | None) -> None:
         if gradient is None:  # custom functions may give none
             return
-        nonzero = gradient.detach().ne(0).any()
+        sharded = isinstance(gradient, DTensor)  # then it is the parameter itself, which has one
+        nonzero = torch.ones((), dtype=torch.bool) if sharded else gradient.detach().ne(0).any()
         before = self._nonzero.get(name)
         self._nonzero[name] = nonzero if before is None else before | nonzero
-
-    def _note_sharded(self, name: str, _: Tensor) -> None:
-        self._nonzero[name] = torch.ones((), dtype=torch.bool)
 
     def _drop_those_with_gradients(self) -> None:
         for name in [name for name, nonzero in self._nonzero.items() if bool(nonzero)]:

@@ -6,40 +6,30 @@ It is run again plainly, without checkpointing, which takes the memory of one ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from ckpt_surgery.guarding.call_graph import CallGraph
-from ckpt_surgery.guarding.handed_on import HandedOnTensors, note_gradient
+from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
+from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
-from ckpt_surgery.runtime.checkpoint.state import BlockState
+from ckpt_surgery.runtime.checkpoint.state import BlockState, put_for
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
-
-
-@dataclass(frozen=True, slots=True)
-class CallAlone:
-    """The gradients that a call made without checkpointing, by name, and the bytes that it kept."""
-
-    parameters: Mapping[str, Tensor]
-    arguments: Mapping[str, Tensor]
-    kept: int
 
 
 class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
-    are cast to `precision`, if to anything.
+    are cast to `precision`, if to anything. Run alone, it kept `kept` bytes, and gave its arguments the gradients
+    `alone`, by name.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -64,6 +54,8 @@ class WitnessedCall:
         self._kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
         self.precision = torch.get_autocast_dtype(self._kind) if torch.is_autocast_enabled(self._kind) else None
         self._output_gradients: dict[int, Tensor] = {}
+        self.alone: dict[str, Tensor] = {}
+        self.kept = 0
         self._record.begin(watching=True)
 
     @property
@@ -88,10 +80,7 @@ class WitnessedCall:
         self.graph.begin(given, reentrant=in_backward)
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool) -> Any:
-        """Note that the block returns `output`, and return what to hand on in its place, or None.
-
-        These are views: the gradient of a view is none that the block itself adds to.
-        """
+        """Note that the block returns `output`, and return what to hand on in its place, or None."""
         if not in_backward:
             self._record.end()
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
@@ -100,11 +89,8 @@ class WitnessedCall:
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), _is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
-        views = [tensor.view_as(tensor) for tensor in returned.tensors]
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
-        for tensor, view in zip(returned.tensors, views, strict=True):
-            hook = partial(note_gradient, self._output_gradients, places.index(id(tensor)))
-            view.register_hook(hook)  # type: ignore[no-untyped-call]
+        views = [watched_view(t, self._output_gradients, places.index(id(t))) for t in returned.tensors]
         self.graph.watch([get_gradient_edge(view).node for view in views] + self.handed_on.nodes)
         return unflatten(spec, views) if views else None
 
@@ -113,11 +99,12 @@ class WitnessedCall:
         self.graph.release()
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
+        self.alone.clear()
         self._inputs.clear()
         del self._record
 
-    def run_alone(self, parameters: Mapping[str, nn.Parameter]) -> CallAlone:
-        """Run the block without checkpointing, with the gradients that have reached it."""
+    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> None:
+        """Run the block without checkpointing, with what has reached it. Adds gradients of `parameters` to `sums`."""
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
@@ -143,8 +130,10 @@ class WitnessedCall:
             allow_unused=True,
         )
         gradients = iter(made)
-        of_parameters, of_arguments = (_those_made(names, gradients) for names in (parameters, wanted))
-        return CallAlone(of_parameters, of_arguments, sum(kept.values()))
+        for home, names in ((sums, parameters), (self.alone, wanted)):
+            for name in names:
+                add_gradient(home, name, next(gradients))
+        self.kept = sum(kept.values())
 
 
 def _has_graph(value: Any) -> bool:
@@ -167,11 +156,6 @@ def _leads_to(value: Any, hidden: Callable[[Tensor], bool]) -> bool:
     return any(_leads_to(item, hidden) for item in value) if type(value) is tuple else type(value) not in PLAIN
 
 
-def _those_made(names: Iterable[str], gradients: Iterator[Tensor | None]) -> dict[str, Tensor]:
-    """Return the next gradients by name, without those that are None."""
-    return {name: gradient for name in names if (gradient := next(gradients)) is not None}
-
-
 @contextmanager
 def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
     """Note the bytes of each storage that graphs made inside keep, apart from those of tensors that are `present`."""
@@ -191,18 +175,10 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
     """Inside, nothing in a block is checkpointed, by a surgery or by its library."""
-    before: list[tuple[nn.Module, dict[str, Any]]] = []
-    for module in block.modules():
-        own = vars(module)
-        names = [*flags_of(module), *([FUNCTION] if FUNCTION in own else [])]
-        before.append((module, {name: own[name] for name in names if name in own}))
-        own.update(dict.fromkeys(flags_of(module), False))
-        if FUNCTION in own:
-            own[FUNCTION] = None
-    try:
-        yield
-    finally:
-        for module, attributes in before:
+    with ExitStack() as stack:
+        for module in block.modules():
             for name in flags_of(module):
-                vars(module).pop(name, None)
-            vars(module).update(attributes)
+                put_for(stack, vars(module), name, False)
+            if FUNCTION in vars(module):
+                put_for(stack, vars(module), FUNCTION, None)
+        yield

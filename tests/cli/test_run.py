@@ -16,7 +16,7 @@ import torch
 from ckpt_surgery import SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.long_sequences.long_context import LongContext
 from tests.zoo.tiny_models import llama, tokens
 
@@ -100,7 +100,7 @@ def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None
     ids = tokens()["input_ids"]
     bare = model(input_ids=ids, labels=ids).loss
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
-    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), print)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), print)
     takeover.install()
     try:
         losses = [model(input_ids=ids, labels=ids).loss for _ in range(2)]
@@ -121,7 +121,7 @@ def test_a_first_step_without_labels_has_its_own_logits() -> None:
     model: Any = llama(2).train()
     inputs = {"input_ids": tokens()["input_ids"]}
     logits = model(**inputs).logits.detach()
-    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), print)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), print)
     takeover.install()
     try:
         with pytest.warns(SurgeryWarning, match="makes its logits"):
@@ -136,7 +136,7 @@ def test_a_model_that_the_script_has_wrapped_is_left_as_it_is_and_a_line_says_so
     said: list[str] = []
     model: Any = llama(2).train()
     wrap_blocks(model)
-    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, operation=partial(run._long_context, None)), said.append)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), said.append)
     takeover.install()
     try:
         model(**tokens())
@@ -149,7 +149,7 @@ def test_a_model_that_the_script_has_wrapped_is_left_as_it_is_and_a_line_says_so
 def test_a_surgery_that_cannot_be_undone_at_the_end_is_a_line_and_no_error() -> None:
     said: list[str] = []
     model: Any = llama(2).train()
-    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS), said.append)
+    takeover = Takeover(TakeoverOptions(wrap=True), said.append)
     takeover.install()
     model(**tokens())
     model.model.layers = torch.nn.ModuleList(reversed(model.model.layers))

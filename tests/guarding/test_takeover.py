@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Wrap
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from tests.guarding.test_guard import train
 from tests.measure.toys import SureLayer, model_of
 from tests.zoo.tiny_models import llama, tokens
@@ -18,8 +18,8 @@ from tests.zoo.tiny_models import llama, tokens
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
 
-@pytest.mark.parametrize("wrap", [Wrap.ALWAYS, Wrap.NEVER])
-def test_a_model_is_gone_and_its_report_is_kept(wrap: Wrap) -> None:
+@pytest.mark.parametrize("wrap", [True, False])
+def test_a_model_is_gone_and_its_report_is_kept(wrap: bool) -> None:
     takeover = Takeover(TakeoverOptions(wrap), print)
     takeover.install()
     try:
@@ -35,12 +35,12 @@ def test_a_model_is_gone_and_its_report_is_kept(wrap: Wrap) -> None:
     for layers, trained in zip((2, 3), takeover.trained, strict=True):
         assert trained.report is not None
         assert (trained.report.steps, len(trained.report.blocks)) == (4, layers)
-        assert (f"{layers} of {layers} blocks checkpointed" in trained.table) == (wrap is Wrap.ALWAYS)
+        assert (f"{layers} of {layers} blocks checkpointed" in trained.table) == wrap
         assert trained.surgery is None
 
 
 def test_the_table_of_a_model_that_is_gone_has_what_its_policy_kept() -> None:
-    takeover = Takeover(TakeoverOptions(Wrap.ALWAYS, {"save": ["attention"]}), print)
+    takeover = Takeover(TakeoverOptions(wrap=True, wrap_options={"save": ["attention"]}), print)
     takeover.install()
     try:
         model = llama(2, use_cache=False).train()
@@ -55,7 +55,7 @@ def test_the_table_of_a_model_that_is_gone_has_what_its_policy_kept() -> None:
 
 
 def test_a_model_that_cannot_be_guarded_keeps_what_was_said_of_it() -> None:
-    takeover = Takeover(TakeoverOptions(Wrap.NEVER), lambda _: None)
+    takeover = Takeover(TakeoverOptions(wrap=False), lambda _: None)
     takeover.install()
     try:
         model = model_of(SureLayer)

@@ -27,15 +27,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
+from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
 from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
-from ckpt_surgery.runtime.tools.containers import Absent
+from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import (
     copy_of,
-    is_parameter,
     is_plain,
     same_bits,
     version,
@@ -43,12 +42,7 @@ from ckpt_surgery.runtime.tools.tensors import (
     without_graph,
 )
 
-_OF_ZERO3 = {
-    *("_external_params", "_original_parameters", "applied_pre_backward_ref_cnt", "ds_grads_remaining", "ds_id"),
-    *("ds_recompute_parameters", "post_bwd_fn", "pre_bwd_fn"),
-}
-"""The attributes in which DeepSpeed 0.19 notes what it has gathered for a module, also in a recompute."""
-_UNWATCHED = {*vars(nn.Module()), *_OF_ZERO3, "forward", "_gradient_checkpointing_func", "_old_forward"}
+_UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", "_gradient_checkpointing_func", "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
@@ -249,16 +243,16 @@ class BlockState:
                 stack.callback(_put_all, home, dict(home))
                 _put_all(home, before)
             for (home, name), value in entry.attributes.values():
-                _put_for(stack, home, name, value)
+                put_for(stack, home, name, value)
             for copy in entry.tensors:
-                _put_for(stack, copy.home, copy.name, copy.again())
+                put_for(stack, copy.home, copy.name, copy.again())
             for module, training in zip(entry.layout.modules, entry.training, strict=True):
                 if module.training != training:
-                    _put_for(stack, vars(module), "training", training)
+                    put_for(stack, vars(module), "training", training)
             if entry.kernels != attention_kernels():
                 stack.enter_context(allowing_kernels(entry.kernels))
             if entry.layout.parted:
-                stack.enter_context(_keeping_whole_weights())
+                stack.enter_context(keeping_whole_weights())
             if entry.generators is not None:
                 stack.callback(set_generator_states, generator_states())
                 set_generator_states(entry.generators)
@@ -296,36 +290,13 @@ def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
 
 def _put_all(home: dict[str, Any], before: dict[str, Any]) -> None:
     for name in _differing(home, before):
-        _put(home, name, before.get(name, Absent))
+        put(home, name, before.get(name, Absent))
 
 
-def _put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
+def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> None:
     """Put a value there, and what is there now when the stack ends."""
-    stack.callback(_put, home, name, home.get(name, Absent))
-    _put(home, name, value)
-
-
-def _put(home: dict[str, Any], name: str, value: Any) -> None:
-    if value is Absent:
-        home.pop(name, None)
-    else:
-        home[name] = value
-
-
-@contextmanager
-def _keeping_whole_weights() -> Iterator[None]:
-    """Let what a recompute inside saves of frozen weights be what these hold now.
-
-    Of what requires no gradient, torch's non-reentrant checkpointing keeps the very tensor. DeepSpeed's ZeRO-3 empties
-    a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
-    """
-    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is None:
-        yield
-        return
-    pack, unpack = hooks
-    with saved_tensors_hooks(lambda tensor: pack(tensor.view_as(tensor) if is_parameter(tensor) else tensor), unpack):
-        yield
+    stack.callback(put, home, name, home.get(name, Absent))
+    put(home, name, value)
 
 
 def _is_managed(module: nn.Module) -> bool:

@@ -37,10 +37,6 @@ class CopyJob:
                 'folder, or "cpu", as offload'
             ) from error
 
-    def cancel(self) -> None:
-        """Do not begin the copy any more, for nobody needs it. One that has begun ends by itself."""
-        self.future.cancel()
-
 
 @dataclass(eq=False)
 class CopyThread:
@@ -75,22 +71,18 @@ class CopyThread:
             executor.shutdown(wait=False)
 
     def _submit(self, copy: Callable[[], None]) -> Future[None]:
+        copy = torch.no_grad()(copy)
         if self._executor is None or self._process != os.getpid():
             self._executor = ThreadPoolExecutor(1, "ckpt-surgery-offload")
             self._process = os.getpid()
             self._unfinished = weakref.WeakSet()
         try:
-            return self._executor.submit(_without_graph, copy)
+            return self._executor.submit(copy)
         except RuntimeError:  # the interpreter is ending: no thread takes anything any more
             done: Future[None] = Future()
             try:
-                _without_graph(copy)
+                copy()
                 done.set_result(None)
             except Exception as error:
                 done.set_exception(error)
             return done
-
-
-def _without_graph(copy: Callable[[], None]) -> None:
-    with torch.no_grad():
-        copy()

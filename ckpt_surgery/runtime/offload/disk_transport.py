@@ -112,7 +112,7 @@ class FileCopy(HostCopy):
     job: CopyJob = field(kw_only=True)
 
     def __del__(self) -> None:
-        self.job.cancel()
+        self.job.future.cancel()  # one that has begun ends by itself
         HostCopy.__del__(self)
 
 
@@ -124,7 +124,7 @@ class ReadCopy(DeviceCopy):
     file: FileCopy = field(kw_only=True)
 
     def __del__(self) -> None:
-        self.job.cancel()
+        self.job.future.cancel()
 
 
 def _copy(target: Tensor, source: Tensor) -> None:

@@ -123,12 +123,9 @@ class CallOrder:
         self._calls.append(weakref.ref(inputs))
         return len(self._calls) - 1
 
-    def begin_backward(self, number: int) -> None:
-        """Note that the backward has reached a call, for the first time or again."""
+    def reach(self, number: int) -> bool:
+        """Note that the backward has reached a call, for the first time or again; tell whether it has reached all."""
         self.order.setdefault(number)
-
-    def is_whole(self) -> bool:
-        """Tell whether the backward has reached every call."""
         return len(self.order) == len(self._calls)
 
     def after(self, number: int, order: Sequence[int]) -> Sequence[OffloadedTensor]:

@@ -234,8 +234,7 @@ class Offloader:
         """Return a tensor on its device, and start to bring what the backward is expected to need next."""
         with self._lock, torch.no_grad():
             offloaded, inputs = moved.offloaded, moved.inputs
-            inputs.step.begin_backward(inputs.number)
-            if inputs.step.is_whole():
+            if inputs.step.reach(inputs.number):
                 self._order = tuple(inputs.step.order)
             # the other inputs of this call, and those of the next one
             following = [*inputs.tensors[moved.following :], *inputs.step.after(inputs.number, self._order)]

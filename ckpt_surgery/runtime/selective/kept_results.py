@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -144,11 +145,17 @@ class KeptResults:
         self.policy.begin(self._block)
         return _Keeping(self)
 
-    def recompute(self) -> TorchDispatchMode:
-        """Return a mode in which the block runs again with what was kept. Raises SurgeryError as `SavePolicy` does."""
+    @contextmanager
+    def recompute(self) -> Iterator[None]:
+        """Run the block again inside, with what was kept. Raises SurgeryError as `SavePolicy` does."""
         if self._ended:
             self.policy.recomputed()
-        return _Giving(self)
+        self.recomputing += 1
+        try:
+            with _Giving(self):
+                yield
+        finally:
+            self.recomputing -= 1
 
     def end(self, outputs: Iterable[Tensor]) -> None:
         """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.
@@ -294,14 +301,6 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults) -> None:
         super().__init__(kept)
         self._indices: Counter[Any] = Counter()
-
-    def __enter__(self) -> Any:
-        self._kept.recomputing += 1
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *error: Any) -> None:
-        self._kept.recomputing -= 1
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -62,10 +62,6 @@ class CallCounts:
         self.flops += flops
         self.bytes += self._new_bytes("", memory)
 
-    def end(self) -> None:
-        """Note that all of the call is noted."""
-        self._counted.clear()
-
     def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
         """Count the bytes of what has not been counted for a text yet, or for the block."""
         counted = self._counted.setdefault(text, set())
@@ -174,7 +170,6 @@ class SavePolicy:
 
     def note(self, call: CallCounts) -> None:
         """Note what a call of a block keeps."""
-        call.end()
         self._matched |= {text for text, _ in call.kept}
         self._calls.append(call)
 

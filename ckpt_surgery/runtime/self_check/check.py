@@ -289,17 +289,17 @@ def _is_noise(
     sizes = more[0].magnitudes
     noise = max(_share(b, c, size) for trace in more for b, c, size in zip(again, trace.prints, sizes, strict=False))
     return all(
-        a is not None and _share(a, b, size) <= min(_NOISE * noise, _rounding(a.dtype, _MOST_ROUNDINGS))
+        a is not None and _share(a, b, size) <= min(_NOISE * noise, _most_noise(a.dtype))
         for a, b, size in zip(first, again, sizes, strict=False)
         if _differ(a, b)
     )
 
 
-def _rounding(dtype: torch.dtype, number: float) -> float:
-    """Return so many roundings of a dtype as a share of a magnitude, at most the largest noise; 0 for integers."""
+def _most_noise(dtype: torch.dtype) -> float:
+    """Return the largest noise in a dtype as a share of a magnitude; 0 for integers."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
-    return min(_MOST_NOISE, number * torch.finfo(dtype).eps)
+    return min(_MOST_NOISE, _MOST_ROUNDINGS * torch.finfo(dtype).eps)
 
 
 def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:

@@ -31,7 +31,7 @@ from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
-from ckpt_surgery.runtime.tools.containers import Absent
+from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
@@ -215,12 +215,8 @@ class Surgery(Undoable):
             if (current := forward.replacement if current is forward else current) is not None:
                 later[forward.block] = current
         for (module, name), value in self._noted.items():
-            if name in library.EMBEDDING_HANDLES and not handles:
-                continue
-            if value is Absent:
-                vars(module).pop(name, None)
-            else:
-                vars(module)[name] = value
+            if handles or name not in library.EMBEDDING_HANDLES:
+                put(vars(module), name, value)
         for block, current in later.items():
             vars(block)["forward"] = current
         for forward in self._forwards.values():
@@ -259,7 +255,7 @@ class Surgery(Undoable):
         """Let the methods that switch checkpointing on and off in transformers, diffusers and timm switch this."""
         for module in self.model.modules():
             if hasattr(type(module), library.TIMM_SWITCH):
-                vars(module)[library.TIMM_SWITCH] = TimmSwitch(self, module)
+                vars(module)[library.TIMM_SWITCH] = CheckpointingSwitch(self, module)
             if library.takes_switch(module):
                 vars(module)[library.SWITCH] = CheckpointingSwitch(self, module)
                 denied = [claim for claim in _CLAIMS if not getattr(module, claim, True)]
@@ -332,7 +328,7 @@ class Surgery(Undoable):
 
 
 class CheckpointingSwitch:
-    """Stands in for the method by which transformers switches checkpointing on a model on and off."""
+    """Stands in for the method by which transformers, timm or open_clip switches checkpointing on and off."""
 
     def __init__(self, surgery: Surgery, model: nn.Module) -> None:
         self._surgery = surgery
@@ -343,20 +339,13 @@ class CheckpointingSwitch:
         enable: bool = True,
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
+        impl: str = "",  # open_clip's word for how, and there is one way here
     ) -> None:
         """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
         if enable:
             self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
         else:
             self._surgery.disable(self._model)
-
-
-class TimmSwitch(CheckpointingSwitch):
-    """Stands in for the method by which timm and open_clip switch checkpointing on a model on and off."""
-
-    def __call__(self, enable: bool = True, *_: Any, **__: Any) -> None:
-        """Checkpoint the blocks of this model with the options they had, or switch that off."""
-        super().__call__(enable)
 
 
 def surgeries_in(model: nn.Module) -> list[Surgery]:

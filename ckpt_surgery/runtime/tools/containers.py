@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,6 +24,14 @@ Keys = tuple[Any, ...]
 
 class Absent:
     """Stands for the value of an attribute or a key that is not there."""
+
+
+def put(home: dict[str, Any], name: str, value: Any) -> None:
+    """Put a value there, or take the name away for Absent."""
+    if value is Absent:
+        home.pop(name, None)
+    else:
+        home[name] = value
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -53,6 +60,24 @@ def items(value: Any) -> list[tuple[Any, Any]]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
     return []
+
+
+def put_at(value: Any, keys: Keys, new: Any) -> Any:
+    """Return `value` with `new` where `keys` lead to: written into it where that can be, else a copy of a tuple."""
+    if not keys:
+        return new
+    place, *inner = keys
+    held = dict(items(value))
+    before, held[place] = held[place], put_at(held[place], tuple(inner), new)
+    if held[place] is before:
+        return value
+    if isinstance(value, tuple):
+        return _rebuilt(value, list(held.items()))
+    if isinstance(value, (list, MutableMapping)):
+        value[place] = held[place]
+    elif dataclasses.is_dataclass(value):
+        object.__setattr__(value, place, held[place])
+    return value
 
 
 def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
@@ -143,8 +168,8 @@ def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
     if isinstance(like, tuple):
         values = [value for _, value in contents]
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
-    if isinstance(like, MappingProxyType):
-        return MappingProxyType(dict(contents))
+    if isinstance(like, Mapping) and not isinstance(like, MutableMapping):
+        return type(like)(dict(contents))  # type: ignore[call-arg]
     new = copy.copy(like)
     if isinstance(new, (list, MutableMapping)):
         for key, value in contents:

@@ -80,7 +80,7 @@ def test_a_copy_that_nobody_needs_is_not_begun() -> None:
     thread, gate, done = CopyThread(), threading.Event(), list[int]()
     thread.run("wait", lambda: waits(gate))
     unneeded, last = thread.run("copy", lambda: done.append(1)), thread.run("copy", lambda: done.append(2))
-    unneeded.cancel()
+    unneeded.future.cancel()
     gate.set()
     last.wait()
     unneeded.wait()

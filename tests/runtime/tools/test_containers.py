@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,15 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from ckpt_surgery.runtime.tools.containers import Flattener, hidden_tensors, tensors, unflatten
+from ckpt_surgery.runtime.tools.containers import (
+    Flattener,
+    Keys,
+    hidden_tensors,
+    keyed_tensors,
+    put_at,
+    tensors,
+    unflatten,
+)
 from tests.zoo.surgery_toys import Handle
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -49,6 +57,22 @@ class Unset:
     second: Any = field(init=False)
 
 
+class Immutable(Mapping[str, Any]):
+    """A mapping that nobody writes, and with attributes of its own."""
+
+    def __init__(self, held: Mapping[str, Any]) -> None:
+        self._held = dict(held)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._held[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
 def expected() -> Tensor:
     return torch.rand(2, requires_grad=True)
 
@@ -64,6 +88,7 @@ CONTAINERS: dict[str, Callable[[Tensor, Any], Any]] = {
     "a dictionary": lambda first, second: {"first": first, "second": second},
     "an ordered dictionary": lambda first, second: OrderedDict(first=first, second=second),
     "another mapping": lambda first, second: UserDict(first=first, second=second),
+    "an immutable mapping": lambda first, second: Immutable({"first": first, "second": second}),
     "a named tuple": Pair,
     "a dataclass": Open,
     "a frozen dataclass": Frozen,
@@ -176,3 +201,31 @@ def test_tensors_in_slots_are_found_too() -> None:
     value: Any = Narrower()
     value.state, value.more = expected(), Handle(state=expected())
     assert len(list(hidden_tensors(value))) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "keys"),
+    [
+        ([1, 2], (0,)),
+        ({"a": [1]}, ("a", 0)),
+        (({"a": 1}, 2), (0, "a")),
+        ([Open((1, Pair(1, 2)))], (0, "first", 1, 1)),
+        ([Frozen(1)], (0, "first")),
+        ([Slotted([1])], (0, "first", 0)),
+    ],
+)
+def test_something_is_put_where_keys_lead_to_and_the_outermost_container_stays(value: Any, keys: Keys) -> None:
+    new = expected()
+    assert put_at(value, keys, new) is value
+    assert [(path, tensor) for path, tensor in keyed_tensors(value) if tensor is new] == [(keys, new)]
+
+
+def test_a_tuple_is_copied_and_what_cannot_be_written_into_stays() -> None:
+    new = expected()
+    copied = put_at(Pair(1, 2), (1,), new)
+    assert type(copied) is Pair
+    assert copied.first == 1
+    assert copied.second is new
+    fixed = MappingProxyType({"a": 1})
+    assert put_at(fixed, ("a",), new) is fixed
+    assert fixed["a"] == 1

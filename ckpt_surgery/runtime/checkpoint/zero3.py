@@ -1,0 +1,58 @@
+"""The weights of a block that DeepSpeed's ZeRO-3 parts among ranks: whole while the block runs, and empty after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ckpt_surgery.runtime.tools.tensors import is_parameter
+
+OF_ZERO3 = {
+    *("_external_params", "_original_parameters", "applied_pre_backward_ref_cnt", "ds_grads_remaining", "ds_id"),
+    *("ds_recompute_parameters", "post_bwd_fn", "pre_bwd_fn"),
+}
+"""The attributes in which DeepSpeed 0.19 notes what it has gathered for a module, also in a recompute."""
+_USER = "ckpt_surgery"
+"""The name under which DeepSpeed knows who uses a parameter."""
+
+
+@contextmanager
+def whole_weights(block: nn.Module) -> Iterator[None]:
+    """Let the parameters of a block that ZeRO-3 parts among ranks be whole inside. Every rank has to come here.
+
+    DeepSpeed parts those of a module again as soon as that has run, unless another one uses them: they are marked as
+    used, so that a backward finds them whole too. Those that are whole already are in use, and stay so.
+    """
+    parted: list[Any] = [parameter for parameter in block.parameters() if hasattr(parameter, "ds_id")]
+    if not parted:
+        yield
+        return
+    from deepspeed import zero
+
+    empty = [parameter for parameter in parted if parameter.ds_status.name != "AVAILABLE"]
+    with zero.GatheredParameters(empty), ExitStack() as stack:
+        for users in [parameter.ds_active_sub_modules for parameter in parted]:
+            stack.callback(users.intersection_update, set(users))  # DeepSpeed 0.19.3 adds some in a backward
+            users.add(_USER)
+        yield
+
+
+@contextmanager
+def keeping_whole_weights() -> Iterator[None]:
+    """Let what a recompute inside saves of frozen weights be what these hold now.
+
+    Of what requires no gradient, torch's non-reentrant checkpointing keeps the very tensor. DeepSpeed's ZeRO-3 empties
+    a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
+    """
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is None:
+        yield
+        return
+    pack, unpack = hooks
+    with saved_tensors_hooks(lambda tensor: pack(tensor.view_as(tensor) if is_parameter(tensor) else tensor), unpack):
+        yield
