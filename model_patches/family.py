@@ -17,7 +17,7 @@ class FamilyFacts:
     subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
     `needs_cache` are models whose forward fails without a cache, and `cache_decides` those that compute something else
     then, each with the release in which that ended. `reads_caches` are models that go on with the caches of their
-    parts, which so have to fill them.
+    parts, which so have to fill them, and `drops_cache` those that give their blocks none while their flag is on.
     """
 
     families: tuple[str, ...] = ()
@@ -31,4 +31,5 @@ class FamilyFacts:
     needs_cache: frozenset[str] = frozenset()
     cache_decides: dict[str, str] = field(default_factory=dict)
     reads_caches: frozenset[str] = frozenset()
+    drops_cache: frozenset[str] = frozenset()
     derived: dict[str, str] = field(default_factory=dict)

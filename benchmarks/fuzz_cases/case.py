@@ -156,9 +156,9 @@ class Case:
 _ROUND_AWAY = frozenset({"AutocastAround"})
 """In few bits, what began late may round away in the very step in which its block is looked at, and show in others."""
 
-_BEFORE_THE_LOSS = frozenset({"GradInside", "SideLossHook"})
-"""A gradient that a block takes in its forward has it run again before the loss is made, with the hooks inside: what
-these add to the loss is added twice, as limits.md says. Only one of these stands in a case."""
+_ONCE_FOR_EACH_LAYER = frozenset({"CrossLayerCache", "SameBlockTwice"})
+"""Neither stands beside another cache that a model makes: blocks of transformers with such caches run once in each
+layer, and the families in which one reads what another has left are known."""
 
 
 def _compatible(names: list[str]) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ def _compatible(names: list[str]) -> tuple[str, ...]:
     for name in names:
         kind = FEATURES[name]
         places = {name, kind.argument or name, *kind.beside, *(["output"] if issubclass(kind, Output) else [])}
-        places |= {"before the loss"} if name in _BEFORE_THE_LOSS else set()
+        places |= {"caches"} if name in _ONCE_FOR_EACH_LAYER or KIND_OF[name] == "caches" else set()
         if taken.isdisjoint(places):
             chosen.append(name)
             taken |= places

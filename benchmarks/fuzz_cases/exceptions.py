@@ -6,6 +6,7 @@ import sys
 from typing import Any, ClassVar
 
 from benchmarks.fuzz_cases.training import Scenario, Training
+from ckpt_surgery.errors import SurgeryError
 
 _HELD = ("last_type", "last_value", "last_traceback")
 """What an interactive Python keeps of the last error."""
@@ -32,7 +33,8 @@ class _Interruption(Scenario):
         try:
             self.interrupt(training)
         except BaseException as error:
-            if not self.armed:
+            refused = isinstance(error, SurgeryError) and not isinstance(error.__cause__, self.error)
+            if refused or not self.armed:
                 raise
             if self.everywhere:
                 training.note("error", type(error).__name__)

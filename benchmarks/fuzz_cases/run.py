@@ -19,6 +19,7 @@ from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
 from benchmarks.fuzz_cases.stores import moving_all
 from benchmarks.fuzz_cases.training import Note, Training
+from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 Treatment = Callable[[nn.Module, Case], Callable[[], None]]
@@ -32,13 +33,15 @@ SelfCheck = Literal["first", "always", "never"] | int
 class Run:
     """What one training of a case left: notes on the way, the state in the end, and the error that ended it early.
 
-    `outside` is state that no recompute puts back. `steps` is the number of the last step.
+    `outside` is state that no recompute puts back, `warning` the first SurgeryWarning that came in a step, and `steps`
+    the number of the last step.
     """
 
     notes: list[Note] = field(default_factory=list)
     state: Leaves = field(default_factory=dict)
     outside: Leaves = field(default_factory=dict)
     error: Exception | None = None
+    warning: str | None = None
     steps: int = 0
 
 
@@ -103,8 +106,9 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
     treat = partial(treatment, model, case)
     rng = random.Random(f"train {case.seed}")
     training = Training(model, features, rng, treat, lambda: None, case.late, case.blocks, run.notes)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", SurgeryWarning)
         try:
             training.undo = treat()
             added = attribute_names(model) - attributes
@@ -114,6 +118,7 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
         except Exception as error:
             run.error = error
     run.steps = training.step_number
+    run.warning = next((str(each.message) for each in caught if "FuzzBlock" in str(each.message)), None)
     return run
 
 

@@ -13,7 +13,6 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     _CHECKPOINT_WRAPPED_MODULE,
     ActivationWrapper,
-    CheckpointWrapper,
 )
 from torch.nn.parameter import is_lazy
 
@@ -148,11 +147,6 @@ def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         while isinstance(child, ActivationWrapper):
             inner, child = f"{inner}.{_CHECKPOINT_WRAPPED_MODULE}", getattr(child, _CHECKPOINT_WRAPPED_MODULE)
         yield inner, child
-
-
-def is_wrapped(name: str, modules: Mapping[str, nn.Module]) -> bool:
-    """Tell whether torch's `checkpoint_wrapper` is around the module `name`, and checkpoints it already."""
-    return any(isinstance(modules[outer], CheckpointWrapper) for outer in enclosing(name))
 
 
 def is_torchs(kind: type[nn.Module]) -> bool:

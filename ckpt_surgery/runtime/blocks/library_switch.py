@@ -97,10 +97,11 @@ def flags_of(module: nn.Module) -> list[str]:
 
 
 def set_flags(module: nn.Module, value: bool) -> None:
-    """Set the flags of a module that has any; they stay off where they would make it checkpoint by itself."""
-    own = checkpoints_itself(module) or needs_cache(module)
+    """Set the flags of a module that has any; they stay off where they would do more than tell."""
+    stays_off = checkpoints_itself(module) or needs_cache(module)
+    stays_off = stays_off or class_of(module).__name__ in facts_of(module).drops_cache
     for name in flags_of(module):
-        setattr(module, name, value and not own)
+        setattr(module, name, value and not stays_off)
 
 
 def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> None:

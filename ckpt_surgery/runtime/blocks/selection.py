@@ -12,10 +12,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, is_wrapped, leaves
+from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, leaves
 from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
 
 _WORTHWHILE = 0.6
@@ -85,7 +86,7 @@ def select_stacks(
             reason = LeftAlone.STACKS
         elif classes is not None and type(block.module).__name__ not in classes:
             reason = LeftAlone.BLOCKS
-        elif is_wrapped(block.name, modules):
+        elif any(isinstance(modules[outer], CheckpointWrapper) for outer in enclosing(block.name)):
             reason = LeftAlone.WRAPPED
         stacks.setdefault((block.stack, reason), []).append(block)
     names = list(dict.fromkeys(name for name, _ in stacks))

@@ -177,9 +177,9 @@ def _refuse_transforms(place: str) -> None:
 
 
 class GivenCaches:
-    """The caches that are there before a forward of a model: its caller gave them, or one of its modules keeps them.
+    """The caches that are there before a module runs its blocks: its caller gave them, or a module keeps them.
 
-    All are held weakly, and copies and pickles have none. Those that a model makes in its forward are no part of it.
+    All are held weakly, and copies and pickles have none. Those that it makes in its forward are no part of it.
     `asked_for` tells whether the caller asked for one to be made: models ask their parts whatever the caller said.
     """
 
@@ -199,8 +199,11 @@ class GivenCaches:
             (self._given if kept else self._made).add(value)
         return value in self._given
 
-    def begin(self, model: nn.Module, arguments: Iterable[Any], *, asked_for: bool) -> None:
-        """Note the caches among the arguments of a call of the outermost model."""
+    def begin(self, model: nn.Module, *, asked_for: bool) -> None:
+        """Note that a call of the outermost model begins."""
         self._model = ref(model)
-        self._given.update(filter(is_cache, arguments))
         self.asked_for = asked_for
+
+    def note(self, arguments: Iterable[Any]) -> None:
+        """Note the caches among the arguments of a module that runs blocks."""
+        self._given.update(filter(is_cache, arguments))

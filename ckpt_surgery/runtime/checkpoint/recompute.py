@@ -11,7 +11,7 @@ The function that checkpoints, and its options, are not known here. It is given 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -111,7 +111,8 @@ class Computation:
     def _refuse_written(self, arguments: Arguments, given: Sequence[Tensor], before: Sequence[int]) -> None:
         pairs = zip(given, before, versions(given), strict=True)
         written = next(tensor for tensor, old, new in pairs if old != new)
-        name = _name_of(written, self._call.signature.named(*arguments))
+        named = self._call.signature.named(*arguments)
+        name = next((name for name, value in named if any(part is written for part in tensors(value))), "")
         raise SurgeryError(
             f"{self._call.signature.place} cannot be recomputed: it modified its argument {name} in place; leave the "
             "block out, or give it a copy"
@@ -135,6 +136,11 @@ class Computation:
                 f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
                 "was until the backward, or leave the block out"
             ) from error
+        finally:
+            if self._check is not None:
+                for tensor in given:
+                    if tensor.is_leaf and not is_parameter(tensor):
+                        tensor.register_hook(partial(_refuse_gradient, self._call.signature.place))  # type: ignore[no-untyped-call]
 
     def _recompute(self, given: tuple[Tensor, ...]) -> None:
         args, kwargs = self._call.rebuilt(given)
@@ -144,6 +150,13 @@ class Computation:
             return
         with restoring or nullcontext(), nullcontext() if self._kept is None else self._kept.recompute():
             self._call.forward(*args, **kwargs)
+
+
+def _refuse_gradient(place: str, gradient: Tensor) -> None:
+    raise SurgeryError(
+        f"a loss reaches what the recompute of {place} has left outside of it, in a list or by a hook: without "
+        "checkpointing that is not there; empty it before each forward, or have the block return what the loss needs"
+    )
 
 
 def _look_of(tensor: Tensor) -> Tensor | _Look:
@@ -160,7 +173,3 @@ def _detached(tensor: Tensor, look: Tensor | _Look | None) -> Tensor:
     detached = without_graph(tensor if type(tensor) is kind else tensor.as_subclass(kind))
     vars(detached).update(attributes)
     return detached
-
-
-def _name_of(tensor: Tensor, arguments: Iterable[tuple[str, Any]]) -> str:
-    return next((name for name, value in arguments if any(part is tensor for part in tensors(value))), "")

@@ -87,8 +87,8 @@ class RecordedCall:
         self._ended = True
         if late := self._state.learn(self._entry):
             warnings.warn(
-                f"{self.signature.place} began to write its {', '.join(late)} after its first steps: recomputes since "
-                "then may have written it twice; from now on it is put back",
+                f"{self.signature.place} began to change {' and '.join(late)} after its first steps: recomputes since "
+                "then may have done so once more; from now on that is put back",
                 SurgeryWarning,
                 stacklevel=2,
             )

@@ -165,30 +165,31 @@ class BlockState:
         self._block = block
         self.grown: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """The objects among the arguments that a recompute has made larger, and how large."""
-        self._forget()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BlockState, (self._block,)
-
-    def _forget(self) -> None:
         self._layout: _Layout | None = None
         self._training: list[bool] | None = None  # with which a call was watched
         self._set: dict[tuple[int, str], Attribute] = {}
         self._written: dict[tuple[int, str], Attribute] = {}
+        self._written_parameters: set[int] = set()  # by the block itself, by their indices
         self._draws = False
         self._unwatched = False  # whether a call ran so since the last watched one
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockState, (self._block,)
 
     def entry(self, *, watching: bool) -> StateEntry:
         """Note what a recompute needs, before a call; with `watching`, all that the block may write.
 
         A call with other modules or training flags than the last watched one is watched in any case.
         """
-        layout = self._layout
+        layout, changed = self._layout, False
         if layout is None or not layout.still_holds():
-            self._forget()
-            layout = self._layout = _Layout(self._block)
+            layout, changed = _Layout(self._block), True
+            homes = {id(home) for home in (*layout.dictionaries, *layout.own_parameters)}
+            self._set = {key: each for key, each in self._set.items() if key[0] in homes}
+            self._written = {key: each for key, each in self._written.items() if key[0] in homes}
+            self._layout, self._training, self._written_parameters, watching = layout, None, set(), True
         training = list(map(_training_of, layout.modules))
-        if training != self._training:
+        if training != self._training and not changed:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
         copied = self._written
@@ -210,8 +211,8 @@ class BlockState:
         """Learn what the watched call that began with `entry` wrote; the entry keeps what its recompute needs.
 
         What was not known while calls ran unwatched, their recomputes did not find as it was. Nor does that of this
-        call, so that its self-check tells whether that matters. Returns the names of those that count: numbers, and
-        tensors that are written in place.
+        call, so that its self-check tells whether that matters. Returns what of that counts, in words: numbers,
+        tensors that are written in place, draws. A trained parameter that the block writes itself stays as it is.
         """
         if entry.everything is None:
             return []
@@ -228,12 +229,16 @@ class BlockState:
                 self._written[copy.key] = copy.home, copy.name
         late = (self._set.keys() | self._written.keys()) - known if self._unwatched else set()
         entry.tensors = [copy for copy in entry.tensors if copy.key in self._written and copy.key not in late]
+        now = enumerate(versions(entry.layout.parameters))
+        self._written_parameters |= {index for index, count in now if count != entry.versions[index]}
         draws = self._draws or (entry.generators is not None and drawn_since(entry.generators))
         entry.generators = entry.generators if self._draws or (draws and not self._unwatched) else None
-        self._draws = draws
         entry.everything = None
-        self._training, self._unwatched = entry.training, False
-        return sorted(key[1] for key in late if key in self._written or type(_held(*self._set[key])) in (int, float))
+        counts = [f"its {k[1]}" for k in late if k in self._written or type(_held(*self._set[k])) in (int, float)]
+        if draws and not self._draws and self._unwatched:
+            counts.append("the generators of Python or numpy")
+        self._draws, self._training, self._unwatched = draws, entry.training, False
+        return sorted(counts)
 
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
@@ -263,11 +268,11 @@ class BlockState:
         parameters = entry.layout.parameters
         if (now := versions(parameters)) == entry.versions:
             return None
-        known = {id(copy.tensor) for copy in entry.tensors}
-        pairs = zip(parameters, entry.versions, now, strict=True)
-        written = next((id(p) for p, old, new in pairs if old != new and id(p) not in known), None)
-        names = ((name, id(p)) for name, p in self._block.named_parameters(remove_duplicate=False))
-        return next((name for name, each in names if each == written), None)
+        pairs = enumerate(zip(entry.versions, now, strict=True))
+        others = [index for index, (old, new) in pairs if old != new and index not in self._written_parameters]
+        written = {id(parameters[index]) for index in others}
+        names = self._block.named_parameters(remove_duplicate=False)
+        return next((name for name, parameter in names if id(parameter) in written), None)
 
 
 def _held(home: dict[str, Any], name: str) -> Any:

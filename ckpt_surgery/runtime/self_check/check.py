@@ -25,7 +25,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
+from ckpt_surgery.runtime.tools.tensors import is_plain, unseen, version
 from ckpt_surgery.text import one_line
 
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -95,10 +95,7 @@ class SelfCheck:
         self._first.recent.clear()
 
     def given(self, tensors: Iterable[Tensor]) -> None:
-        """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it.
-
-        Parameters too: where one was written past its count of writes, only that result told.
-        """
+        """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it."""
         if (note := self._note_now) is not None:
             for tensor in tensors:
                 note(tensor.detach() if is_plain(tensor) else tensor)
@@ -124,8 +121,7 @@ class SelfCheck:
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
-        # Parameters are watched by their count of writes. What nobody may have set differs from run to run.
-        if is_parameter(tensor) or _may_be_unset(tensor, self._block):
+        if _may_be_unset(tensor, self._block):  # it differs from run to run
             trace.prints.append(placeholder(tensor))
             return
         elements = _elements(tensor)
@@ -207,7 +203,8 @@ class SelfCheck:
         for runs in _MORE_RUNS:
             more += [look() for _ in range(runs)]
             repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-            if routed is None and not repeatable and not adds() and _is_noise(first, again.prints, more):
+            may_be_noise = routed is None and not repeatable and not adds() and _has_noise(self._block)
+            if may_be_noise and _is_noise(first, again.prints, more):
                 return
             if routed is not None or repeatable:
                 break
@@ -221,6 +218,11 @@ def on_accelerator(block: nn.Module) -> bool:
     """Tell whether a block runs elsewhere than on a CPU."""
     parameter = next(block.parameters(), None)
     return parameter is not None and parameter.device.type != "cpu"
+
+
+def _has_noise(block: nn.Module) -> bool:
+    """Tell whether kernels may add up in another order each time: one thread of a processor never does."""
+    return on_accelerator(block) or torch.get_num_threads() > 1
 
 
 def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:

@@ -52,8 +52,9 @@ class OwnerHook:
                 current = vars(forward.block).get("forward")
                 if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
+            self._given_caches.note(values)
             if self._is_outermost:
-                self._given_caches.begin(owner, values, asked_for=asked is True)
+                self._given_caches.begin(owner, asked_for=asked is True)
         if not self._stops_cache or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)

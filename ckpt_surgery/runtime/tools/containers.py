@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from operator import is_
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -113,7 +114,8 @@ class Flattener:
     """Splits values into the tensors that require gradient, each once, and specs from which `unflatten` rebuilds them.
 
     A spec copies containers that can be written into, and so keeps them as they were. Other tensors stay in the specs,
-    and are listed in `constants`, with the name of the value that held them in `names`.
+    and are listed in `constants`, with the name of the value that held them in `names`. Containers of classes of their
+    own stay as they are: their copies may share what they hold.
     """
 
     __slots__ = ("_taken", "constants", "names", "tensors")
@@ -139,7 +141,7 @@ class Flattener:
             members = [self.flatten(item, name) for item in value]
             return value if all(map(is_, members, value)) else _Container((), tuple(enumerate(members)))
         contents = items(value)
-        if not contents and not isinstance(value, (list, MutableMapping)):
+        if not _can_be_rebuilt(kind) or not (contents or isinstance(value, (list, MutableMapping))):
             return value
         specs = tuple((key, self.flatten(item, name)) for key, item in contents)
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(specs, contents, strict=True)):
@@ -163,13 +165,24 @@ def unflatten(spec: Any, given: Sequence[Tensor]) -> Any:
     return _rebuilt(spec.like, [(key, unflatten(item, given)) for key, item in spec.contents])
 
 
+def _can_be_rebuilt(kind: type) -> bool:
+    if issubclass(kind, tuple):
+        return hasattr(kind, "_make") or kind.__new__ is tuple.__new__
+    if issubclass(kind, (list, dict)) and kind.__setitem__ in _WRITES:
+        return True
+    return issubclass(kind, (UserDict, MappingProxyType)) or dataclasses.is_dataclass(kind)
+
+
+_WRITES = (list.__setitem__, dict.__setitem__, OrderedDict.__setitem__)
+
+
 def _rebuilt(like: Any, contents: Sequence[tuple[Any, Any]]) -> Any:
     """Return a container like this one, with other contents."""
     if isinstance(like, tuple):
         values = [value for _, value in contents]
-        return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
-    if isinstance(like, Mapping) and not isinstance(like, MutableMapping):
-        return type(like)(dict(contents))  # type: ignore[call-arg]
+        return type(like)._make(values) if hasattr(like, "_make") else type(like)(values)
+    if isinstance(like, MappingProxyType):
+        return MappingProxyType(dict(contents))
     new = copy.copy(like)
     if isinstance(new, (list, MutableMapping)):
         for key, value in contents:

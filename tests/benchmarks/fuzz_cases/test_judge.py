@@ -137,7 +137,7 @@ def test_a_refusal_that_names_no_block_is_told() -> None:
 def test_what_begins_late_may_be_told_until_each_block_was_looked_at(
     wrong: int, refusing: int, expected: Outcome, told_after: int
 ) -> None:
-    case = case_of("BatchNorm", scenario="LateSteps", late=LATE)
+    case = case_of("PythonDraw", scenario="LateSteps", late=LATE)
     result = judge(case, partial(treatments.wrong_and_refusing, wrong=wrong, refusing=refusing))
     assert (result.outcome, result.told_after) == (expected, told_after)
 

@@ -103,7 +103,7 @@ def test_what_is_written_late_is_told_in_turn(what: str) -> None:
     layer.update = count if what == "an attribute" else lambda block: block.average[1:].add_(1)
     name = "calls" if what == "an attribute" else "average"
     with pytest.warns(
-        SurgeryWarning, match=rf"AverageBlock layers\.1 began to write its {name} after its first steps"
+        SurgeryWarning, match=rf"AverageBlock layers\.1 began to change its {name} after its first steps"
     ):
         train(model, steps=2)
     before = layer.calls if what == "an attribute" else float(layer.average[1])
