@@ -165,6 +165,12 @@ class BlockState:
         self._block = block
         self.grown: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         """The objects among the arguments that a recompute has made larger, and how large."""
+        self._forget()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockState, (self._block,)
+
+    def _forget(self) -> None:
         self._layout: _Layout | None = None
         self._training: list[bool] | None = None  # with which a call was watched
         self._set: dict[tuple[int, str], Attribute] = {}
@@ -173,23 +179,17 @@ class BlockState:
         self._draws = False
         self._unwatched = False  # whether a call ran so since the last watched one
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BlockState, (self._block,)
-
     def entry(self, *, watching: bool) -> StateEntry:
         """Note what a recompute needs, before a call; with `watching`, all that the block may write.
 
         A call with other modules or training flags than the last watched one is watched in any case.
         """
-        layout, changed = self._layout, False
+        layout = self._layout
         if layout is None or not layout.still_holds():
-            layout, changed = _Layout(self._block), True
-            homes = {id(home) for home in (*layout.dictionaries, *layout.own_parameters)}
-            self._set = {key: each for key, each in self._set.items() if key[0] in homes}
-            self._written = {key: each for key, each in self._written.items() if key[0] in homes}
-            self._layout, self._training, self._written_parameters, watching = layout, None, set(), True
+            self._forget()
+            layout = self._layout = _Layout(self._block)
         training = list(map(_training_of, layout.modules))
-        if training != self._training and not changed:
+        if training != self._training:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
         copied = self._written

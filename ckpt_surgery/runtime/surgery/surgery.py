@@ -268,9 +268,10 @@ class Surgery(Undoable):
         owned: dict[str, list[BlockForward]] = {}
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
+        needed = self._fill_caches or any(library.needs_cache(modules[name]) for name in owned)
         for name, forwards in {**owned, "": list(self._forwards.values())}.items():
             owner = modules[name]
-            stops = owner not in self._fill_caches if name else "" in owned
+            stops = owner not in self._fill_caches if name else not needed
             hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
             self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 

@@ -192,12 +192,16 @@ def test_rounding_without_drift_is_no_drift() -> None:
         assert same(train(model, steps=4), train(stack(two(kind)), steps=4))
 
 
-def test_noise_is_no_drift_and_drift_is_no_noise() -> None:
-    for size, refused in ((1e-5, False), (1e-2, True)):
-        model = stack(two(partial(toys.NoisyBlock, size)))
-        wrap_blocks(model, self_check="always")
-        with pytest.raises(SurgeryError, match=NEVER_THE_SAME) if refused else contextlib.nullcontext():
-            train(model, steps=4)
+@pytest.mark.parametrize(("threads", "size", "refused"), [(2, 1e-5, False), (2, 1e-2, True), (1, 1e-5, True)])
+def test_noise_is_no_drift_and_drift_is_no_noise(
+    threads: int, size: float, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread of a processor makes no noise: what differs there was drawn or counted."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    model = stack(two(partial(toys.NoisyBlock, size)))
+    wrap_blocks(model, self_check="always")
+    with pytest.raises(SurgeryError, match=NEVER_THE_SAME) if refused else contextlib.nullcontext():
+        train(model, steps=4)
 
 
 def test_healthy_blocks_are_never_refused() -> None:
@@ -347,7 +351,7 @@ def test_weights_of_a_module_among_the_arguments_are_checked() -> None:
     helper.weight = others
     loss = model(torch.ones(2, toys.WIDTH))
     helper.weight = own
-    with pytest.raises(SurgeryError, match=r"recomputing ScalingBlock layers\.1 gave a different .* has other"):
+    with pytest.raises(SurgeryError, match=r"recomputing ScalingBlock layers\.1 gave a different result"):
         loss.backward()
 
 
