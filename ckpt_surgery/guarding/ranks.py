@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
-from ckpt_surgery.runtime.self_check.fingerprints import bits_of
+from ckpt_surgery.runtime.self_check.fingerprints import fingerprint
 from ckpt_surgery.undo import UndoableHooks
 
 _MOST_SAMPLED = 24
@@ -109,7 +109,7 @@ class RankGradients(UndoableHooks):
         stride = -(-len(self._parameters) // _MOST_SAMPLED) or 1
         chosen = dict(list(self._parameters.items())[self._number % stride :: stride])
         both = [each.detach() for p in chosen.values() for each in (p, p if p.grad is None else p.grad)]
-        sums = [bits for tensor in both if (bits := bits_of(tensor)) is not None]
+        sums = [made.bits for tensor in both if (made := fingerprint(tensor)) is not None]
         if len(sums) != len(both):
             return {}
         one_device = len({tensor.device for tensor in sums}) == 1  # then it takes one transfer

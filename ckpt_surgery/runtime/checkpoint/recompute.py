@@ -127,7 +127,7 @@ class Computation:
             if self._check is None:
                 self._recompute(given)
             else:
-                self._check.recompute(partial(self._recompute, given), adds=lambda: self._call.adds)
+                self._check.recompute(partial(self._recompute, given))
         except _PASSED_ON:
             raise
         except Exception as error:

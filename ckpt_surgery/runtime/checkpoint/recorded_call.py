@@ -29,7 +29,7 @@ class RecordedCall:
 
     `tensors` are the arguments that require gradient, each once, in their order; whoever runs the call takes them
     away, so that they do not live as long as the record. Containers and caches among the arguments are recorded as
-    they were, for a block may write into both. It `adds` where a recompute has made another object larger.
+    they were, for a block may write into both.
     """
 
     __slots__ = (
@@ -41,7 +41,6 @@ class RecordedCall:
         "_specs",
         "_state",
         "_versions",
-        "adds",
         "forward",
         "signature",
         "tensors",
@@ -55,7 +54,6 @@ class RecordedCall:
         self._state = state
         self._entry: StateEntry | None = None
         self._objects: list[tuple[str, Any]] = []
-        self.adds = False
         self._ended = False
         flattener = Flattener()
         args, kwargs = arguments
@@ -117,7 +115,6 @@ class RecordedCall:
         finally:
             for size, (name, value) in zip(before, self._objects, strict=True):
                 if (now := _size(value)) > size:
-                    self.adds = True
                     self._state.grown[value] = now
                     if not self._ended:
                         raise self._grown(name, value)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
-from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
+from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
@@ -254,8 +254,9 @@ class BlockState:
             for module, training in zip(entry.layout.modules, entry.training, strict=True):
                 if module.training != training:
                     put_for(stack, vars(module), "training", training)
-            if entry.kernels != attention_kernels():
-                stack.enter_context(allowing_kernels(entry.kernels))
+            if entry.kernels != (kernels := attention_kernels()):
+                stack.callback(allow_kernels, kernels)
+                allow_kernels(entry.kernels)
             if entry.layout.parted:
                 stack.enter_context(keeping_whole_weights())
             if entry.generators is not None:

@@ -100,10 +100,8 @@ class SelfCheck:
             for tensor in tensors:
                 note(tensor.detach() if is_plain(tensor) else tensor)
 
-    def recompute(self, run: Callable[[], None], *, adds: Callable[[], bool]) -> None:
+    def recompute(self, run: Callable[[], None]) -> None:
         """Run a recompute, and hold it against the forward. `run` may be called several times.
-
-        What differs from run to run is no noise where a run `adds` to what the next one reads.
 
         Raises SurgeryError where the recompute gave a different result than the forward.
         """
@@ -115,9 +113,9 @@ class SelfCheck:
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception:  # torch ends a recompute by one as soon as it has what it needs
-            self._judge(trace, look, adds)
+            self._judge(trace, look)
             raise
-        self._judge(trace, look, adds, complete=True)
+        self._judge(trace, look, complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -145,7 +143,7 @@ class SelfCheck:
         if hooks is None:
             yield
             return
-        pack, unpack = hooks if passed_on else (Tensor.detach, _itself)
+        pack, unpack = hooks if passed_on else (Tensor.detach, Tensor.detach)
 
         def noting(tensor: Tensor) -> Any:
             note(tensor)
@@ -191,9 +189,7 @@ class SelfCheck:
                 run()
         return trace
 
-    def _judge(
-        self, again: _Trace, look: Callable[[], _CloseTrace], adds: Callable[[], bool], *, complete: bool = False
-    ) -> None:
+    def _judge(self, again: _Trace, look: Callable[[], _CloseTrace], *, complete: bool = False) -> None:
         """Raise SurgeryError where a recompute, `complete` or as far as it came, differs by more than noise."""
         first = self._first.prints
         if _equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
@@ -203,7 +199,7 @@ class SelfCheck:
         for runs in _MORE_RUNS:
             more += [look() for _ in range(runs)]
             repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-            may_be_noise = routed is None and not repeatable and not adds() and _has_noise(self._block)
+            may_be_noise = routed is None and not repeatable and _has_noise(self._block)
             if may_be_noise and _is_noise(first, again.prints, more):
                 return
             if routed is not None or repeatable:
@@ -245,10 +241,6 @@ def _elements(tensor: Tensor) -> Any:
         return None
     bits = tensor.data_ptr(), tensor.dtype, tensor.is_conj(), tensor.is_neg(), version(tensor)
     return tensor.shape, tensor.stride(), bits
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _enter(inside: list[str], name: str, *_: Any) -> None:

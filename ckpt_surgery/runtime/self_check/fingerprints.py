@@ -89,14 +89,6 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
 
 
-def bits_of(tensor: Tensor) -> Tensor | None:
-    """Sum over the bits of a tensor alone: int64, of shape ()."""
-    if not _has_values(tensor):
-        return None
-    with unseen(), torch.no_grad():
-        return _all_bits(_parts(tensor))
-
-
 def magnitude(tensor: Tensor) -> float:
     """Return the root of the sum of squares, by which a difference of `values` is measured."""
     if not _has_values(tensor) or tensor.numel() == 0:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from operator import call
 
 import torch
@@ -23,17 +22,7 @@ def attention_kernels() -> tuple[bool, ...]:
     return tuple(map(call, _READS))
 
 
-@contextmanager
-def allowing_kernels(kernels: tuple[bool, ...]) -> Iterator[None]:
-    """Allow these kernels inside, as they were when `attention_kernels` was read."""
-    now = attention_kernels()
-    _allow(kernels)
-    try:
-        yield
-    finally:
-        _allow(now)
-
-
-def _allow(kernels: tuple[bool, ...]) -> None:
+def allow_kernels(kernels: tuple[bool, ...]) -> None:
+    """Allow these kernels, as they were when `attention_kernels` was read."""
     for name, allowed in zip(_NAMES, kernels, strict=True):
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(allowed)

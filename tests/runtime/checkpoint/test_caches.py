@@ -85,6 +85,45 @@ def test_a_given_cache_is_filled_and_read(
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+class Chunked(nn.Module):
+    """Runs a text in two parts with a cache that it makes, or finds in its batch, through a model or its decoder."""
+
+    def __init__(self, model: Any, *, whole: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.whole = whole
+
+    def forward(self, batch: dict[str, Any]) -> Any:
+        inner = self.model if self.whole else self.model.base_model
+        cache = batch.get("cache") or DynamicCache()
+        for part in batch["input_ids"].chunk(2, 1):
+            output = inner(input_ids=part, past_key_values=cache)
+        return (output.logits if self.whole else output.last_hidden_state).square().mean()
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
+    rates = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates)).double().train()
+
+
+@pytest.mark.parametrize("in_batch", [False, True], ids=["made around", "in the batch"])
+@pytest.mark.parametrize("whole", [False, True], ids=["decoder", "model"])
+@pytest.mark.parametrize("make", [llama, gpt2])
+def test_a_cache_from_outside_of_the_model_is_filled(make: Callable[[], Any], whole: bool, in_batch: bool) -> None:
+    results = []
+    for wrapped in (False, True):
+        model = Chunked(make(), whole=whole)
+        if wrapped:
+            wrap_blocks(model)
+        batch = {"input_ids": tokens()["input_ids"], **({"cache": DynamicCache()} if in_batch else {})}
+        model(batch).backward()
+        results.append([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
 def test_a_cache_is_not_written_by_recomputes() -> None:
     model, cache = llama(), DynamicCache()
     wrap_blocks(model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -240,3 +240,38 @@ def test_a_block_that_does_not_train_runs_as_it_is(mode: str) -> None:
             output = model(**values())
             torch.manual_seed(0)
             assert torch.equal(output, plain(**values()))
+
+
+class Registering(toys.SureLayer):
+    """Adds a term of the loss to a list, as those of some routers do."""
+
+    registry: ClassVar[list[Tensor]] = []
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.registry.append(hidden_states.square().mean())
+        return super().forward(hidden_states)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["emptied before the forward", "emptied before the backward"])
+def test_what_a_recompute_leaves_in_a_list_is_no_part_of_a_loss(early: bool) -> None:
+    """Whoever empties it before the backward adds, in the next step, what the recomputes of this one have left."""
+
+    def trained(*, wrapped: bool) -> list[Tensor | None]:
+        model = model_of(Registering, Registering)
+        if wrapped:
+            wrap_blocks(model)
+        for _ in range(2):
+            if early:
+                Registering.registry.clear()
+            loss = model(**values()).sum() + sum(Registering.registry)
+            if not early:
+                Registering.registry.clear()
+            loss.backward()
+        Registering.registry.clear()
+        return [parameter.grad for parameter in model.parameters()]
+
+    if early:
+        assert all(map(torch.equal, trained(wrapped=True), trained(wrapped=False)))  # type: ignore[arg-type]
+        return
+    with pytest.raises(SurgeryError, match=r"what the recompute of Registering layers\.\d has left outside of it"):
+        trained(wrapped=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
-from ckpt_surgery.runtime.tools.attention_kernels import allowing_kernels, attention_kernels
+from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import AverageBlock, Make, ScalingBlock, checkpoint_natively, same, stack, train, two
 
@@ -123,6 +124,55 @@ def test_what_is_written_late_and_read_is_refused(write: Callable[[AverageBlock]
     layer.update = write
     with pytest.raises(SurgeryError, match=r"recomputing AverageBlock layers\.1 gave a different result"):
         train(model, steps=2)
+
+
+class TemperedBlock(ScalingBlock):
+    """Clamps a trained parameter before it is used, or lets it grow."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+        self.temperature = nn.Parameter(torch.full((1,), 2.0))
+
+    def scale(self) -> Any:
+        with torch.no_grad():
+            self.temperature.mul_(self.factor).clamp_(max=1.5)
+        return self.temperature.sin()
+
+
+def test_a_trained_parameter_may_be_written_by_the_block_itself() -> None:
+    results = []
+    for wrapped in (False, True):
+        model = stack(two(partial(TemperedBlock, 1.0)))
+        if wrapped:
+            wrap_blocks(model)
+        results.append(train(model, steps=5))
+    assert same(*results)
+    growing = stack(two(partial(TemperedBlock, 0.7)))
+    wrap_blocks(growing)
+    with pytest.raises(SurgeryError, match=r"recomputing TemperedBlock layers\.1 gave a different result"):
+        train(growing)
+
+
+class RandomBlock(ScalingBlock):
+    """Draws from Python's generator, once it is told to."""
+
+    drawing = False
+
+    def scale(self) -> Any:
+        return 1 + (random.random() if self.drawing else 0.0)
+
+
+def test_draws_that_begin_late_are_told() -> None:
+    model = stack(two(RandomBlock))
+    wrap_blocks(model, self_check=4)
+    train(model, steps=3)
+    layers: Any = model.layers
+    for layer in layers:
+        layer.drawing = True
+    message = r"RandomBlock layers\.0 began to change the generators of Python or numpy after its first steps"
+    with pytest.warns(SurgeryWarning, match=message), pytest.raises(SurgeryError, match="gave a different result"):
+        train(model, steps=3)
 
 
 class TwoModesBlock(ScalingBlock):
@@ -245,8 +295,9 @@ def test_attention_may_use_the_kernels_of_the_forward() -> None:
         model = stack(two(AttentionBlock))
         if wrapped:
             wrap_blocks(model)
-        with allowing_kernels((False, False, False, *now[3:])):
-            loss = model(torch.ones(2, toys.WIDTH))
+        allow_kernels((False, False, False, *now[3:]))
+        loss = model(torch.ones(2, toys.WIDTH))
+        allow_kernels(now)
         loss.backward()
         results.append([parameter.grad for parameter in model.parameters()])
         assert attention_kernels() == now

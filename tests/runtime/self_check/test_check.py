@@ -331,6 +331,33 @@ def test_weights_that_change_between_are_refused(between: Callable[[nn.Module], 
         loss.backward()
 
 
+class TaskBlock(toys.ScalingBlock):
+    """Has a layer for each of two tasks, and runs that of the task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks = nn.ModuleList(nn.Linear(toys.WIDTH, toys.WIDTH) for _ in range(2))
+        self.task = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        result: Tensor = self.tasks[self.task](super().forward(hidden))
+        return result
+
+
+def test_another_weight_of_the_same_shape_is_told() -> None:
+    """It decides the gradient of what it is multiplied with, and nothing else that is saved tells of it."""
+    model = stack(two(TaskBlock))
+    wrap_blocks(model)
+    loss = model(torch.ones(2, toys.WIDTH))
+    layers: Any = model.layers
+    for layer in layers:
+        layer.task = 1
+    with pytest.raises(
+        SurgeryError, match=r"recomputing TaskBlock layers\.1 gave .*: a tensor of 6x6 float32 in tasks\.1"
+    ):
+        loss.backward()
+
+
 def test_a_view_of_a_parameter_may_be_an_argument() -> None:
     plain, wrapped = (toys.QueriedStack([toys.ScalingBlock(), toys.ScalingBlock()]) for _ in range(2))
     wrapped.load_state_dict(plain.state_dict())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpt_surgery.runtime.self_check.fingerprints import bits_of, fingerprint, magnitude
+from ckpt_surgery.runtime.self_check.fingerprints import fingerprint, magnitude
 
 pytestmark = [pytest.mark.torch]
 
@@ -25,9 +25,9 @@ def some_tensor(dtype: torch.dtype, shape: tuple[int, ...] = (37, 53)) -> Tensor
 
 
 def bits(tensor: Tensor) -> int:
-    total = bits_of(tensor)
-    assert total is not None
-    return int(total)
+    made = fingerprint(tensor)
+    assert made is not None
+    return int(made.bits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
