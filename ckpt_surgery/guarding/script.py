@@ -6,7 +6,8 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from functools import partial
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
@@ -34,11 +35,10 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError where there is none."""
     sys.path.insert(0, str(Path.cwd()))
     spec = _main_spec(name)
-    code = spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
-    if spec is None or code is None:
+    if spec is None:
         raise OptionError(f"there is no module {name} to run: give its dotted name, as after `python -m`")
     file = spec.origin or name
-    return _run(lambda: code, file, spec, [file, *arguments])
+    return _run(partial(spec.loader.get_code, spec.name), file, spec, [file, *arguments])  # type: ignore[union-attr]
 
 
 def _main_spec(name: str) -> ModuleSpec | None:
@@ -48,7 +48,10 @@ def _main_spec(name: str) -> ModuleSpec | None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except (ImportError, ValueError):
         return None
-    return spec if spec is not None and hasattr(spec.loader, "get_code") else None
+    has_code = (
+        spec is not None and hasattr(spec.loader, "get_code") and not isinstance(spec.loader, ExtensionFileLoader)
+    )
+    return spec if has_code else None
 
 
 def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str]) -> int:

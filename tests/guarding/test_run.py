@@ -122,6 +122,14 @@ def test_a_module_runs_with_what_follows_it(tmp_path: Path) -> None:
     assert ran.stdout == bare.stdout == "package package.__main__ ['-m', 'x']\n"
 
 
+def test_a_module_that_cannot_be_compiled_fails_as_without(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("x = = 1\n")
+    bare, ran = python("-m", "broken", cwd=tmp_path), run("-m", "broken", cwd=tmp_path)
+    assert bare.returncode == ran.returncode == 1
+    assert "SyntaxError: invalid syntax" in ran.stderr
+    assert "bug" not in ran.stderr
+
+
 def test_a_model_that_is_switched_on_is_wrapped_proved_and_trains_the_same(tmp_path: Path) -> None:
     path, report = script(tmp_path), tmp_path / "report.json"
     bare, ran = python(path, "on"), run("--report", report, path, "on")
