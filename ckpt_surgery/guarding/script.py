@@ -48,10 +48,8 @@ def _main_spec(name: str) -> ModuleSpec | None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except (ImportError, ValueError):
         return None
-    has_code = (
-        spec is not None and hasattr(spec.loader, "get_code") and not isinstance(spec.loader, ExtensionFileLoader)
-    )
-    return spec if has_code else None
+    loader = getattr(spec, "loader", None)
+    return spec if hasattr(loader, "get_code") and not isinstance(loader, ExtensionFileLoader) else None
 
 
 def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str]) -> int:
