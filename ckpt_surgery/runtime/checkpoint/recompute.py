@@ -32,9 +32,6 @@ from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_g
 _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, checkpoint._StopRecomputationError)
 """The exceptions of a recompute that are left as they are: torch ends one by an exception once it has all it needs."""
 
-_Look = tuple[type[Tensor], dict[str, Any]]
-"""The class and attributes of a tensor."""
-
 
 class Computation:
     """A call with `arguments`: `run` it with the tensors of its record for its results, and later once more.
@@ -59,7 +56,7 @@ class Computation:
         if kept is not None and check is not None:
             kept.show = check.given
         self._arguments: Arguments | None = arguments  # until the first pass
-        self._looks: dict[int, Tensor | _Look] = {}  # of those given that no plain tensor stands in for, by index
+        self._looks: dict[int, Any] = {}  # class and attributes of those given, or a parameter itself, by index
         self._failure: BaseException | None = None
 
     def run(self, *given: Tensor) -> Any:
@@ -89,11 +86,16 @@ class Computation:
                 f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
-        special = (i for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
-        self._looks = {i: _look_of(given[i]) for i in special}
+        special = ((i, t) for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
+        self._looks = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
         before = versions(given)
         self._call.begin(watching=self._check is not None)
-        output = self._run_first(*arguments)
+        try:
+            output = self._run_first(*arguments)
+        except RuntimeError:  # as of a gradient that the block takes of what it wrote
+            if versions(given) != before:
+                self._refuse_written(arguments, given, before)
+            raise
         self._call.end()
         if versions(given) != before:
             self._refuse_written(arguments, given, before)
@@ -159,11 +161,7 @@ def _refuse_gradient(place: str, gradient: Tensor) -> None:
     )
 
 
-def _look_of(tensor: Tensor) -> Tensor | _Look:
-    return tensor if is_parameter(tensor) else (type(tensor), dict(vars(tensor)))
-
-
-def _detached(tensor: Tensor, look: Tensor | _Look | None) -> Tensor:
+def _detached(tensor: Tensor, look: Any) -> Tensor:
     """Return a tensor like this one without its graph and hooks, that looks as it did; a parameter itself."""
     if look is None:
         return without_graph(tensor)
