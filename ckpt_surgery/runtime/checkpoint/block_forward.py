@@ -42,10 +42,10 @@ class CallOptions:
 class BlockForward:
     """The `forward` of one block, as an attribute of the block itself: what was there before, checkpointed.
 
-    `name` is the block's in the model, and `place` that in messages. `original` is the forward that was on the
-    instance before; None for that of the class, whichever it is at the time of a call. `replacement` is one that
-    another library put on the instance later. `schedule` says which of its calls check themselves. `given_caches` are
-    those with which the model was called.
+    `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
+    the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
+    later. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
+    called.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class BlockForward:
         original: Callable[..., Any] | None,
     ) -> None:
         self.name = name
-        self.place = f"{type(block).__name__} {name}"
         self.block = block
         self.options = options
         self.schedule = schedule
@@ -84,6 +83,11 @@ class BlockForward:
     @property
     def __self__(self) -> nn.Module:
         return self.block
+
+    @property
+    def place(self) -> str:
+        """The name of the block in messages."""
+        return f"{type(self.block).__name__} {self.name}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
