@@ -113,13 +113,12 @@ class BlockWitness(StepWatch):
         expected: dict[str, Tensor] = {}
         try:
             with whole_weights(self._block):
-                for call in reversed(calls):  # the order in which a backward adds up what they give to parameters
-                    call.run_alone(self._parameters, expected)
+                # the order in which a backward adds up what they give to parameters
+                kept = sum([call.run_alone(self._parameters, expected) for call in reversed(calls)])
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
-        kept, given = sum(call.kept for call in calls), sum(call.given_bytes for call in calls)
-        return GradientProof(self._name, status, errors, compared, kept, given)
+        return GradientProof(self._name, status, errors, compared, kept, sum(call.given_bytes for call in calls))
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
@@ -163,7 +162,7 @@ class BlockWitness(StepWatch):
         Of a call that hides gradients those of its arguments are left out: what it adds to them cannot be seen.
         """
         of_step = dict(self._gradients)
-        if len(calls) > 1 and (precision := calls[0].precision) is not None:  # autocast casts a weight once for all
+        if len(calls) > 1 and (precision := calls[0].autocast[1]) is not None:  # autocast casts a weight once for all
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for suffix, call in _numbered(calls):
             if not call.hides_gradients:

@@ -28,8 +28,7 @@ class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
-    are cast to `precision`, if to anything. Run alone, it kept `kept` bytes, and gave its arguments the gradients
-    `alone`, by name.
+    are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -51,11 +50,10 @@ class WitnessedCall:
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
         self._states = torch_states(devices_of(block))
-        self._kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
-        self.precision = torch.get_autocast_dtype(self._kind) if torch.is_autocast_enabled(self._kind) else None
+        kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
+        self.autocast = kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         self._output_gradients: dict[int, Tensor] = {}
         self.alone: dict[str, Tensor] = {}
-        self.kept = 0
         self._record.begin(watching=True)
 
     @property
@@ -103,8 +101,12 @@ class WitnessedCall:
         self._inputs.clear()
         del self._record
 
-    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> None:
-        """Run the block without checkpointing, with what has reached it. Adds gradients of `parameters` to `sums`."""
+    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
+        """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
+
+        Adds the gradients of `parameters` to `sums`.
+        """
+        kind, precision = self.autocast
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
@@ -112,7 +114,7 @@ class WitnessedCall:
             torch_states_kept(self._states),
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
-            torch.autocast(self._kind, dtype=self.precision, enabled=self.precision is not None, cache_enabled=False),
+            torch.autocast(kind, dtype=precision, enabled=precision is not None, cache_enabled=False),
             self._record.restoring() or nullcontext(),
             _without_checkpointing(self._block),
             _noting_kept(present) as kept,
@@ -133,7 +135,7 @@ class WitnessedCall:
         for home, names in ((sums, parameters), (self.alone, wanted)):
             for name in names:
                 add_gradient(home, name, next(gradients))
-        self.kept = sum(kept.values())
+        return sum(kept.values())
 
 
 def _has_graph(value: Any) -> bool:

@@ -104,7 +104,7 @@ class RecordedCall:
 
     @contextmanager
     def _noting_additions(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
-        """Note which objects a recompute inside makes larger. Raises SurgeryError while the first pass may read them."""
+        """Note which objects a recompute inside makes larger. Raises SurgeryError while the first pass reads them."""
         before = [_size(value) for _, value in self._objects]
         try:
             with restoring:
