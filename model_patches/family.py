@@ -15,9 +15,10 @@ class FamilyFacts:
     or dict. `blocks` are classes that are blocks although nothing in them shows it, `not_blocks` classes that must not
     become layers, `not_stacks` attributes whose elements are not blocks. `derived` names, for a stack attribute, the
     subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
-    `needs_cache` are models whose forward fails without a cache, and `cache_decides` those that compute something else
-    then, each with the release in which that ended. `reads_caches` are models that go on with the caches of their
-    parts, which so have to fill them, and `drops_cache` those that give their blocks none while their flag is on.
+    `needs_cache` are models whose forward fails without `use_cache`, or takes another mask, and `cache_decides` those
+    that compute something else without a cache, each with the release in which that ended. `reads_caches` are models
+    that go on with the caches of their parts, which so have to fill them, and `drops_cache` those that give their
+    blocks none while their flag is on.
     """
 
     families: tuple[str, ...] = ()

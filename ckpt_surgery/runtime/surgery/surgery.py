@@ -268,7 +268,7 @@ class Surgery(Undoable):
         owned: dict[str, list[BlockForward]] = {}
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
-        needed = self._fill_caches or any(library.needs_cache(modules[name]) for name in owned)
+        needed = self._fill_caches or any(map(library.needs_cache, modules.values()))
         for name, forwards in {**owned, "": list(self._forwards.values())}.items():
             owner = modules[name]
             stops = owner not in self._fill_caches if name else not needed

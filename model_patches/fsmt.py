@@ -1,0 +1,8 @@
+"""FSMT: in training, the model makes its decoder's masks only where it is told to use no cache.
+
+With `use_cache=True`, its default, a decoder of transformers 5.23.0 sees the tokens that come after.
+"""
+
+from ckpt_surgery.model_patches.family import FamilyFacts
+
+FACTS = FamilyFacts(needs_cache=frozenset({"FSMTModel"}))
