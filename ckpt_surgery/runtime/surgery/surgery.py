@@ -269,6 +269,7 @@ class Surgery(Undoable):
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
         needed = self._fill_caches or any(map(library.needs_cache, modules.values()))
+        needed = needed or not all(stack.wanted for stack in self.stacks)  # others go on making theirs
         for name, forwards in {**owned, "": list(self._forwards.values())}.items():
             owner = modules[name]
             stops = owner not in self._fill_caches if name else not needed
