@@ -17,8 +17,7 @@ class FamilyFacts:
     subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
     `needs_cache` are models whose forward fails without `use_cache`, or takes another mask, and `cache_decides` those
     that compute something else without a cache, each with the release in which that ended. `reads_caches` are models
-    that go on with the caches of their parts, which so have to fill them, and `drops_cache` those that give their
-    blocks none while their flag is on.
+    that go on with the caches of their parts, which so have to fill them.
     """
 
     families: tuple[str, ...] = ()
@@ -32,5 +31,4 @@ class FamilyFacts:
     needs_cache: frozenset[str] = frozenset()
     cache_decides: dict[str, str] = field(default_factory=dict)
     reads_caches: frozenset[str] = frozenset()
-    drops_cache: frozenset[str] = frozenset()
     derived: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The state of checkpointing that transformers itself keeps on a model: flags, a switch, a function, hooks.
 
-While a surgery is in place the layers' own checkpointing is off, and the flags say what is checkpointed.
+While a surgery is in place the flags are off, but for those that it sets on stacks to say what is checkpointed.
 """
 
 from __future__ import annotations
@@ -94,14 +94,6 @@ def flags_of(module: nn.Module) -> list[str]:
         reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
         names |= {name for name in vars(module) if name in reached and _FLAGS.search(name)}
     return [name for name in sorted(names) if isinstance(getattr(module, name, None), bool)]
-
-
-def set_flags(module: nn.Module, value: bool) -> None:
-    """Set the flags of a module that has any; they stay off where they would do more than tell."""
-    stays_off = checkpoints_itself(module) or needs_cache(module)
-    stays_off = stays_off or class_of(module).__name__ in facts_of(module).drops_cache
-    for name in flags_of(module):
-        setattr(module, name, value and not stays_off)
 
 
 def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> None:

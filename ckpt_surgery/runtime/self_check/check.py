@@ -123,7 +123,7 @@ class SelfCheck:
             trace.prints.append(placeholder(tensor))
             return
         elements = _elements(tensor)
-        seen = next((seen.print for seen in trace.recent if seen.elements == elements), None)
+        seen = next((seen.print for seen in trace.recent if seen.elements == elements == _elements(seen.tensor)), None)
         if seen is not None:
             trace.prints.append(seen)
             return

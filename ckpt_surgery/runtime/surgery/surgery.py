@@ -315,18 +315,16 @@ class Surgery(Undoable):
                 library.set_own_switch(module, function)
 
     def _set_flags(self) -> None:
-        """Let the flags of transformers say where blocks are checkpointed."""
-        active: set[str] = set()
-        for block, forward in self._forwards.items():
-            if vars(forward.block).get(FUNCTION) is not None:
-                active |= {block, *enclosing(block), ""}
+        """Let flags on stacks say where blocks are checkpointed: with its own, a model drops the cache it is given."""
+        on = [name for name, forward in self._forwards.items() if vars(forward.block).get(FUNCTION) is not None]
+        active = {outer for block in on for outer in (*enclosing(block), "")}
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for name, module in self.model.named_modules():
             if name in stacks and not library.checkpoints_itself(module):
                 vars(module)[library.FLAG] = name in active
             elif name not in self._left_to_library:
-                # transformers switches off the cache of a model with flags that are on
-                library.set_flags(module, name in active and module not in self._fill_caches)
+                for flag in library.flags_of(module):
+                    setattr(module, flag, False)
 
 
 class CheckpointingSwitch:

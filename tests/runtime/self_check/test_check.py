@@ -358,6 +358,37 @@ def test_another_weight_of_the_same_shape_is_told() -> None:
         loss.backward()
 
 
+class GatheringBlock(toys.ScalingBlock):
+    """Frees a weight once it has run, and puts the next one there; in a backward it does not free it, as FSDP2."""
+
+    reused = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = super().forward(hidden)
+        first = torch.full((4096,), 0.5)
+        hidden = hidden * first[: toys.WIDTH]
+        if torch._C._current_graph_task_id() != -1:
+            return hidden * torch.full((4096,), 2.0)[: toys.WIDTH]
+        place = first.data_ptr()
+        first.untyped_storage().resize_(0)
+        others: list[Tensor] = []
+        second = torch.full((4096,), 2.0)
+        while second.data_ptr() != place and len(others) < 500:
+            others.append(second)
+            second = torch.full((4096,), 2.0)
+        self.reused = second.data_ptr() == place
+        return hidden * second[: toys.WIDTH]
+
+
+def test_a_weight_in_the_memory_of_another_is_not_taken_for_it() -> None:
+    model = stack(two(GatheringBlock))
+    wrap_blocks(model)
+    loss = model(torch.ones(2, toys.WIDTH))
+    if not any(layer.reused for layer in model.modules() if isinstance(layer, GatheringBlock)):
+        pytest.skip("memory that was freed is not given again")
+    loss.backward()
+
+
 def test_a_view_of_a_parameter_may_be_an_argument() -> None:
     plain, wrapped = (toys.QueriedStack([toys.ScalingBlock(), toys.ScalingBlock()]) for _ in range(2))
     wrapped.load_state_dict(plain.state_dict())
