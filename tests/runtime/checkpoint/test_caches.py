@@ -52,6 +52,14 @@ def t5() -> Any:
     return transformers.T5ForConditionalGeneration(config).double().train()
 
 
+def qwen() -> Any:
+    """A model that gives back no cache while its flag is on."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, **heads)).double().train()
+
+
 def two_forwards(model: Any, cache: Any, more: dict[str, Any]) -> list[Tensor]:
     """The gradients of two forwards of which the second reads what the first has left in a cache, and that."""
     ids = tokens()["labels"]
@@ -69,7 +77,11 @@ def decoder_cache() -> EncoderDecoderCache:
 
 
 @ways
-@pytest.mark.parametrize(("make", "made"), [(llama, DynamicCache), (t5, decoder_cache)], ids=["decoder", "both"])
+@pytest.mark.parametrize(
+    ("make", "made"),
+    [(llama, DynamicCache), (qwen, DynamicCache), (t5, decoder_cache)],
+    ids=["decoder", "flagged", "both"],
+)
 def test_a_given_cache_is_filled_and_read(
     make: Callable[[], Any], made: Callable[[], Any], options: dict[str, Any]
 ) -> None:
