@@ -23,6 +23,8 @@ from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
 
+_AS_THEY_ARE = PLAIN | {Tensor, tuple}  # specs of these types stand for themselves
+
 
 class RecordedCall:
     """A call of `forward`, which runs a block, with `arguments`.
@@ -127,7 +129,7 @@ class RecordedCall:
         args, kwargs = self._specs
         return (
             tuple([_rebuilt(spec, given) for spec in args]),
-            {name: _rebuilt(spec, given) for name, spec in kwargs.items()},
+            {name: spec if type(spec) in _AS_THEY_ARE else _rebuilt(spec, given) for name, spec in kwargs.items()},
         )
 
     def _flatten(self, flattener: Flattener, value: Any, name: str) -> Any:

@@ -25,7 +25,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_plain, unseen, version
+from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line
 
 _top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -63,6 +63,7 @@ class _Trace:
     recent: deque[_Seen] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """The tensors seen last: operators often save the same one as those before them."""
     choices: list[Tensor] = field(default_factory=list)
+    parameters: dict[int, int] = field(default_factory=dict)  # the block's, by their ids: numbers
     expected: Sequence[Fingerprint | None] = ()
     """The prints of the run that this is held against."""
 
@@ -119,8 +120,9 @@ class SelfCheck:
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
-        if _may_be_unset(tensor, self._block):  # it differs from run to run
-            trace.prints.append(placeholder(tensor))
+        # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
+        if is_parameter(tensor) or _may_be_unset(tensor, self._block):
+            trace.prints.append(placeholder(tensor, self._number_of(tensor, trace)))
             return
         elements = _elements(tensor)
         seen = next((seen.print for seen in trace.recent if seen.elements == elements == _elements(seen.tensor)), None)
@@ -132,6 +134,12 @@ class SelfCheck:
         trace.prints.append(made)
         if elements is not None:
             trace.recent.append(_Seen(tensor.detach(), elements, made))
+
+    def _number_of(self, tensor: Tensor, trace: _Trace) -> int:
+        """Tell which parameter of the block this is, by a number; 0 for others, as those that the run has gathered."""
+        if not trace.parameters:
+            trace.parameters = {id(parameter): number for number, parameter in enumerate(self._block.parameters(), 1)}
+        return trace.parameters.get(id(tensor if tensor._base is None else tensor._base), 0)
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
         return RoutingRecord(trace.choices) if self._routes else nullcontext()

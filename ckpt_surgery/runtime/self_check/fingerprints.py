@@ -74,15 +74,16 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
     return bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item()
 
 
-def placeholder(tensor: Tensor) -> Fingerprint | None:
-    """Return a fingerprint that is the same for all tensors of a shape and dtype, whatever their values."""
-    return Fingerprint(shape_of(tensor), tensor.dtype, _zero(tensor.device), None) if _has_values(tensor) else None
+def placeholder(tensor: Tensor, number: int = 0) -> Fingerprint | None:
+    """Return a fingerprint that is the same for all tensors of a shape, dtype and number, whatever their values."""
+    bits = _constant(number, tensor.device)
+    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None) if _has_values(tensor) else None
 
 
 @cache
-def _zero(device: torch.device) -> Tensor:
+def _constant(number: int, device: torch.device) -> Tensor:
     with unseen():
-        return torch.zeros((), dtype=torch.int64, device=device)
+        return torch.full((), number, dtype=torch.int64, device=device)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
