@@ -139,9 +139,9 @@ class Computation:
                 "was until the backward, or leave the block out"
             ) from error
         finally:
-            refuse: Any = partial(_refuse_gradient, self._call.signature.place)
-            for leaf in (t for t in given if self._check is not None and t.is_leaf and not is_parameter(t)):
-                leaf.register_hook(refuse)  # type: ignore[no-untyped-call]
+            if self._check is not None:
+                for leaf in (tensor for tensor in given if tensor.is_leaf and not is_parameter(tensor)):
+                    leaf.register_hook(partial(_refuse_gradient, self._call.signature.place))  # type: ignore[no-untyped-call]
 
     def _recompute(self, given: tuple[Tensor, ...]) -> None:
         args, kwargs = self._call.rebuilt(given)
