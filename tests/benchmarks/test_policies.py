@@ -146,7 +146,7 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
     dispatch = giving.__torch_dispatch__
 
     def twice(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._kept.role(func) is not None:
+        if self._kept.policy.role(func) is not None:
             func(*args, **(kwargs or {}))
         return dispatch(self, func, types, args, kwargs)
 
