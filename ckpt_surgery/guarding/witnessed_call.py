@@ -22,6 +22,7 @@ from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState, put_for
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
+from ckpt_surgery.runtime.tools.tensors import is_differentiable
 
 
 class WitnessedCall:
@@ -84,7 +85,7 @@ class WitnessedCall:
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
         if not self.graph.begun or self.graph.watched:
             return None
-        self._is_plain &= _are_plain(output if type(output) is tuple else (output,), _is_differentiable)
+        self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
         returned = Flattener()
         spec = returned.flatten(output)
         places = [id(tensor) for tensor in tensors(output)]  # also of those without a graph: alone, others have one
@@ -140,10 +141,6 @@ class WitnessedCall:
 
 def _has_graph(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
-
-
-def _is_differentiable(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _are_plain(values: Iterable[Any], hidden: Callable[[Tensor], bool]) -> bool:

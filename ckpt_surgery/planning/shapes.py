@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning.model_copy import copy_of
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.tensors import is_wrapper
+from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
 from ckpt_surgery.text import error_line
 
 _MOST_ELEMENTS = 4096
@@ -145,7 +145,12 @@ class ShapesOnly(TorchDispatchMode):
 
     def _without_large_floats(self, result: Any) -> Any:
         """A result of values; where it is a new, large float tensor, such as a mask for each layer, without them."""
-        if isinstance(result, Tensor) and _is_float(result) and not result._is_view() and not _is_small(result):
+        if (
+            isinstance(result, Tensor)
+            and is_differentiable(result)
+            and not result._is_view()
+            and not _is_small(result)
+        ):
             return self.without_data(result)
         return result
 
@@ -178,7 +183,7 @@ class ShapesOnly(TorchDispatchMode):
         made = _tensors_of(result)
         if func in _NOT_READ:
             return result
-        if _makes_new(func) and not all(map(_is_float, made)) and all(map(_is_small, (*given, *made))):
+        if _makes_new(func) and not all(map(is_differentiable, made)) and all(map(_is_small, (*given, *made))):
             return _integers_of(self._with_drawn_values(func, args, options), result)
         return result
 
@@ -329,7 +334,7 @@ def shapes_of(model: nn.Module, mode: ShapesOnly, copies: dict[int, Any] | None 
     memo = {} if copies is None else copies
     try:
         for tensor in _held(model):
-            if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
+            if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
                 memo[id(tensor)] = mode.without_data(tensor)
         return copy_of(model, memo)
     except Exception as error:  # whatever an attribute raises
@@ -346,7 +351,7 @@ def inputs_on_shapes(inputs: Mapping[str, Any], mode: ShapesOnly) -> dict[str, A
     for name, value in inputs.items():
         try:
             for tensor in tensors(value):
-                if id(tensor) not in memo and (_is_float(tensor) or isinstance(tensor, FakeTensor)):
+                if id(tensor) not in memo and (is_differentiable(tensor) or isinstance(tensor, FakeTensor)):
                     memo[id(tensor)] = mode.without_data(tensor)
             copied[name] = copy.deepcopy(value, memo)
         except Exception as error:  # whatever an object raises
@@ -381,16 +386,12 @@ def _is_shape(tensor: Tensor) -> bool:
     return isinstance(tensor, (FakeTensor, nn.Parameter))
 
 
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if _is_float(tensor) else _MOST_BYTES)
+    return tensor.numel() * tensor.itemsize <= (_MOST_FLOAT_BYTES if is_differentiable(tensor) else _MOST_BYTES)
 
 
 def _may_hold_values(tensor: Tensor) -> bool:
-    return _is_small(tensor) and (not _is_float(tensor) or tensor.numel() <= _MOST_ELEMENTS)
+    return _is_small(tensor) and (not is_differentiable(tensor) or tensor.numel() <= _MOST_ELEMENTS)
 
 
 def _makes_new(func: Any) -> bool:
@@ -406,5 +407,7 @@ def _tensors_of(result: Any) -> list[Tensor]:
 def _integers_of(values: Any, shapes: Any) -> Any:
     """`shapes`, but each integer tensor in it is that of `values`."""
     if isinstance(shapes, Tensor):
-        return shapes if _is_float(shapes) else values
-    return type(shapes)(shape if _is_float(shape) else value for value, shape in zip(values, shapes, strict=True))
+        return shapes if is_differentiable(shapes) else values
+    return type(shapes)(
+        shape if is_differentiable(shape) else value for value, shape in zip(values, shapes, strict=True)
+    )

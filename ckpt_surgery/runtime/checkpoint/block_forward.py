@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from types import MethodType
 from typing import Any, cast
 from weakref import WeakSet, ref
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
-from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
+from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
@@ -110,7 +109,7 @@ class BlockForward:
         call = RecordedCall(forward, self._signature, self._state, arguments)
         given = call.tensors
         check = SelfCheck(self.place, self.block) if self.schedule.due(given) else None
-        computation = Computation(call, arguments, check, kept, self.schedule.recomputed)
+        computation = Computation(self.block, call, arguments, check, kept, self.schedule.recomputed)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):
@@ -120,7 +119,7 @@ class BlockForward:
             if parameters:  # torch keeps the generators of the devices of what it is given
                 given = [torch.empty(0, device=parameters[0].device)]
         try:
-            output = function(partial(MethodType(_run, self.block), computation), *given)
+            output = function(partial(computation), *given)  # some ask for the block as `func.func.__self__`
         finally:
             computation.check_ended()
         return output
@@ -155,11 +154,6 @@ class BlockForward:
     def _innermost(self) -> Any:
         """Return the function to which the arguments of the block go."""
         return self.replacement or self.original or type(self.block).forward
-
-
-def _run(block: nn.Module, computation: Computation, *given: Tensor) -> Any:
-    """Run as a method of the block: some checkpointing functions ask for `func.func.__self__`."""
-    return computation.run(*given)
 
 
 def _refuse_transforms(place: str) -> None:
@@ -208,6 +202,6 @@ class GivenCaches:
         self._model = ref(model)
         self.asked_for = asked_for
 
-    def note(self, arguments: Iterable[Any]) -> None:
+    def note(self, caches: Iterable[Any]) -> None:
         """Note the caches among the arguments of a module that runs blocks."""
-        self._given.update(filter(is_cache, arguments))
+        self._given.update(caches)

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.library_switch import models_that_read_caches
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
-from ckpt_surgery.runtime.tools.containers import PLAIN, hidden_tensors
+from ckpt_surgery.runtime.tools.containers import PLAIN, hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.tensors import without_graph
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
-_NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
+NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
 """Types of which no value is past state that a block writes."""
 _CACHE_DEPTH = 6
 """How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
@@ -33,7 +33,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def none_is_past(values: Iterable[Any]) -> bool:
     """Tell by types, which the compiler follows and no further, that no value is past state that a block writes."""
-    return _NEVER_PAST.issuperset(map(type, values))
+    return NEVER_PAST.issuperset(map(type, values))
 
 
 def is_cache(value: Any) -> bool:
@@ -97,6 +97,11 @@ class BlockSignature:
             yield name_at(self.names, place), value
         yield from kwargs.items()
 
+    def holder_of(self, tensor: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return the name of the argument that holds a tensor; "" where none does."""
+        named = self.named(args, kwargs)
+        return next((name for name, value in named if any(part is tensor for part in tensors(value))), "")
+
     def without_own_caches(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], given: Container[Any] = ()
     ) -> Arguments:
@@ -150,16 +155,22 @@ def _holds_something(cache: Any, layer: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CacheAtEntry:
-    """A cache as a call found it. Its tensors are shared: who writes them in place is refused by their versions."""
+    """A cache as a call found it. It shares `tensors`: who writes them in place is refused by their versions."""
 
     cache: Any
+    tensors: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, cache: Any) -> CacheAtEntry:
+        """Note a cache before a block writes it."""
+        return cls(_copy_of_cache(cache), tuple(hidden_tensors(cache)))
 
     def again(self) -> Any:
         """Return a cache for a recompute to write."""
-        return copy_of_cache(self.cache)
+        return _copy_of_cache(self.cache)
 
 
-def copy_of_cache(cache: Any) -> Any:
+def _copy_of_cache(cache: Any) -> Any:
     """Copy what holds the tensors of a cache: a block replaces them, or adds some. A recompute needs no graphs."""
     held = {id(tensor): tensor for tensor in hidden_tensors(cache, _CACHE_DEPTH)}
     return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointError
 
@@ -34,21 +34,23 @@ _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, checkpoint.
 
 
 class Computation:
-    """A call with `arguments`: `run` it with the tensors of its record for its results, and later once more.
+    """A call of `block` with `arguments`: called with the tensors of its record for its results, and later once more.
 
     `check` holds the second run against the first; `recomputed` is called before it.
     """
 
-    __slots__ = ("_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed")
+    __slots__ = ("__self__", "_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed")
 
     def __init__(
         self,
+        block: nn.Module,
         call: RecordedCall,
         arguments: Arguments,
         check: SelfCheck | None,
         kept: KeptResults | None,
         recomputed: Callable[[], None],
     ) -> None:
+        self.__self__ = block
         self._call = call
         self._check = check
         self._recomputed = recomputed
@@ -59,7 +61,7 @@ class Computation:
         self._looks: dict[int, Any] = {}  # class and attributes of those given, or a parameter itself, by index
         self._failure: BaseException | None = None
 
-    def run(self, *given: Tensor) -> Any:
+    def __call__(self, *given: Tensor) -> Any:
         """Return what the block makes of `given`, which stand in for its tensors; in a recompute nothing.
 
         Raises SurgeryError where an argument is not what it was. What the first pass raises is left to `check_ended`.
@@ -93,12 +95,10 @@ class Computation:
         try:
             output = self._run_first(*arguments)
         except RuntimeError:  # as of a gradient that the block takes of what it wrote
-            if versions(given) != before:
-                self._refuse_written(arguments, given, before)
+            self._refuse_written(arguments, given, before)
             raise
         self._call.end()
-        if versions(given) != before:
-            self._refuse_written(arguments, given, before)
+        self._refuse_written(arguments, given, before)
         if self._kept is not None:
             self._kept.end(tensors(output))
         return output
@@ -111,13 +111,13 @@ class Computation:
             return self._call.forward(*args, **kwargs)
 
     def _refuse_written(self, arguments: Arguments, given: Sequence[Tensor], before: Sequence[int]) -> None:
-        pairs = zip(given, before, versions(given), strict=True)
-        written = next(tensor for tensor, old, new in pairs if old != new)
-        named = self._call.signature.named(*arguments)
-        name = next((name for name, value in named if any(part is written for part in tensors(value))), "")
+        if (now := versions(given)) == before:
+            return
+        signature = self._call.signature
+        written = next(tensor for tensor, old, new in zip(given, before, now, strict=True) if old != new)
         raise SurgeryError(
-            f"{self._call.signature.place} cannot be recomputed: it modified its argument {name} in place; leave the "
-            "block out, or give it a copy"
+            f"{signature.place} cannot be recomputed: it modified its argument "
+            f"{signature.holder_of(written, *arguments)} in place; leave the block out, or give it a copy"
         )
 
     def _run_again(self, given: tuple[Tensor, ...]) -> None:

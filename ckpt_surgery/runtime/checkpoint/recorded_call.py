@@ -5,19 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.checkpoint.call_arguments import (
+    NEVER_PAST,
     Arguments,
     BlockSignature,
     CacheAtEntry,
-    copy_of_cache,
     name_at,
-    none_is_past,
 )
 from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
@@ -38,7 +36,6 @@ class RecordedCall:
         "_constants",
         "_ended",
         "_entry",
-        "_names",
         "_objects",
         "_specs",
         "_state",
@@ -57,18 +54,17 @@ class RecordedCall:
         self._entry: StateEntry | None = None
         self._objects: list[tuple[str, Any]] = []
         self._ended = False
-        flattener = Flattener()
+        flat = Flattener()
+        spec, noted, names = flat.flatten, self._noted, signature.names
         args, kwargs = arguments
-        flatten, names = flattener.flatten, signature.names
-        if not none_is_past((*args, *kwargs.values())):
-            flatten = partial(self._flatten, flattener)
         self._specs: Arguments = (
-            tuple([flatten(value, name_at(names, index)) for index, value in enumerate(args)]),
-            {name: value if type(value) in PLAIN else flatten(value, name) for name, value in kwargs.items()},
+            tuple(
+                [spec(v) if type(v) in NEVER_PAST else noted(name_at(names, i), v, flat) for i, v in enumerate(args)]
+            ),
+            {name: spec(v) if type(v) in NEVER_PAST else noted(name, v, flat) for name, v in kwargs.items()},
         )
-        self.tensors = flattener.tensors
-        self._constants = flattener.constants
-        self._names = flattener.names
+        self.tensors = flat.tensors
+        self._constants = flat.constants
         self._versions = versions(self._constants)
 
     def begin(self, *, watching: bool) -> None:
@@ -124,25 +120,25 @@ class RecordedCall:
         Raises SurgeryError where a tensor without gradient among them was written since.
         """
         if (now := versions(self._constants)) != self._versions:
-            pairs = zip(self._names, self._versions, now, strict=True)
-            raise self._refusal(f"its argument {next(name for name, old, new in pairs if old != new)}")
+            pairs = zip(self._constants, self._versions, now, strict=True)
+            written = next(tensor for tensor, old, new in pairs if old != new)
+            raise self._refusal(f"its argument {self.signature.holder_of(written, *self._specs)}")
         args, kwargs = self._specs
         return (
             tuple([_rebuilt(spec, given) for spec in args]),
             {name: spec if type(spec) in _AS_THEY_ARE else _rebuilt(spec, given) for name, spec in kwargs.items()},
         )
 
-    def _flatten(self, flattener: Flattener, value: Any, name: str) -> Any:
+    def _noted(self, name: str, value: Any, flattener: Flattener) -> Any:
         """Return the spec of an argument that may be a cache."""
-        if not self.signature.is_past(name, value):
-            spec = flattener.flatten(value, name)
-            if spec is value and isinstance(value, Hashable) and type(value).__weakrefoffset__:
-                self._objects.append((name, value))
-            return spec
-        for tensor in hidden_tensors(value):
-            flattener.constants.append(tensor)
-            flattener.names.append(name)
-        return CacheAtEntry(copy_of_cache(value))
+        if self.signature.is_past(name, value):
+            cache = CacheAtEntry.of(value)
+            flattener.constants.extend(cache.tensors)
+            return cache
+        spec = flattener.flatten(value)
+        if spec is value and isinstance(value, Hashable) and type(value).__weakrefoffset__:
+            self._objects.append((name, value))
+        return spec
 
     def _grown(self, name: str, value: Any) -> SurgeryError:
         return SurgeryError(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter, is_
+from operator import is_, itemgetter
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -33,14 +33,7 @@ from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attentio
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
-from ckpt_surgery.runtime.tools.tensors import (
-    copy_of,
-    is_plain,
-    same_bits,
-    version,
-    versions,
-    without_graph,
-)
+from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
 
 _UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", "_gradient_checkpointing_func", "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
@@ -52,7 +45,7 @@ _MOST_COPIED = 64 * 2**20
 Attribute = tuple[dict[str, Any], str]
 """A dictionary of a module (its attributes, buffers or parameters), and a name in it."""
 
-_training_of: Callable[[nn.Module], bool] = attrgetter("training")
+_training_of: Callable[[dict[str, Any]], bool] = itemgetter("training")
 
 
 @dataclass(slots=True)
@@ -92,32 +85,32 @@ class _TensorCopy:
 
 
 class _Layout:
-    """The modules of a block and their dictionaries, as they were read.
+    """The dictionaries of a block's modules, as they were read.
 
-    `dictionaries` are those of attributes and buffers. What a forward adds to the others, a module or a parameter that
-    it makes when it first runs, stays for the recompute: gradients go to that one.
+    `dictionaries` are those of attributes and buffers, `flagged` hold a training flag. What a forward adds to the
+    others, a module or parameter made when it first runs, stays for the recompute: gradients go to that one.
     """
 
-    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "modules", "own_parameters", "parameters", "parted")
+    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "flagged", "own_parameters", "parameters", "parted")
 
     def __init__(self, block: nn.Module) -> None:
-        self.modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
+        modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
         self.parted = any(hasattr(p, "ds_id") and not p.requires_grad for p in block.parameters())
-        self.own_parameters = [module._parameters for module in self.modules if not _is_managed(module)]
+        self.own_parameters = [module._parameters for module in modules if not _is_managed(module)]
         self.parameters = [p for home in self.own_parameters for p in home.values() if p is not None]
-        self.buffers = [module._buffers for module in self.modules]
-        self.dictionaries: list[dict[str, Any]] = [*map(vars, self.modules), *self.buffers]
-        tables = (*(cast(dict[str, Any], module._modules) for module in self.modules), *self.own_parameters)
-        self._tables: list[dict[str, Any]] = list(filter(None, tables))
-        self._members = self._now()
+        self.flagged = [home for home in map(vars, modules) if "training" in home]
+        self.buffers = [module._buffers for module in modules]
+        self.dictionaries: list[dict[str, Any]] = [*map(vars, modules), *self.buffers]
+        tables = (*(cast(dict[str, Any], module._modules) for module in modules), *self.own_parameters)
+        self._tables: list[dict[str, Any]] = [*filter(None, tables), {"": Absent}]  # the end, for one that was added
+        self._members = list(self._now())
 
     def still_holds(self) -> bool:
         """Tell whether the block has the very same submodules and parameters."""
-        now = self._now()
-        return len(now) == len(self._members) and all(map(is_, now, self._members))
+        return all(map(is_, self._now(), self._members))
 
-    def _now(self) -> list[Any]:
-        return list(chain.from_iterable(map(dict.values, self._tables)))
+    def _now(self) -> Iterator[Any]:
+        return chain.from_iterable(map(dict.values, self._tables))
 
     def may_be_written(self, *, first: bool) -> Iterator[Attribute]:
         """Yield the tensors that the block may write: buffers, and in the `first` watched call attributes and frozen
@@ -153,7 +146,7 @@ class StateEntry:
             and self.everything is None
             and self.generators is None
             and not self.layout.parted
-            and list(map(_training_of, self.layout.modules)) == self.training
+            and list(map(_training_of, self.layout.flagged)) == self.training
             and attention_kernels() == self.kernels
         )
 
@@ -188,7 +181,7 @@ class BlockState:
         if layout is None or not layout.still_holds():
             self._forget()
             layout = self._layout = _Layout(self._block)
-        training = list(map(_training_of, layout.modules))
+        training = list(map(_training_of, layout.flagged))
         if training != self._training:
             watching, self._training, self._unwatched = True, None, False
         self._unwatched = self._unwatched or not watching
@@ -251,9 +244,9 @@ class BlockState:
                 put_for(stack, home, name, value)
             for copy in entry.tensors:
                 put_for(stack, copy.home, copy.name, copy.again())
-            for module, training in zip(entry.layout.modules, entry.training, strict=True):
-                if module.training != training:
-                    put_for(stack, vars(module), "training", training)
+            for home, training in zip(entry.layout.flagged, entry.training, strict=True):
+                if home["training"] != training:
+                    put_for(stack, home, "training", training)
             if entry.kernels != (kernels := attention_kernels()):
                 stack.callback(allow_kernels, kernels)
                 allow_kernels(entry.kernels)

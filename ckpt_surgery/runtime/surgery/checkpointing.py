@@ -58,8 +58,7 @@ class Checkpointing:
         """Run `function(*args, **kwargs)` checkpointed; tensors with gradient are positional."""
         options = self.options
         compiling = torch.compiler.is_compiling()
-        passed: dict[str, Any] = {"preserve_rng_state": options.preserve_rng_state is True, **self.more}
-        passed["use_reentrant"] = False
+        passed = {"preserve_rng_state": options.preserve_rng_state is True, **self.more, "use_reentrant": False}
         if options.context_fn is not None:
             passed["context_fn"] = options.context_fn if self.save is None else partial(_beside_save, options)
         elif compiling and self.save is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, needs_cache, takes_switch
+from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_past
 
@@ -34,7 +34,7 @@ class OwnerHook:
         stops_cache: bool,
     ) -> None:
         names = list(inspect.signature(owner.forward).parameters)
-        self._stops_cache = stops_cache and "use_cache" in names and not needs_cache(owner) and takes_switch(owner)
+        self._stops_cache = stops_cache and "use_cache" in names and takes_switch(owner)
         self._cache_index = names.index("use_cache") if "use_cache" in names else len(names)
         self._forwards = tuple(forwards)
         self._given_caches = given_caches
@@ -45,6 +45,7 @@ class OwnerHook:
         self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         values = (*args, *kwargs.values())
+        caches = () if none_is_past(values) else tuple(filter(is_cache, values))
         index = self._cache_index
         asked = args[index] if index < len(args) else kwargs.get("use_cache")
         if not torch.compiler.is_compiling():
@@ -52,14 +53,13 @@ class OwnerHook:
                 current = vars(forward.block).get("forward")
                 if current is not forward and not _calls(current, forward):
                     forward.adopt(current)
-            self._given_caches.note(values)
+            self._given_caches.note(caches)
             if self._is_outermost:
                 self._given_caches.begin(owner, asked_for=asked is True)
         if not self._stops_cache or not owner.training or not torch.is_grad_enabled():
             return None
         on = any(vars(forward.block).get(FUNCTION) is not None for forward in self._forwards)
-        caches = () if none_is_past(values) else filter(is_cache, values)
-        if not on or any(cache in self._given_caches for cache in caches):
+        if caches or not on:
             return None
         if asked is True and self._given_caches.asked_for and not self._warned:
             self._warned = True

@@ -268,11 +268,11 @@ class Surgery(Undoable):
         owned: dict[str, list[BlockForward]] = {}
         for block, forward in self._forwards.items():
             owned.setdefault(owner_of(block, modules), []).append(forward)
-        needed = self._fill_caches or any(map(library.needs_cache, modules.values()))
-        needed = needed or not all(stack.wanted for stack in self.stacks)  # others go on making theirs
+        needing = self._fill_caches | set(filter(library.needs_cache, modules.values()))
+        stop_all = not needing and all(stack.wanted for stack in self.stacks)  # others go on making theirs
         for name, forwards in {**owned, "": list(self._forwards.values())}.items():
             owner = modules[name]
-            stops = owner not in self._fill_caches if name else not needed
+            stops = owner not in needing if name else stop_all
             hook = OwnerHook(owner, forwards, self._given_caches, is_outermost=not name, stops_cache=stops)
             self._owner_hooks.append(owner.register_forward_pre_hook(hook, prepend=True, with_kwargs=True))
 

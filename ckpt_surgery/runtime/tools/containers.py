@@ -114,19 +114,18 @@ class Flattener:
     """Splits values into the tensors that require gradient, each once, and specs from which `unflatten` rebuilds them.
 
     A spec copies containers that can be written into, and so keeps them as they were. Other tensors stay in the specs,
-    and are listed in `constants`, with the name of the value that held them in `names`. Containers of classes of their
-    own stay as they are: their copies may share what they hold.
+    and are listed in `constants`. Containers of classes of their own stay as they are: their copies may share what
+    they hold.
     """
 
-    __slots__ = ("_taken", "constants", "names", "tensors")
+    __slots__ = ("_taken", "constants", "tensors")
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self.constants: list[Tensor] = []
-        self.names: list[str] = []
         self._taken: dict[int, _TakenTensor] = {}
 
-    def flatten(self, value: Any, name: str = "") -> Any:
+    def flatten(self, value: Any) -> Any:
         """Return the spec of `value`: the value itself where nothing in it has to be replaced or copied."""
         kind = type(value)
         if kind in PLAIN:
@@ -135,15 +134,14 @@ class Flattener:
             if value.requires_grad:
                 return self._take(value)
             self.constants.append(value)
-            self.names.append(name)
             return value
         if kind is tuple:
-            members = [self.flatten(item, name) for item in value]
+            members = list(map(self.flatten, value))
             return value if all(map(is_, members, value)) else _Container((), tuple(enumerate(members)))
         contents = items(value)
         if not _can_be_rebuilt(kind) or not (contents or isinstance(value, (list, MutableMapping))):
             return value
-        specs = tuple((key, self.flatten(item, name)) for key, item in contents)
+        specs = tuple((key, self.flatten(item)) for key, item in contents)
         if isinstance(value, tuple) and all(new is old for (_, new), (_, old) in zip(specs, contents, strict=True)):
             return value
         return _Container(_rebuilt(value, specs), specs)

@@ -47,6 +47,11 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
         yield from inner_tensors(getattr(tensor, name))
 
 
+def is_differentiable(tensor: Tensor) -> bool:
+    """Tell whether the dtype of a tensor has derivatives."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def shape_of(tensor: Tensor) -> torch.Size:
     """Return its shape; of a nested one that of its rows, for the name of its ragged dimension is new in each run."""
     return next(inner_tensors(tensor)).shape if tensor.is_nested else tensor.shape
