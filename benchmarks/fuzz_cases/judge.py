@@ -13,13 +13,12 @@ from torch.utils.checkpoint import CheckpointError
 
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.catalog import KIND_OF
-from benchmarks.fuzz_cases.model import Endless
+from benchmarks.fuzz_cases.model import Endless, FuzzBlock
 from benchmarks.fuzz_cases.run import Run, Treatment, checkpointed, operated, train, untreated
 from benchmarks.fuzz_cases.snapshot import GRADIENT, differences
 from benchmarks.fuzz_cases.training import FIRST_STEPS
 from ckpt_surgery.errors import SurgeryError
 
-_BLOCK = "FuzzBlock"
 _CACHES = 1e-5
 """How far apart values may be where a cache may be left out: gradients are then added up in another order."""
 
@@ -144,7 +143,7 @@ def _compared(case: Case, treated: Run, reference: Run) -> Result:
         return Result(case, Outcome.SILENT, _path(found.values[0]), tuple(found.values[:5]))
     if isinstance(error, SurgeryError) or (found.values and warned and error is None):
         message, told_after = str(error or treated.warning), 1 + wrong_for if found.values else 1
-        return Result(case, Outcome.REFUSED, _grouped(message), (message,), _BLOCK in message, told_after)
+        return Result(case, Outcome.REFUSED, _grouped(message), (message,), FuzzBlock.__name__ in message, told_after)
     if found.values and error is None:
         return Result(case, Outcome.INVALID, "ended before every block was looked at")
     if isinstance(error, Endless):
@@ -202,5 +201,5 @@ def _path(difference: str) -> str:
 def _grouped(message: str) -> str:
     """A message without what differs from case to case."""
     line = " ".join(message.split())
-    line = re.sub(r"FuzzBlock layers\.\d+", "BLOCK", line)
+    line = re.sub(rf"{FuzzBlock.__name__} layers\.\d+", "BLOCK", line)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", line)[:140]

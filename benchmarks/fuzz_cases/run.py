@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.fuzz_cases.case import Case
 from benchmarks.fuzz_cases.feature import Feature
+from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
 from benchmarks.fuzz_cases.stores import moving_all
 from benchmarks.fuzz_cases.training import Note, Training
@@ -118,7 +119,7 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
         except Exception as error:
             run.error = error
     run.steps = training.step_number
-    run.warning = next((str(each.message) for each in caught if "FuzzBlock" in str(each.message)), None)
+    run.warning = next((str(each.message) for each in caught if FuzzBlock.__name__ in str(each.message)), None)
     return run
 
 

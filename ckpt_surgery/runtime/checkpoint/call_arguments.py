@@ -9,7 +9,6 @@ import copy
 import inspect
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from operator import is_
 from typing import Any
 
@@ -38,12 +37,7 @@ def none_is_past(values: Iterable[Any]) -> bool:
 
 def is_cache(value: Any) -> bool:
     """Tell whether a value is a `Cache` of whatever release of transformers."""
-    return _is_cache_class(type(value))  # type: ignore[arg-type]  # a class is hashable
-
-
-@cache
-def _is_cache_class(kind: type) -> bool:
-    return descends(kind, "Cache")
+    return descends(type(value), "Cache")
 
 
 def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:

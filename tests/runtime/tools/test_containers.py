@@ -181,7 +181,7 @@ def test_containers_without_gradient_are_kept_as_they_were_too() -> None:
 
 def test_a_tuple_without_gradient_stays_the_very_same() -> None:
     value = (torch.zeros(2), Pair(1, (2, torch.zeros(2))), "text")
-    flattener, spec = flattened(value)
+    _, spec = flattened(value)
     assert spec is value
 
 
