@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -29,7 +28,6 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 from ckpt_surgery.text import error_line
 
 
@@ -145,22 +143,22 @@ class _Judge:
 
     def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
-        parameters = inspect.signature(self._setup.model.forward).parameters
-        wanted = "past_key_values" in parameters and not any(map(is_cache, self._setup.inputs.values()))
-        if "state" not in self._setup.levels or not wanted or run.error:
+        if "state" not in self._setup.levels or run.error:
             return LevelVerdict()
-        with_cache = self._reference.with_cache
-        if isinstance(with_cache, Skip):
-            return LevelVerdict(skips=(with_cache,), measured=False)
-        given = self._setup.run(self._mode, past_key_values=with_cache.make())
-        if given.refused is not None:
-            skip = Skip(("state",), SkipKind.CACHE_REFUSED, {"error": given.refused})
-            return LevelVerdict(skips=(skip,), measured=False)
-        faults = cache_faults(given)
-        if given.error and not faults:
-            subjects, details = (input_name("past_key_values"),), {"error": str(given.error)}
+        given = self._reference.given_cache
+        if given is None:
+            return LevelVerdict()
+        if isinstance(given, Skip):
+            return LevelVerdict(skips=(given,), measured=False)
+        again = self._setup.run(self._mode, **given.inputs())
+        if again.refused is not None:
+            details = {"argument": given.argument, "error": again.refused}
+            return LevelVerdict(skips=(Skip(("state",), SkipKind.CACHE_REFUSED, details),), measured=False)
+        faults = cache_faults(again)
+        if again.error and not faults:
+            subjects, details = (input_name(given.argument),), {"error": str(again.error)}
             faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
-        return LevelVerdict(explain(faults, replace(self._case, reference=with_cache.record)))
+        return LevelVerdict(explain(faults, replace(self._case, reference=given.record)))
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()

@@ -87,6 +87,7 @@ class SkipKind(StrEnum):
     GRADIENTS_LOST = "gradients_lost"
     STEP_WRONG = "step_wrong"
     NO_CACHE = "no_cache"
+    NO_CACHE_ARGUMENT = "no_cache_argument"
     CACHE_NOT_TAKEN = "cache_not_taken"
     CACHE_REFUSED = "cache_refused"
     LOOP_NOT_RUN = "loop_not_run"

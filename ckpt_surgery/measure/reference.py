@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import nn
-
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.compare import Verdict, compare
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.given_cache import GivenCache, given_cache
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.loop import LoopLevel
 from ckpt_surgery.measure.noise import NoisyReference, gradient_fault, not_finite
 from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
 from ckpt_surgery.measure.results import Fault, FaultCause, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-
-
-@dataclass(frozen=True, slots=True)
-class CacheReference:
-    """The run without checkpointing that is given a cache, and what makes such an empty cache."""
-
-    make: Callable[[], Any]
-    record: RunRecord
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, known_name
 
 
 class Reference:
@@ -69,51 +58,22 @@ class Reference:
         return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=first)
 
     @cached_property
-    def with_cache(self) -> CacheReference | Skip:
-        """The run with an empty cache in `past_key_values`, or why there is none."""
-        error: object = None
-        for make in cache_makers(self._setup.model):
-            record = self._setup.run(None, past_key_values=make())
-            if record.error is None and "past_key_values" in record.cache:
-                return CacheReference(make, record)
-            error = error or record.error
-        if error is None:
-            return Skip(("state",), SkipKind.NO_CACHE, {"error": "transformers makes none for its configuration"})
-        return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"error": str(error)})
+    def given_cache(self) -> GivenCache | Skip | None:
+        """The run that fills an empty cache; why there is none, or None where the model can be given none."""
+        return given_cache(self._setup)
 
     def equals_without_cache(self, run: RunRecord) -> bool:
-        """Whether the model takes `use_cache`, and computes the same as in `run` once its cache is off."""
-        if "use_cache" not in inspect.signature(self._setup.model.forward).parameters:
+        """Whether the model can be told to make no cache, and computes the same as in `run` then."""
+        switch = known_name(CACHE_SWITCH, inspect.signature(self._setup.model.forward).parameters)
+        if switch is None:
             return False
-        without = self._setup.run(None, use_cache=False)
+        told: dict[str, Any] = {switch: False}
+        without = self._setup.run(None, **told)
         verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
         return gradient_fault(verdict) is None
 
     def _run(self, rounding_seed: int) -> tuple[RunRecord, ...]:
         return (self._setup.run(None, rounding_seed=rounding_seed),)
-
-
-def cache_makers(model: nn.Module) -> list[Callable[[], Any]]:
-    """Makers of empty caches that a model may take, the likeliest first; none where transformers makes none for it."""
-    config = getattr(model, "config", None)
-
-    def plain() -> Any:
-        from transformers import DynamicCache
-
-        return DynamicCache(config=config)
-
-    def of_decoder() -> Any:
-        from transformers import DynamicCache, EncoderDecoderCache
-
-        return EncoderDecoderCache(DynamicCache(), DynamicCache())
-
-    makers = [of_decoder, plain] if getattr(config, "is_encoder_decoder", False) else [plain]
-    usable = []
-    for make in makers:
-        with suppress(Exception):  # no transformers, or a configuration that says nothing of layers
-            make()
-            usable.append(make)
-    return usable
 
 
 def run_reference(setup: Setup) -> Reference:

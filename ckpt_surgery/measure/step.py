@@ -34,8 +34,8 @@ from ckpt_surgery.measure.record import (
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
-from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
-from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
+from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 
@@ -228,7 +228,7 @@ def _extent(cache: Any) -> int:
         length = int(cache.get_seq_length())
     except Exception:  # recurrent caches have the method and raise, or lack it
         length = 0
-    return length or sum(tensor.numel() for tensor in tensors(list(vars(cache).values())))
+    return length or sum(tensor.numel() for tensor in hidden_tensors(cache, CACHE_DEPTH))
 
 
 def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.model_patches.release_names import SWITCH_OFF, SWITCH_ON, SWITCH_OPTIONS, Role, known_name
 from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, find_blocks, is_layer
 from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -34,7 +35,7 @@ def switch_of(model: nn.Module) -> Switch:
     operated = has_surgery(model)
     # one that still claims no support would fail with what transformers' method does besides
     claims = getattr(model, "supports_gradient_checkpointing", True) or not operated
-    both = _method(model, "enable") is not None and (not operated or _method(model, "disable") is not None)
+    both = _method(model, SWITCH_ON) is not None and (not operated or _method(model, SWITCH_OFF) is not None)
     if claims and both:  # sentence-transformers has no method to switch it off
         return switch_checkpointing
     if operated:
@@ -58,13 +59,13 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
     Raises OptionTypeError where it has none to switch it on; what that method itself raises passes through.
     """
     if checkpointing is not None:
-        enable = _method(model, "enable")
+        enable = _method(model, SWITCH_ON)
         if enable is None:
             name = type(model).__name__
             raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
         _call_enable(enable, {"use_reentrant": checkpointing == "reentrant"})
         return
-    disable = _method(model, "disable")
+    disable = _method(model, SWITCH_OFF)
     if disable is None:
         return
     # releases differ in whether they refuse to switch on, and off, what no module of the model has
@@ -148,14 +149,12 @@ def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
     getattr(model, _TIMM)(checkpointing is not None)
 
 
-def _method(model: nn.Module, verb: str) -> Callable[..., Any] | None:
-    # late 5.x has both, and there the older name only warns
-    names = [f"{prefix}_checkpointing_{verb}" for prefix in ("activation", "gradient")]
-    return next((getattr(model, name) for name in names if hasattr(model, name)), None)
+def _method(model: nn.Module, role: Role) -> Callable[..., Any] | None:
+    return next((getattr(model, name.text) for name in role if hasattr(model, name.text)), None)
 
 
 def _call_enable(enable: Callable[..., Any], options: dict[str, Any]) -> None:
     """Hand over the options under the name that the method has for them, else as its first argument."""
     parameters = inspect.signature(enable).parameters
-    name = next((name for name in parameters if name.endswith("_checkpointing_kwargs")), None)
+    name = known_name(SWITCH_OPTIONS, parameters)
     enable(options) if name is None else enable(**{name: options})

@@ -118,11 +118,14 @@ SKIPS: Mapping[SkipKind, str] = {
     SkipKind.NO_BLOCKS: "no stack of blocks was found",
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
     SkipKind.STEP_WRONG: "a single step is wrong already",
-    SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in past_key_values ({error})",
-    SkipKind.CACHE_NOT_TAKEN: (
-        "the model does not run with a cache in past_key_values without checkpointing either ({error})"
+    SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
+    SkipKind.NO_CACHE_ARGUMENT: (
+        "what becomes of its cache is not known: it takes {arguments}, and no argument that a Cache is for"
     ),
-    SkipKind.CACHE_REFUSED: "a cache in past_key_values is refused: {error}",
+    SkipKind.CACHE_NOT_TAKEN: (
+        "the model does not run with a cache in {argument} without checkpointing either ({error})"
+    ),
+    SkipKind.CACHE_REFUSED: "a cache in {argument} is refused: {error}",
     SkipKind.LOOP_NOT_RUN: "the model does not train without checkpointing either {loop:words} ({error})",
     SkipKind.LOOP_REFUSED: "it is refused to train {loop:words}: {error}",
     SkipKind.PRECISION_NOT_RUN: "the model does not train without checkpointing either {precision:words} ({error})",

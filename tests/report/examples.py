@@ -90,7 +90,7 @@ def healthy(model: str = "LlamaForCausalLM") -> Report:
 
 def not_taken(error: str) -> Skip:
     """A cache that the model does not take."""
-    return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"error": error})
+    return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, {"argument": "past_key_values", "error": error})
 
 
 def not_recomputed() -> Report:

@@ -25,7 +25,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
 """Types of which no value is past state that a block writes."""
-_CACHE_DEPTH = 6
+CACHE_DEPTH = 6
 """How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -166,5 +166,5 @@ class CacheAtEntry:
 
 def _copy_of_cache(cache: Any) -> Any:
     """Copy what holds the tensors of a cache: a block replaces them, or adds some. A recompute needs no graphs."""
-    held = {id(tensor): tensor for tensor in hidden_tensors(cache, _CACHE_DEPTH)}
+    held = {id(tensor): tensor for tensor in hidden_tensors(cache, CACHE_DEPTH)}
     return copy.deepcopy(cache, {key: without_graph(t) if t.grad_fn is not None else t for key, t in held.items()})

@@ -1,0 +1,123 @@
+"""The empty cache that `verify` gives a model, to see what checkpointing makes of one.
+
+The argument for it is found by its role, and the run without checkpointing shows that the cache is filled: one that
+stays empty there tells nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from torch import nn
+
+from ckpt_surgery.measure.kinds import SkipKind
+from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.results import Skip
+from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITCH, known_name
+from ckpt_surgery.model_patches.vocabulary import is_past_state
+from ckpt_surgery.runtime.blocks.library_switch import takes_switch
+from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
+
+_CACHE = re.compile(r"\b(?:Dynamic|EncoderDecoder)?Cache\b")
+_ANY_CACHE = re.compile(r"Cache\b")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCache:
+    """The argument of a model for an empty cache, and the run without checkpointing that filled it."""
+
+    argument: str
+    make: Callable[[], Any]
+    switch: dict[str, Any]
+    record: RunRecord
+
+    def inputs(self) -> dict[str, Any]:
+        """The inputs that a run is to be given besides its own: a new cache, and what has the model fill it."""
+        return {self.argument: self.make(), **self.switch}
+
+
+def given_cache(setup: Setup) -> GivenCache | Skip | None:
+    """Fill a cache without checkpointing; None where a caller cannot give the model one, or has given it one already.
+
+    A skip says why none is filled although the model may take one.
+    """
+    if any(map(is_cache, setup.inputs.values())):
+        return None
+    parameters = _parameters(setup.model)
+    arguments = _arguments_for_caches(parameters)
+    state = [name for name, parameter in parameters.items() if _holds_state(parameter)]
+    switch = known_name(CACHE_SWITCH, parameters)
+    if not (arguments or state or switch):
+        return None
+    if not arguments:
+        return Skip(("state",), SkipKind.NO_CACHE_ARGUMENT, {"arguments": ", ".join(state) or str(switch)})
+    makers = _makers(setup.model)
+    if not makers:
+        details = {"argument": arguments[0], "error": "transformers makes none for its configuration"}
+        return Skip(("state",), SkipKind.NO_CACHE, details)
+    error = ""
+    switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
+    for argument, switched, make in product(arguments, switches, makers):
+        record = setup.run(None, **{argument: make(), **switched})
+        before, after, _ = record.cache.get(argument, (0, 0, 0))
+        if record.error is None and after > before:
+            return GivenCache(argument, make, switched, record)
+        error = error or str(record.error or "")
+    details = {"argument": arguments[0], "error": error or "it stays empty"}
+    return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The parameters of the forward; where a wrapper hands all keywords on, those of the model inside too."""
+    own = inspect.signature(model.forward).parameters
+    if takes_switch(model) or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in own.values()):
+        return own
+    inside = next((module for module in model.modules() if takes_switch(module)), model)
+    return {**inspect.signature(inside.forward).parameters, **own}
+
+
+def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """The arguments that take a `Cache`, the likeliest first: by their names, or by their annotations."""
+    named = [name.text for name in CACHE_ARGUMENT if name.text in parameters]
+    return named + [n for n, p in parameters.items() if _CACHE.search(_annotation(p)) and n not in named]
+
+
+def _holds_state(parameter: inspect.Parameter) -> bool:
+    return is_past_state(parameter.name) or _ANY_CACHE.search(_annotation(parameter)) is not None
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _makers(model: nn.Module) -> list[Callable[[], Any]]:
+    """Makers of empty caches that a model may take, the likeliest first; none where transformers makes none for it."""
+    config = getattr(model, "config", None)
+
+    def plain() -> Any:
+        from transformers import DynamicCache
+
+        return DynamicCache(config=config)
+
+    def of_decoder() -> Any:
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    makers = [of_decoder, plain] if getattr(config, "is_encoder_decoder", False) else [plain]
+    usable = []
+    for make in makers:
+        with suppress(Exception):  # no transformers, or a configuration that says nothing of layers
+            make()
+            usable.append(make)
+    return usable

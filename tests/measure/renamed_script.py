@@ -1,0 +1,70 @@
+"""Run in a process of its own: verify broken models in a transformers that calls something by another name.
+
+Usage: python -m tests.measure.renamed_script CLASSES [NAME], with the classes separated by commas. Prints a JSON
+object: by class, the outcome of every level in each mode; null where `verify` refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType
+from typing import Any
+
+
+class _Renaming(SourceFileLoader):
+    """Loads a module from its source, in which a name is another."""
+
+    def __init__(self, loader: SourceFileLoader, name: str) -> None:
+        super().__init__(loader.name, loader.path)
+        self._renamed = re.compile(rf"\b{name}\b")
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self._renamed.sub("name_of_a_later_release", self.get_data(self.path).decode("utf-8"))
+        return compile(source, self.path, "exec", dont_inherit=True)
+
+
+class _RenamedTransformers(MetaPathFinder):
+    """Finds the modules of transformers, for a loader that renames."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != "transformers":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Renaming(spec.loader, self._name)
+        return spec
+
+
+def outcomes(name: str) -> dict[str, Any] | None:
+    import transformers
+
+    from ckpt_surgery import verify
+    from ckpt_surgery.errors import CkptSurgeryError
+    from ckpt_surgery.measure.results import QUICK_LEVELS
+    from ckpt_surgery.tiny import tiny_model
+
+    tiny = tiny_model(getattr(transformers, name))
+    try:
+        found = verify(tiny.model.train(), tiny.inputs, levels=QUICK_LEVELS)
+    except (CkptSurgeryError, TypeError):
+        return None
+    return {mode.mode: mode.outcomes for mode in found.modes}
+
+
+def main(classes: str, name: str = "") -> None:
+    warnings.simplefilter("ignore")
+    if name:
+        sys.meta_path.insert(0, _RenamedTransformers(name))
+    print(json.dumps({kind: outcomes(kind) for kind in classes.split(",")}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,124 @@
+"""The cache that `verify` gives a model: its argument is found by its role, and one that stays empty proves nothing."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from ckpt_surgery import verify
+from ckpt_surgery.measure.kinds import SkipKind
+from ckpt_surgery.measure.report import Report
+from ckpt_surgery.measure.step import _extent
+from ckpt_surgery.tiny import tiny_model
+
+pytestmark = pytest.mark.torch
+
+
+class Plain(nn.Module):
+    """A model whose step with a cache breaks under checkpointing: two layers fill it by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tiny = tiny_model(transformers.ImageGPTModel)
+        self.inner = tiny.model
+        self.inputs = {"input_ids": tiny.inputs["input_ids"]}
+
+    supports_gradient_checkpointing = True
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any]) -> None:
+        self.inner.gradient_checkpointing_enable(gradient_checkpointing_kwargs)
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.inner.gradient_checkpointing_disable()
+
+    def run(self, cache: Any, given: dict[str, Any]) -> Tensor:
+        name = "cache" if "cache" in inspect.signature(self.inner.forward).parameters else "past_key_values"
+        output: Tensor = self.inner(**given, **({} if cache is None else {name: cache})).last_hidden_state
+        return output.square().mean()
+
+
+class Annotated(Plain):
+    def forward(
+        self, input_ids: Tensor, keys_so_far: DynamicCache | None = None, use_cache: bool | None = None
+    ) -> Tensor:
+        return self.run(keys_so_far, {"input_ids": input_ids})
+
+
+class Unknown(Plain):
+    def forward(self, input_ids: Tensor, keys_so_far: Any = None, use_cache: bool | None = None) -> Tensor:
+        return self.run(keys_so_far, {"input_ids": input_ids})
+
+
+class OtherState(Plain):
+    def forward(self, input_ids: Tensor, mems: Any = None) -> Tensor:
+        return self.run(None, {"input_ids": input_ids})
+
+
+class NeverFilled(Plain):
+    def forward(self, input_ids: Tensor, past_key_values: DynamicCache | None = None) -> Tensor:
+        return self.run(None, {"input_ids": input_ids})
+
+
+class FilledOnDemand(Plain):
+    def forward(
+        self, input_ids: Tensor, past_key_values: DynamicCache | None = None, use_cache: bool | None = None
+    ) -> Tensor:
+        return self.run(past_key_values if use_cache else None, {"input_ids": input_ids})
+
+
+class HandsOn(Plain):
+    def forward(self, **given: Any) -> Tensor:
+        return self.run(None, given)
+
+
+def examined(model: Plain) -> Report:
+    return verify(model.train(), model.inputs, loss=lambda value: value, levels=["state"])
+
+
+def states(report: Report) -> set[str]:
+    return {mode.outcomes["state"] for mode in report.modes}
+
+
+def reasons(report: Report) -> set[SkipKind]:
+    return {skip.kind for mode in report.modes for skip in mode.skips if "state" in skip.levels}
+
+
+@pytest.mark.parametrize("kind", [Annotated, FilledOnDemand, HandsOn])
+def test_a_cache_is_given_whatever_its_argument_is_called(kind: type[Plain]) -> None:
+    report = examined(kind())
+    assert states(report) == {"failed"}
+    assert report.modes[0].faults[0].kind == "cache_step_raised"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "words"),
+    [
+        (Unknown, SkipKind.NO_CACHE_ARGUMENT, "it takes use_cache, and no argument that a Cache is for"),
+        (OtherState, SkipKind.NO_CACHE_ARGUMENT, "it takes mems, and no argument that a Cache is for"),
+        (NeverFilled, SkipKind.CACHE_NOT_TAKEN, "in past_key_values without checkpointing either (it stays empty)"),
+    ],
+)
+def test_what_becomes_of_a_cache_that_was_not_filled_is_skipped(
+    kind: type[Plain], reason: SkipKind, words: str
+) -> None:
+    report = examined(kind())
+    assert states(report) == {"skipped"}
+    assert reasons(report) == {reason}
+    assert words in str(report.modes[0].skips[0])
+
+
+def test_the_size_of_a_cache_is_seen_where_it_does_not_tell_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(transformers.cache_utils.Cache, "get_seq_length")
+    cache = DynamicCache()
+    cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
+    assert _extent(cache) == 48

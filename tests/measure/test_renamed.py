@@ -1,0 +1,58 @@
+"""What `verify` looks for may be called otherwise in the next release: then nothing that was broken is ok."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import transformers
+
+from ckpt_surgery.model_patches import release_names
+from ckpt_surgery.model_patches.release_names import ReleaseName
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+BROKEN = {"ImageGPTModel": "state", "ClvpDecoder": "recompute", "Gemma3nTextModel": "values"}
+"""Classes that checkpoint wrongly, and a level that says so."""
+ROLES = [role for role in vars(release_names).values() if isinstance(role, tuple) and role]
+SOURCES = [Path(transformers.__file__).with_name(name) for name in ("modeling_utils.py", "modeling_layers.py")]
+INSTALLED = "".join(source.read_text(encoding="utf-8") for source in SOURCES)
+NAMES = sorted(
+    {name.text for role in ROLES for name in role if isinstance(name, ReleaseName) and name.text in INSTALLED}
+)
+
+
+@cache
+def outcomes(name: str = "") -> dict[str, Any]:
+    """The outcomes of the broken classes in a transformers in which this name is another."""
+    command = [sys.executable, "-m", "tests.measure.renamed_script", ",".join(BROKEN), *([name] if name else [])]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def test_what_is_broken_fails() -> None:
+    for kind, level in BROKEN.items():
+        assert outcomes()[kind]["reentrant"][level] == "failed", kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_was_broken_is_ok_under_another_name(name: str) -> None:
+    better = [
+        (kind, mode, level)
+        for kind, before in outcomes().items()
+        for mode, levels in before.items()
+        for level, outcome in levels.items()
+        if outcome != "ok" and (outcomes(name)[kind] or {}).get(mode, {}).get(level) == "ok"
+    ]
+    assert better == []
