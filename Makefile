@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test integrations releases gpu clean tools
+.PHONY: help demo check test integrations releases release gpu clean tools
 
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
@@ -13,6 +13,8 @@ help:  ## show this help
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
+	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
+	@echo "               docs/coverage with what differs from the one before (TORCH=2.14.1: with another torch)"
 	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor;"
 	@echo "               MINUTES=60: it may take longer than 40 minutes)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
@@ -47,6 +49,10 @@ integrations: tools $(READY)  ## run trainings of other packages under the guard
 
 releases: tools $(READY)  ## try the most used classes under six releases of transformers
 	$(VENV)/bin/python -m nox --session releases
+
+release: tools $(READY)  ## try everything on one release of transformers
+	@test -n "$(VERSION)" || { echo "name the release, as in 'make release VERSION=5.24.0'." >&2; exit 1; }
+	$(VENV)/bin/python -m nox --session release -- $(VERSION) $(TORCH)
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .venv-gpu .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -108,6 +108,16 @@ def releases(session: nox.Session, release: str) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """Everything on one release of transformers, and of torch where that is given too: its page in docs/coverage."""
+    if not session.posargs:
+        session.error("name a release of transformers, as in `nox -s release -- 5.24.0`, and a torch after it")
+    transformers, torch, *_ = (*session.posargs, TORCH.partition("==")[2])
+    install(session, "", f"torch=={torch}", f"transformers=={transformers}", project="test")
+    session.run("python", "-m", "benchmarks.release", env=TEST_ENVIRONMENT)
+
+
+@nox.session
 def stacks(session: nox.Session) -> None:
     """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
     install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
@@ -132,7 +142,10 @@ def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
 
 
 def install(session: nox.Session, constraints: str, *requirements: str, project: str = "") -> None:
-    """Install `requirements`, and the project with the extra named `project`, unless that is what is there."""
+    """Install `requirements`, and the project with the extra named `project`, unless that is what is there.
+
+    Without `constraints` everything else is the newest that goes with them.
+    """
     stamp = Path(session.virtualenv.location) / "installed.sha256"
     wanted = digest(requirements, project)
     if stamp.is_file() and stamp.read_text(encoding="ascii") == wanted:
@@ -140,7 +153,7 @@ def install(session: nox.Session, constraints: str, *requirements: str, project:
         return
     stamp.unlink(missing_ok=True)
     pip = ("python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
-    constraint = ("--constraint", f"constraints/{constraints}.txt")
+    constraint = ("--constraint", f"constraints/{constraints}.txt") if constraints else ()
     done = session.run_install(*pip, *constraint, "setuptools", *requirements)
     if project:
         done = session.run_install(*pip, *constraint, "--no-build-isolation", "--editable", f".[{project}]")

@@ -112,10 +112,11 @@ def repair_source(models: Path, jobs: int) -> Mapping[str, Any]:
         shutil.copytree(models.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
         apply([copy / models.name], jobs=jobs)
         after = check([copy / models.name], jobs=jobs)
-    return {"files": before.files, "before": _tally(before), "after": _tally(after)}
+    return {"files": before.files, "before": tally(before), "after": tally(after)}
 
 
-def _tally(result: CheckResult) -> dict[str, int]:
+def tally(result: CheckResult) -> dict[str, int]:
+    """The findings of a check by applicability."""
     counts = Counter(str(finding.applicability) for finding in result.findings)
     return dict(sorted(counts.items()))
 
