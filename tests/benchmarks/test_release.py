@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from benchmarks.release_report import (
     PAGES,
+    RanTests,
     Release,
     Source,
     before,
