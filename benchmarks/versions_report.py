@@ -1,0 +1,127 @@
+"""The table of versions: what works with which torch and transformers. Its figures, and its page.
+
+Needs neither torch nor transformers: `versions` measures, and this writes down.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from packaging.version import Version
+
+from ckpt_surgery.text import code, markdown_table
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "coverage" / "versions.json"
+"""Where the figures of the page are kept."""
+PAGE = FIGURES.with_suffix(".md")
+NOTICE = "<!-- Written by `python -m benchmarks.versions`, and by `python -m docs.generate` from versions.json. -->"
+DOORS: Mapping[str, str] = {
+    "wrap": "gradients after `wrap_blocks` equal those of a step without checkpointing, and less is kept",
+    "verify": "`verify` finds nothing wrong after `wrap_blocks`",
+    "explain": "`explain` tells to the byte what a step keeps",
+    "plan": "`plan` finds a way to a lower peak, and gradients are equal with it",
+    "save": '`wrap_blocks(save=["attention"])`: gradients are equal',
+    "offload": '`wrap_blocks(offload="cpu")`: gradients are equal',
+    "long_context": "`long_context`: gradients are equal but for rounding",
+    "compile": "`torch.compile` after `wrap_blocks`: gradients are equal but for rounding",
+    "run": "a script that trains the model ends under `ckpt_surgery run`, with every block proved",
+}
+"""What is tried with every class, by column, and what has to come out of it."""
+
+_WHAT = """\
+The whole test suite runs with torch 2.13.0 and transformers 5.23.0 and 4.57.6. With other versions tiny models of the
+most used classes go through every door, on the processor, and `verify` looks for faults that were planted into the
+checkpointing of transformers: for all of them, or for every fifth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One environment.
+
+    Attributes:
+        versions: of Python, torch and transformers.
+        worked: by column, the classes with which it worked.
+        reasons: by column and class, why it did not.
+        faults: how many planted faults were tried.
+        missed: those that `verify` did not find at their level.
+    """
+
+    versions: Mapping[str, str]
+    worked: Mapping[str, Sequence[str]]
+    reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    faults: int = 0
+    missed: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """What `asdict` made `data` from. Raises TypeError where it did not."""
+        return cls(**data)
+
+    @property
+    def key(self) -> tuple[Version, Version, Version]:
+        """Torch, transformers and Python, by which rows are told apart and ordered."""
+        torch, transformers, python = (Version(self.versions[name]) for name in ("torch", "transformers", "python"))
+        return Version(torch.public), transformers, python
+
+    @property
+    def wrong(self) -> bool:
+        """Whether something did not work."""
+        return bool(self.missed) or any(self.reasons.values())
+
+
+def read_rows(file: Path = FIGURES) -> list[Row]:
+    """The rows that are kept. Raises OSError or TypeError where there are none."""
+    return [Row.of(row) for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
+
+
+def write_rows(rows: Sequence[Row], file: Path = FIGURES) -> None:
+    """Keep the rows, in their order."""
+    data = {"rows": [asdict(row) for row in sorted(rows, key=lambda row: row.key)]}
+    file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The page of these rows."""
+    titles = ["torch", "transformers", "Python", "planted faults found", *DOORS]
+    table = [
+        [
+            str(torch),
+            str(transformers),
+            str(python),
+            f"{row.faults - len(row.missed):,} of {row.faults:,}",
+            *(
+                f"{len(row.worked[door])} of {len(row.worked[door]) + len(row.reasons.get(door, {}))}"
+                for door in DOORS
+            ),
+        ]
+        for row in sorted(rows, key=lambda row: row.key)
+        for torch, transformers, python in [row.key]
+    ]
+    meanings = [f"- {door}: {meaning}." for door, meaning in DOORS.items()]
+    failures = [
+        f"- torch {torch}, transformers {transformers}: {what}"
+        for row in sorted(rows, key=lambda row: row.key)
+        for torch, transformers, _ in [row.key]
+        for what in (
+            *(f"{code(fault)} is not found." for fault in row.missed),
+            *(f"{door} of {code(name)}: {why}" for door, each in row.reasons.items() for name, why in each.items()),
+        )
+    ]
+    return (
+        "\n\n".join(
+            [
+                NOTICE,
+                "# Versions of torch and transformers",
+                _WHAT,
+                markdown_table(titles, table),
+                "\n".join(meanings),
+                "## What does not work",
+                "\n".join(failures) or "Nothing that is known.",
+            ]
+        )
+        + "\n"
+    )
