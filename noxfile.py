@@ -45,7 +45,10 @@ TRAINERS = ("bitsandbytes", "diffusers", "lightning", "sentence-transformers", "
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
-    *(f"tests/test_{name}.py" for name in ("init", "layout", "make", "markdown", "optional", "packaging", "project", "property")),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("init", "layout", "make", "markdown", "optional", "packaging", "project", "property")
+    ),
 )
 """What `make check` tests. The half that needs no torch is tested where there is none."""
 

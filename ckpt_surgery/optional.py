@@ -25,7 +25,7 @@ PYTHON = ("3.11", "3.13")
 RUNTIME_PACKAGES = tuple(TESTED)
 
 
-def tested_range() -> str:
+def supported_range() -> str:
     """Return the tested releases as one phrase: torch 2.8 to 2.15, ..."""
     return listed([f"{name} {oldest} to {newest}" for name, (oldest, newest) in {**TESTED, "Python": PYTHON}.items()])
 
@@ -95,8 +95,7 @@ def _tell_newer() -> None:
     newer = [
         f"{package} {version} is newer than {newest}, the newest that was tested"
         for package, (_, newest) in TESTED.items()
-        if (version := _parsed(installed_version(package))) is not None
-        and version.release[:2] > _release(newest)[:2]
+        if (version := _parsed(installed_version(package))) is not None and version.release[:2] > _release(newest)[:2]
     ]
     if newer:
         logging.getLogger("ckpt_surgery").warning("ckpt_surgery: %s", "; ".join(newer))

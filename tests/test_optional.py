@@ -1,4 +1,4 @@
-"""Releases that were tested: older ones are refused in a sentence, newer ones are told once, static parts ask nobody."""
+"""Releases that were tested: older ones are refused, newer ones are told once, and static parts take any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import ckpt_surgery
 from ckpt_surgery import optional
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import MissingPackageError
-from ckpt_surgery.optional import PYTHON, TESTED, need_runtime, tested_range
+from ckpt_surgery.optional import PYTHON, TESTED, need_runtime, supported_range
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -53,7 +53,7 @@ def test_the_oldest_releases_are_those_that_the_project_asks_for() -> None:
 
 
 def test_the_pages_name_the_tested_releases() -> None:
-    assert f"Tested with {tested_range()}." in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert f"Tested with {supported_range()}." in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     asked = " and ".join(f"{name} {oldest}" for name, (oldest, _) in TESTED.items())
     for page in ("README.md", "docs/quickstart.md"):
         assert f"also need {asked} or later" in " ".join((ROOT / page).read_text(encoding="utf-8").split())
@@ -76,7 +76,9 @@ def test_what_was_tested_or_is_not_known_is_taken_in_silence(
 )
 def test_an_older_release_is_refused(installed: Installed, torch: str, transformers: str) -> None:
     installed(torch, transformers)
-    with pytest.raises(MissingPackageError, match=r"^verify needs \w+ [\d.]+ or later, and .* is installed: run ") as error:
+    with pytest.raises(
+        MissingPackageError, match=r"^verify needs \w+ [\d.]+ or later, and .* is installed: run "
+    ) as error:
         need_runtime("verify")
     assert error.value.name == ("torch" if transformers == "5.23.0" else "transformers")
 

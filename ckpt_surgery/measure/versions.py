@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from ckpt_surgery.optional import installed_version, is_installed, tested_range
+from ckpt_surgery.optional import installed_version, is_installed, supported_range
 from ckpt_surgery.text import error_line
 from ckpt_surgery.version import __version__
 
@@ -50,7 +50,7 @@ def bug_report_versions() -> dict[str, str]:
         "platform": platform.platform(),
         "accelerator": accelerator(),
         **{name: versions.get(name, "not installed") for name in REPORTED},
-        "tested": tested_range(),
+        "tested": supported_range(),
     }
 
 

@@ -64,9 +64,10 @@ def test_all_versions_stand_below_one_another() -> None:
 def test_all_without_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--all"]) == 2
     assert main(["--all", "rule"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "ckpt_surgery: error: --all needs --version here: run `ckpt_surgery --version --all`"
-    ] * 2
+    assert (
+        capsys.readouterr().err.splitlines()
+        == ["ckpt_surgery: error: --all needs --version here: run `ckpt_surgery --version --all`"] * 2
+    )
 
 
 @pytest.mark.parametrize(
