@@ -470,7 +470,7 @@ class TestLive:
         document = json.loads(out)
         entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
         assert {name: entry["status"] for name, entry in entries.items()} == {
-            "GPTBigCodeForCausalLM": "ok" if document["versions"]["transformers"] >= "5" else "failed",
+            "GPTBigCodeForCausalLM": "failed" if document["versions"]["transformers"].startswith(("4.55", "4.57")) else "ok",
             "BertModel": "ok",
             "MixtralForCausalLM": "ok",
             "MixtralForCausalLMrouter loss": "ok",
