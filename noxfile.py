@@ -27,6 +27,8 @@ RELEASES = {
 }
 """The releases of transformers that `make releases` tries, with the constraints of each: the oldest, the newest, and
 those between in which classes worked differently."""
+FLOORS = ("2.8.0", "4.52.4")
+"""The oldest torch and transformers that are supported: `TESTED` in ckpt_surgery/optional.py."""
 LIBRARIES = (
     "diffusers",
     "open_clip_torch",
@@ -43,9 +45,20 @@ TRAINERS = ("bitsandbytes", "diffusers", "lightning", "sentence-transformers", "
 TYPED = ("ckpt_surgery", "benchmarks", "docs", "examples", "tests", "noxfile.py")
 STATIC_TESTS = (
     *(f"tests/{folder}" for folder in ("cli", "codemods", "model_patches", "static")),
-    *(f"tests/test_{name}.py" for name in ("init", "layout", "make", "markdown", "packaging", "property")),
+    *(
+        f"tests/test_{name}.py"
+        for name in ("init", "layout", "make", "markdown", "optional", "packaging", "project", "property")
+    ),
 )
 """What `make check` tests. The half that needs no torch is tested where there is none."""
+FLOOR_TESTS = (
+    *STATIC_TESTS,
+    *(f"tests/runtime/{folder}" for folder in ("blocks", "offload", "self_check", "tools")),
+    "tests/runtime/checkpoint/test_recompute.py",
+    "tests/guarding",
+    "tests/report",
+)
+"""What is tested with the oldest torch and transformers. Other tests hold what later releases of transformers do."""
 
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -97,6 +110,13 @@ def tests_4(session: nox.Session) -> None:
     """The tests that need the live package of transformers 4, and those that run under both."""
     install(session, "transformers-4", TORCH, "transformers==4.57.6", project="test")
     run_tests(session, "transformers4 or both")
+
+
+@nox.session
+def floors(session: nox.Session) -> None:
+    """The static tests, and those that run under transformers 4 and 5, with the oldest torch and transformers."""
+    install(session, RELEASES[FLOORS[1]], f"torch=={FLOORS[0]}", f"transformers=={FLOORS[1]}", project="test")
+    run_tests(session, "not slow and not transformers4", *FLOOR_TESTS)
 
 
 @nox.session

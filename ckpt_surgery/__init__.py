@@ -30,14 +30,14 @@ def __getattr__(name: str) -> object:
         return _available()
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if needs := _needs(_HOMES[name]):
+        from ckpt_surgery.optional import need_runtime
+
+        need_runtime(name, needs)
     try:
         value: object = getattr(_import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        from ckpt_surgery.optional import RUNTIME_PACKAGES, missing_package
-
-        if error.name not in RUNTIME_PACKAGES:
-            raise
-        raise missing_package(name, error.name) from None
+    except AttributeError as error:  # something lacks in torch; from here, it would read as if the name did not exist
+        raise ImportError(f"{name} cannot be imported: {error}") from error
     globals()[name] = value
     return value
 
@@ -46,10 +46,14 @@ def __dir__() -> list[str]:
     return sorted({*(name for name in globals() if name.startswith("__")), *_available()})
 
 
+def _needs(home: str) -> tuple[str, ...]:
+    """The packages that a module of ours needs."""
+    modules = (module for module in _NEEDS if home.startswith(f"{__name__}.{module}"))
+    return tuple(package for module in modules for package in _NEEDS[module])
+
+
 def _available() -> list[str]:
     """The public names that can be had here: `help()` and a star import work without torch too."""
-    from ckpt_surgery.optional import is_installed
+    from ckpt_surgery.optional import runtime_problem
 
-    missing = [module for module, packages in _NEEDS.items() if not all(map(is_installed, packages))]
-    absent = tuple(f"{__name__}.{module}" for module in missing)
-    return [name for name, home in _HOMES.items() if not home.startswith(absent)]
+    return [name for name, home in _HOMES.items() if not (needs := _needs(home)) or not runtime_problem(name, needs)]

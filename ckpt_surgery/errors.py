@@ -16,7 +16,7 @@ class CkptSurgeryError(Exception):
 
 
 class MissingPackageError(CkptSurgeryError, ImportError):
-    """What was asked for needs a package that is not installed. `name` is that package."""
+    """What was asked for needs a package that is not installed, or a later release of it. `name` is that package."""
 
 
 class OptionError(CkptSurgeryError, ValueError):

@@ -63,7 +63,8 @@ COMMANDS = """\
 
 # Commands
 
-`ckpt_surgery`, `ckpt-surgery` and `python -m ckpt_surgery` are the same command.
+`ckpt_surgery`, `ckpt-surgery` and `python -m ckpt_surgery` are the same command. `ckpt_surgery --version` prints its
+version, and `ckpt_surgery --version --all` the versions of everything that a bug report needs.
 
 {sections}"""
 CONFIGURATION = """\

@@ -80,6 +80,11 @@ def test_what_make_check_tests_is_there() -> None:
     assert {"tests/static", "tests/codemods", "tests/test_packaging.py"} <= set(paths)
 
 
+def test_what_is_tested_with_the_oldest_releases_is_there() -> None:
+    paths = eval(ast.unparse(constant("FLOOR_TESTS")), {"STATIC_TESTS": eval(ast.unparse(constant("STATIC_TESTS")))})
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_the_static_half_is_tested_without_torch() -> None:
     assert requirements("static-test").isdisjoint(NEED_TORCH)
     assert requirements("test") >= {"peft", "pytest"}, "extras inside extras are followed"

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,10 @@ from ckpt_surgery.cli.plan import plan_command
 from ckpt_surgery.cli.pr import pr_command
 from ckpt_surgery.cli.rule import rule_command
 from ckpt_surgery.cli.run import run_command
-from ckpt_surgery.cli.terminal import say, unwritable_output, write
+from ckpt_surgery.cli.terminal import say, unwritable_output, write, write_lines
 from ckpt_surgery.cli.verify import verify_command
+from ckpt_surgery.errors import OptionError
+from ckpt_surgery.text import aligned
 from ckpt_surgery.version import __version__
 
 _LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
@@ -41,9 +44,14 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    if version:
-        finish(_print_version)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --version, also those that a bug report needs.")
+    ] = False,
+) -> None:
+    if version or everything:
+        finish(partial(_print_version, version, everything))
 
 
 app.command("check")(check_command)
@@ -89,6 +97,13 @@ def _as_launched(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
-def _print_version() -> int:
-    write(f"ckpt_surgery {__version__}\n")
+def _print_version(version: bool, everything: bool) -> int:
+    if not version:
+        raise OptionError("--all needs --version here: run `ckpt_surgery --version --all`")
+    if not everything:
+        write(f"ckpt_surgery {__version__}\n")
+        return ExitCode.CLEAN
+    from ckpt_surgery.measure.versions import bug_report_versions
+
+    write_lines(aligned(list(bug_report_versions().items())))
     return ExitCode.CLEAN

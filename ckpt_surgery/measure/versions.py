@@ -1,19 +1,72 @@
-"""What is installed here: the packages that a verdict depends on. Nothing is imported to find out."""
+"""What is installed here: the packages that a verdict depends on, and those that a bug report names.
+
+Nothing is imported to find out, but torch for the accelerator.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+import platform
+from collections.abc import Sequence
+
+from ckpt_surgery.optional import installed_version, is_installed, supported_range
+from ckpt_surgery.text import error_line
+from ckpt_surgery.version import __version__
 
 PACKAGES = ("ckpt-surgery", "torch", "transformers")
 """The distributions whose versions a report names."""
+REPORTED = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "trl",
+    "deepspeed",
+    "lightning",
+    "diffusers",
+    "timm",
+    "sentence-transformers",
+    "bitsandbytes",
+    "torchao",
+    "triton",
+    "numpy",
+    "safetensors",
+    "libcst",
+    "typer",
+)
+"""The distributions whose versions a bug report names."""
 
 
-def installed_versions() -> dict[str, str]:
-    """The versions of `PACKAGES`, by distribution name; one that is not installed is left out."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions
+def installed_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return the versions of distributions by name; one that is not installed is left out."""
+    return {name: version for name in names if (version := installed_version(name)) is not None}
+
+
+def bug_report_versions() -> dict[str, str]:
+    """Return what a bug report names, by its name: versions, the platform and the accelerator."""
+    versions = installed_versions(REPORTED)
+    return {
+        "ckpt_surgery": __version__,
+        "Python": platform.python_version(),
+        "platform": platform.platform(),
+        "accelerator": accelerator(),
+        **{name: versions.get(name, "not installed") for name in REPORTED},
+        "tested": supported_range(),
+    }
+
+
+def accelerator() -> str:
+    """Return what torch was built for and the device that it sees; where torch fails, why."""
+    if not is_installed("torch"):
+        return "none: torch is not installed"
+    try:
+        import torch
+
+        builds = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
+        device = "no device"
+        if torch.cuda.is_available():
+            device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        elif torch.accelerator.is_available():
+            device = str(torch.accelerator.current_accelerator())
+        return ", ".join([*(f"{name} {version}" for name, version in builds.items() if version), device])
+    except Exception as error:  # a broken installation fails in many ways
+        return f"torch fails: {error_line(error)}"

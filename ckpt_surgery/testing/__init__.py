@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ckpt_surgery.optional import need_runtime
+
 if TYPE_CHECKING:
     from ckpt_surgery.testing.assertions import assert_checkpointing
     from ckpt_surgery.testing.tester_mixin import GradientCheckpointingTesterMixin
@@ -21,5 +23,6 @@ _HOMES = {"GradientCheckpointingTesterMixin": "tester_mixin", "assert_checkpoint
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    need_runtime(name, ("torch",))
     value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value

@@ -53,6 +53,23 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert project.get("version", ckpt_surgery.__version__) == ckpt_surgery.__version__
 
 
+def test_all_versions_stand_below_one_another() -> None:
+    ended = python("-m", "ckpt_surgery", "--version", "--all")
+    lines = dict(line.split(maxsplit=1) for line in ended.stdout.splitlines())
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert lines["ckpt_surgery"] == ckpt_surgery.__version__
+    assert {"Python", "platform", "accelerator", "torch", "transformers", "libcst"} < lines.keys()
+
+
+def test_all_without_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--all"]) == 2
+    assert main(["--all", "rule"]) == 2
+    assert (
+        capsys.readouterr().err.splitlines()
+        == ["ckpt_surgery: error: --all needs --version here: run `ckpt_surgery --version --all`"] * 2
+    )
+
+
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

@@ -469,8 +469,9 @@ class TestLive:
         assert "error: odd_models:asleep: Plain is in evaluation mode, in which nothing is checkpointed: call" in err
         document = json.loads(out)
         entries = {entry["target"] + entry["variant"]: entry for entry in document["reports"]}
+        broken = document["versions"]["transformers"].startswith(("4.55", "4.57"))  # see docs/coverage/releases.md
         assert {name: entry["status"] for name, entry in entries.items()} == {
-            "GPTBigCodeForCausalLM": "ok" if document["versions"]["transformers"] >= "5" else "failed",
+            "GPTBigCodeForCausalLM": "failed" if broken else "ok",
             "BertModel": "ok",
             "MixtralForCausalLM": "ok",
             "MixtralForCausalLMrouter loss": "ok",

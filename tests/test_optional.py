@@ -1,0 +1,171 @@
+"""Releases that were tested: older ones are refused, newer ones are told once, and static parts take any."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import ckpt_surgery
+from ckpt_surgery import optional
+from ckpt_surgery.cli.main import main
+from ckpt_surgery.errors import MissingPackageError
+from ckpt_surgery.optional import PYTHON, TESTED, need_runtime, supported_range
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TOO_OLD = "needs torch 2.8 or later, and 2.7.1+cu118 is installed: run `python -m pip install 'torch>=2.8'`"
+Installed = Callable[..., None]
+DOORS = ["verify bert", "explain bert", "plan bert --memory 8GB", "run train.py"]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
+    """Pretend that releases of torch and transformers are installed; None is a package without metadata."""
+    versions: dict[str, str | None] = {}
+
+    def pretend(torch: str | None = "2.13.0", transformers: str | None = "5.23.0") -> None:
+        versions.update(torch=torch, transformers=transformers)
+
+    monkeypatch.setattr(optional, "find_spec", lambda name: name)
+    monkeypatch.setattr(optional, "installed_version", versions.get)
+    optional._tell_newer.cache_clear()
+    yield pretend
+    optional._tell_newer.cache_clear()
+
+
+def test_the_oldest_releases_are_those_that_the_project_asks_for() -> None:
+    asked = {
+        requirement.name: str(requirement.specifier)
+        for requirement in map(Requirement, PROJECT["optional-dependencies"]["torch"])
+    }
+    assert asked == {name: f">={oldest}" for name, (oldest, _) in TESTED.items()}
+    assert PROJECT["requires-python"] == f">={PYTHON[0]}"
+    named = [text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if "Python :: 3." in text]
+    assert (named[0], named[-1]) == PYTHON
+
+
+def test_the_pages_name_the_tested_releases() -> None:
+    assert f"Tested with {supported_range()}." in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    asked = " and ".join(f"{name} {oldest}" for name, (oldest, _) in TESTED.items())
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"also need {asked} or later" in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    "torch", ["2.8", "2.8.0+cpu", "2.8.0a0+34c6371d24.nv25.8", "2.15.9+cu130", "2.13.0a0+git1234", None, "of mine"]
+)
+def test_what_was_tested_or_is_not_known_is_taken_in_silence(
+    installed: Installed, caplog: pytest.LogCaptureFixture, torch: str | None
+) -> None:
+    installed(torch, "5.24.3")
+    need_runtime("verify")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "transformers"),
+    [("2.7.1+cu118", "5.23.0"), ("1.13", "5.23.0"), ("2.13.0", "4.52.3"), ("2.13.0", "4.52.0.dev0")],
+)
+def test_an_older_release_is_refused(installed: Installed, torch: str, transformers: str) -> None:
+    installed(torch, transformers)
+    with pytest.raises(
+        MissingPackageError, match=r"^verify needs \w+ [\d.]+ or later, and .* is installed: run "
+    ) as error:
+        need_runtime("verify")
+    assert error.value.name == ("torch" if transformers == "5.23.0" else "transformers")
+
+
+@pytest.mark.parametrize("arguments", DOORS)
+def test_a_command_says_it_in_one_line(
+    installed: Installed, capsys: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    installed("2.7.1+cu118")
+    assert main(arguments.split()) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"ckpt_surgery: error: {arguments.split()[0]} {TOO_OLD}\n")
+
+
+@pytest.mark.parametrize("name", ["wrap_blocks", "verify", "guard", "explain", "plan", "long_context", "tiny_model"])
+def test_a_name_of_the_front_says_it(installed: Installed, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    installed("2.7.1+cu118")
+    monkeypatch.delitem(vars(ckpt_surgery), name, raising=False)
+    with pytest.raises(MissingPackageError, match=f"^{re.escape(f'{name} {TOO_OLD}')}$"):
+        getattr(ckpt_surgery, name)
+    assert name not in ckpt_surgery.__all__
+
+
+def test_static_parts_take_any_release(installed: Installed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "clean.py").write_text("x = 1\n")
+    for torch in ("1.13", "9.0"):
+        installed(torch)
+        assert main(["check", str(tmp_path)]) == 0
+        assert main(["apply", str(tmp_path)]) == 0
+        assert {"check", "apply", "Finding"} <= set(ckpt_surgery.__all__)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "transformers", "said"),
+    [
+        ("2.16.0a0+git1234", "5.23.0", ["torch 2.16.0a0+git1234 is newer than 2.15"]),
+        ("3.0", "5.23.0", ["torch 3.0 is newer than 2.15"]),
+        ("2.13.0", "5.25.0.dev0", ["transformers 5.25.0.dev0 is newer than 5.24.0"]),
+        ("2.16.1", "6.0.0rc1", ["torch 2.16.1 is newer than 2.15", "transformers 6.0.0rc1 is newer than 5.24.0"]),
+    ],
+)
+def test_a_newer_release_is_told_once(
+    installed: Installed, caplog: pytest.LogCaptureFixture, torch: str, transformers: str, said: list[str]
+) -> None:
+    installed(torch, transformers)
+    for wanted in ("verify", "plan"):
+        need_runtime(wanted)
+    (record,) = caplog.records
+    told = "; ".join(f"{part}, the newest that was tested" for part in said)
+    assert (record.levelno, record.getMessage()) == (logging.WARNING, f"ckpt_surgery: {told}")
+
+
+NEWER = """
+import importlib.metadata as metadata
+version = metadata.version
+metadata.version = lambda name: "99.0" if name == "torch" else version(name)
+import ckpt_surgery
+from ckpt_surgery import check
+print("silent so far", flush=True)
+from ckpt_surgery import {names}
+"""
+
+
+@pytest.mark.torch
+def test_it_is_one_line_and_no_warning_that_could_be_an_error() -> None:
+    command = [sys.executable, "-W", "error::UserWarning", "-c", NEWER.format(names="verify, wrap_blocks")]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "silent so far",
+        f"ckpt_surgery: torch 99.0 is newer than {TESTED['torch'][1]}, the newest that was tested",
+    ]
+
+
+def test_a_package_without_metadata_has_no_version() -> None:
+    assert optional.installed_version("no-such-package") is None
+    assert optional.installed_version("pytest") == pytest.__version__
+
+
+def test_the_reason_is_kept_where_torch_lacks_what_a_module_uses(
+    installed: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(_: str) -> None:
+        raise AttributeError("module 'torch' has no attribute 'accelerator'")
+
+    installed(None)
+    monkeypatch.delitem(vars(ckpt_surgery), "wrap_blocks", raising=False)
+    monkeypatch.setattr(ckpt_surgery, "_import_module", lacking)
+    with pytest.raises(ImportError, match=r"^wrap_blocks cannot be imported: module 'torch' has no attribute 'acc"):
+        exec("from ckpt_surgery import wrap_blocks")
