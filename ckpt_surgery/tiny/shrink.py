@@ -21,6 +21,7 @@ from ckpt_surgery.tiny.family_configs import (
     default_config,
     family_changes,
     is_timm,
+    timm_field,
     tiny_backbone,
     tiny_timm,
     without_timm,
@@ -46,7 +47,7 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if is_timm(original):
+    if timm_field(original):
         return tiny_timm(original)
     return without_timm(_shrunk(original, attempt, _token_map(original)))
 
