@@ -281,7 +281,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         if role is None:
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
-        if chosen := self._selector.chosen(func, role, args, kwargs, result):
+        if chosen := self._selector.chosen(func, role, args, kwargs):
             self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
                 # the scores that the router has just chosen by, so that it weighs by them too

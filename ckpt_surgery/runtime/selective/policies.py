@@ -174,12 +174,12 @@ class Selector:
         self._softmax: torch.Size | None = None
 
     def chosen(
-        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Choice, ...]:
         """Return the choices that keep the result of this operator; they don't know yet what follows it."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
-            self._softmax = result.shape
+            self._softmax = args[0].shape
         elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
             self._softmax = None
             chosen.append(role.weighted_sum)
@@ -203,11 +203,11 @@ def compiled_contexts(
     """
     choices, selector = choices_of(save), Selector()
 
-    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         role = role_of(operator, choices)
         if role is None or (role.may_draw and draws(operator, args, kwargs)):
             return CheckpointPolicy.PREFER_RECOMPUTE
-        kept = selector.chosen(operator, role, args, kwargs, context.op_output)
+        kept = selector.chosen(operator, role, args, kwargs)
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
