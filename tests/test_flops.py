@@ -50,7 +50,9 @@ def test_queries_that_share_keys_cost_what_they_cost_with_keys_of_their_own(kern
     weights = 2 * 4 * 6 * 5
     assert flops_of(kernel, (query, key, value), {}, query) == 2 * weights * (8 + 3)
     assert flops_of(kernel, (query, *repeated), {}, query) == 2 * weights * (8 + 3)
-    backward: Any = flex_attention_backward if kernel is flex_attention else getattr(aten, f"{kernel.__name__}_backward")
+    backward: Any = (
+        flex_attention_backward if kernel is flex_attention else getattr(aten, f"{kernel.__name__}_backward")
+    )
     leading = () if kernel is flex_attention else (torch.ones(2, 4, 6, 3),)
     of_backward = 2 * weights * (8 + 3 + 3 + 8 + 8)  # weights, their gradients, and those of values, queries, keys
     assert flops_of(backward, (*leading, query, key, value), {}, query) == of_backward

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.text import listed
+from ckpt_surgery.torch_names import DispatchKey
 
 ATTENTION = "attention"
 ROUTER = "router"
@@ -246,7 +247,7 @@ def _refuse_useless(name: str, overloads: list[Any]) -> None:
     if any(each.is_view for each in overloads):
         raise SurgeryError(f"save names {name}, which makes views: run again, they cost nothing")
     whole = [each for each in overloads if not each._schema.is_mutable]
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    composite = DispatchKey.CompositeImplicitAutograd
     if whole and all(each.has_kernel_for_dispatch_key(composite) for each in whole):
         raise SurgeryError(f"save names {name}, which is made of other operators: name those that it runs")
     seeded = torch.Tag.nondeterministic_seeded
