@@ -101,6 +101,12 @@ def is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
+@torch.compiler.assume_constant_result
+def is_autocast_available(device: str) -> bool:
+    """Tell whether a kind of device has autocast: the compilers of torch 2.8 and 2.11 can't follow torch's function."""
+    return torch.amp.is_autocast_available(device)
+
+
 def default_store() -> Any:
     """Return the store of the default process group."""
     return torch.distributed.distributed_c10d._get_default_store()
