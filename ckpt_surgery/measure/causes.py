@@ -18,6 +18,7 @@ from ckpt_surgery.measure.results import Fault, FaultCause, Mode
 from ckpt_surgery.runtime.blocks.discovery import Block
 from ckpt_surgery.runtime.blocks.library_switch import SWITCH
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.torch_names import NormBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ def _cache_written(_fault: Fault, case: Case) -> FaultCause | None:
 def _buffer_changed(fault: Fault, case: Case) -> FaultCause | None:
     modules = dict(case.model.named_modules(remove_duplicate=False))
     owners = {name.rpartition(".")[0] for name in fault.subjects}
-    if any(isinstance(modules.get(owner), nn.modules.batchnorm._NormBase) for owner in owners):
+    if any(isinstance(modules.get(owner), NormBase) for owner in owners):
         return FaultCause(CauseKind.BATCH_NORM_TWICE)
     return None
 
