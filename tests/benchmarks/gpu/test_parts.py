@@ -119,7 +119,7 @@ def test_what_has_no_room_has_no_figures() -> None:
 
 def test_a_way_without_room_is_told_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def steps(model: Any, *_: object, **__: object) -> Steps:
-        if not model.is_activation_checkpointing:
+        if not model.is_gradient_checkpointing:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return STEPS
 
