@@ -38,9 +38,9 @@ It needs one CUDA GPU, and no network: it runs with the torch (2.8 or later) and
 your Python, and where they are missing it says what to download elsewhere. It takes less than 40 minutes. It measures,
 in this order: the tests; offload at 8K and 32K tokens, next to transformers' own and to torch's `save_on_cpu`; what
 `save` keeps, next to torch's selective checkpointing; what the self-check and the guard cost; predicted peaks and a
-plan against measured ones; the longest sequence at which a model of 8 billion parameters trains; what a call of a block
-costs; and offload and `save` at 128K tokens. A run that was ended goes on where it stopped. `make gpu DRY=1` shows on
-any machine what would run.
+plan against measured ones; the longest sequence at which a model of 8 billion parameters trains; what a call of a
+block costs; and offload and `save` at 128K tokens. A run that was ended goes on where it stopped. `make gpu DRY=1`
+shows on any machine what would run.
 
 {_OTHERS}"""
 _DRY = "**A dry run: toy sizes on the processor. These figures mean nothing, and none of them is of a GPU.**"
