@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test integrations releases release gpu clean tools
+.PHONY: help demo check test integrations releases release gpu clean tools python
 
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
@@ -15,13 +15,15 @@ help:  ## show this help
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
 	@echo "               docs/coverage with what differs from the one before (TORCH=2.14.1: with another torch)"
-	@echo "make gpu       measure and test on a CUDA GPU, and write docs/gpu.md (DRY=1: toy sizes on the processor;"
-	@echo "               MINUTES=60: it may take longer than 40 minutes)"
+	@echo "make gpu       measure and test on a CUDA GPU with the torch and transformers of PYTHON, and write docs/gpu.md"
+	@echo "               (DRY=1: toy sizes on the processor; MINUTES=60: it may take longer than 40 minutes)"
 	@echo "make clean     remove .venv, .nox, out and the tools' caches"
 	@echo "               PYTHON=python3.12 picks another interpreter (3.11 or later)"
 
-tools:
+tools: python
 	@command -v git >/dev/null || { echo "git was not found: install it, then run make again." >&2; exit 1; }
+
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "$(PYTHON) is not Python 3.11 or later: name one that is, as in 'make test PYTHON=python3.12'." >&2; exit 1; }
 
@@ -35,8 +37,8 @@ $(READY): pyproject.toml constraints/base.txt | tools
 demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what changed
 	$(VENV)/bin/python -m benchmarks.demo
 
-gpu: tools  ## measure and test on a CUDA GPU, and write docs/gpu.md
-	@python=$$($(PYTHON) benchmarks/gpu/environment.py) && "$$python" -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
+gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
+	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
 check: tools $(READY)  ## lint, types and the tests of the static half
 	$(VENV)/bin/python -m nox --session lint types static
@@ -55,5 +57,5 @@ release: tools $(READY)  ## try everything on one release of transformers
 	$(VENV)/bin/python -m nox --session release -- $(VERSION) $(TORCH)
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .venv-gpu .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -18,6 +18,12 @@ GIGABYTE = 10**9
 """The unit of memory here."""
 
 
+def own_switch(model: Any, end: str) -> Any:
+    """The method of transformers that switches checkpointing on (`enable`) or off (`disable`), by its name."""
+    new, old = f"activation_checkpointing_{end}", f"gradient_checkpointing_{end}"
+    return getattr(model, new if hasattr(model, new) else old)
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """Timed steps: the seconds of each, the peak in bytes, and the loss and the norm of all gradients of the last."""

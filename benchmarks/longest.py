@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import GIGABYTE
+from benchmarks.device_steps import GIGABYTE, own_switch
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress, lacks_room
 from ckpt_surgery.text import size
@@ -192,7 +192,7 @@ def trained(way: Way, sizes: Size, device: Device) -> tuple[nn.Module, Any]:
     if way.ours:
         long_context(model)
     else:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        own_switch(model, "enable")({"use_reentrant": False})
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in weights:
         parameter.grad = torch.zeros_like(parameter)

@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import PROCESSOR, Device, device_of
-from benchmarks.device_steps import GIGABYTE, Steps, ratio, seconds_and_peak, timed_steps
+from benchmarks.device_steps import GIGABYTE, Steps, own_switch, ratio, seconds_and_peak, timed_steps
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, machine, plain_table
 from benchmarks.progress import Kept, Progress
 
@@ -37,6 +38,7 @@ TOY = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "nu
 LAYERS, VOCABULARY = 24, 32_000
 FEW_LAYERS, TOY_LAYERS = 12, 3
 FEW = f"beyond 32K tokens the model has {FEW_LAYERS} of its {LAYERS} layers, because a step takes long"
+NO_THEIRS = "transformers' own offload is not measured: the installed release has none"
 SHORT = 512
 """The tokens of the part that runs everywhere."""
 TOKENS = (8 * 1024, 32 * 1024, 128 * 1024)
@@ -72,8 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if not options.gpu_only:
         progress.measure(_ON_CPU, lambda: off_device(options.layers))
+    ways = WAYS if theirs_is_there() else tuple(way for way in WAYS if way != THEIRS)
+    if lengths and THEIRS not in ways:
+        progress.note(NO_THEIRS)
     for length in lengths:
-        for way in WAYS:
+        for way in ways:
             progress.measure(f"{length} tokens, {way}", measurement(way, length, options, device or PROCESSOR))
     if not options.toy and any(length > LONG for length in lengths):
         progress.note(FEW)
@@ -182,6 +187,13 @@ def gradients(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
     return {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
 
 
+def theirs_is_there() -> bool:
+    """Whether the installed transformers offloads by itself."""
+    from transformers import PreTrainedModel
+
+    return "offload" in signature(own_switch(PreTrainedModel, "enable")).parameters
+
+
 @contextmanager
 def enabled(name: str, model: Any) -> Iterator[Any]:
     """Checkpointing of every block in one of these ways; gives the surgery where there is one.
@@ -193,10 +205,11 @@ def enabled(name: str, model: Any) -> Iterator[Any]:
 
     if name in (THEIRS, SAVE_ON_CPU):
         on_device = model.device.type != "cpu"
-        model.activation_checkpointing_enable({"use_reentrant": False}, offload=name == THEIRS and on_device)
+        offload = {"offload": True} if name == THEIRS and on_device else {}
+        own_switch(model, "enable")({"use_reentrant": False}, **offload)
         with _saved_on_cpu(model) if name == SAVE_ON_CPU and on_device else nullcontext():
             yield None
-        model.activation_checkpointing_disable()
+        own_switch(model, "disable")()
         return
     # what is measured is offload; its gradients are compared below
     with wrap_blocks(model, offload="cpu" if name == OURS else None, self_check="never") as surgery:

@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import Steps, ratio, seconds_and_peak, timed_steps
+from benchmarks.device_steps import Steps, own_switch, ratio, seconds_and_peak, timed_steps
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress
 
@@ -104,9 +104,9 @@ def enabled(way: str, model: Any) -> Iterator[Any]:
 
     if way == TORCH:
         contexts = partial(create_selective_checkpoint_contexts, keeps_attention)
-        model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+        own_switch(model, "enable")({"use_reentrant": False, "context_fn": contexts})
         yield None
-        model.activation_checkpointing_disable()
+        own_switch(model, "disable")()
     elif way == NONE:
         yield None
     else:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 _CACHED = 4096
 """So many calls of other shapes are remembered at most."""
@@ -47,12 +47,20 @@ def _shape(value: Any) -> Any:
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+    return _scores(query, key) * (query.shape[-1] + value.shape[-1])
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    shapes = (gradient.shape, query.shape, key.shape, value.shape)
-    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+    return _scores(query, key) * (3 * query.shape[-1] + 2 * value.shape[-1])  # it makes the weights again
+
+
+def _flex_attention_backward(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    return _attention_backward(query, query, key, value)
+
+
+def _scores(query: Tensor, key: Tensor) -> int:
+    """Count the elements of all matrices of weights twice: queries share keys where these have fewer heads."""
+    return 2 * query.shape[:-1].numel() * key.shape[-2]
 
 
 def _product(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
@@ -64,9 +72,19 @@ def _besides(packet: Any) -> Callable[..., Any] | None:
     return _BESIDES.get(str(packet))
 
 
+_KERNELS = (
+    "flash_attention",
+    "flash_attention_for_cpu",
+    "efficient_attention",
+    "cudnn_attention",
+    "fused_attention_overrideable",
+)
 _BESIDES: Mapping[str, Callable[..., Any]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,  # torch counts that of other devices
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    # before 2.12 torch refuses keys with fewer heads than queries, and it counts not every kernel
+    **{f"aten._scaled_dot_product_{kernel}": _attention for kernel in _KERNELS},
+    **{f"aten._scaled_dot_product_{kernel}_backward": _attention_backward for kernel in _KERNELS},
+    "flex_attention": _attention,
+    "flex_attention_backward": _flex_attention_backward,
     "aten.linear": _product,  # nested tensors take these two not apart
     "aten.matmul": _product,
     "bitsandbytes.gemm_4bit": _product,

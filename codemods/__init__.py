@@ -14,23 +14,12 @@ Each line imports those above it:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.codemods.rule import Rule, discover
 
 RULES: tuple[Rule, ...] = discover()
 """Every rule, in the order of the codes."""
 
 _BY_CODE = {rule.code: rule for rule in RULES}
-_BY_OBSERVATION = {observation: rule for rule in RULES for observation in rule.causes}
-
-
-class RuleCause(NamedTuple):
-    """Why something goes wrong: a sentence, and the code of the rule that finds it in source."""
-
-    sentence: str
-    code: str
 
 
 def rule_of(code: str) -> Rule:
@@ -40,13 +29,3 @@ def rule_of(code: str) -> Rule:
         KeyError: there is no such rule.
     """
     return _BY_CODE[code]
-
-
-def cause_of(observation: Observation, **names: str) -> RuleCause:
-    """What explains an observation. `names` fill the fields that `Observation` lists.
-
-    Raises:
-        KeyError: no rule explains it, or its sentence has a field that `names` lacks.
-    """
-    rule = _BY_OBSERVATION[observation]
-    return RuleCause(rule.causes[observation].format(**names), rule.code)

@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+from torch.utils.flop_counter import flop_registry
 
 from ckpt_surgery import flops
 from ckpt_surgery.flops import flops_of
@@ -28,6 +30,42 @@ def test_attention_on_a_cpu_is_two_products() -> None:
     query = torch.ones(2, 4, 6, 8)
     kernel = aten._scaled_dot_product_flash_attention_for_cpu.default
     assert flops_of(kernel, (query, query, query), {"is_causal": True}, query) == 2 * 2 * 2 * 4 * 6 * 6 * 8
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_flash_attention_for_cpu,
+        aten._scaled_dot_product_efficient_attention,
+        aten._scaled_dot_product_cudnn_attention,
+        aten._scaled_dot_product_fused_attention_overrideable,
+        flex_attention,
+    ],
+    ids=str,
+)
+def test_queries_that_share_keys_cost_what_they_cost_with_keys_of_their_own(kernel: Any) -> None:
+    query, key, value = torch.ones(2, 4, 6, 8), torch.ones(2, 2, 5, 8), torch.ones(2, 2, 5, 3)
+    repeated = [each.repeat_interleave(2, 1) for each in (key, value)]
+    weights = 2 * 4 * 6 * 5
+    assert flops_of(kernel, (query, key, value), {}, query) == 2 * weights * (8 + 3)
+    assert flops_of(kernel, (query, *repeated), {}, query) == 2 * weights * (8 + 3)
+    backward: Any = (
+        flex_attention_backward if kernel is flex_attention else getattr(aten, f"{kernel.__name__}_backward")
+    )
+    leading = () if kernel is flex_attention else (torch.ones(2, 4, 6, 3),)
+    of_backward = 2 * weights * (8 + 3 + 3 + 8 + 8)  # weights, their gradients, and those of values, queries, keys
+    assert flops_of(backward, (*leading, query, key, value), {}, query) == of_backward
+    assert flops_of(backward, (*leading, query, *repeated), {}, query) == of_backward
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient"])
+def test_attention_costs_what_torch_counts(kernel: str) -> None:
+    query, key, value = torch.ones(2, 4, 6, 8), torch.ones(2, 4, 5, 8), torch.ones(2, 4, 5, 8)
+    forward = getattr(aten, f"_scaled_dot_product_{kernel}_attention")
+    backward = getattr(aten, f"_scaled_dot_product_{kernel}_attention_backward")
+    for each, args in ((forward, (query, key, value)), (backward, (query, query, key, value))):
+        assert flops_of(each, args, {}, query) == flop_registry[each](*args, out_val=query)
 
 
 def test_anything_else_is_nothing() -> None:

@@ -22,7 +22,7 @@ from ckpt_surgery.version import __version__
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
 ROOMS = (
-    {"errors", "text", "version"},
+    {"errors", "text", "torch_names", "version"},
     {"optional", "undo", "flops"},
     {"model_patches"},
     {"codemods"},

@@ -56,6 +56,8 @@ class Run:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what has not been run yet. Return 0; 1 where a target is missed or a part failed; 2 where none can run.
 
+    Parts are no failure whose packages are not installed; the page says so.
+
     A dry run misses no target: its figures mean nothing.
     """
     options = _options(arguments)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results[part.name] = _result(part, run, left, again=options.again)
         write_page(run.page, list(results.values()), described(run, results.values()), dry=run.dry)
     print(f"gpu: the page is {run.page}", file=sys.stderr)
-    ended = [results[part.name].ran if run.dry else results[part.name].ok for part in wanted]
+    ended = [results[p.name].ran if run.dry else results[p.name].ok for p in wanted if not p.missing]
     return 0 if all(ended) else 1
 
 
@@ -122,6 +124,10 @@ def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
     if kept.state is State.ENDED and not kept.errors:
         print(f"gpu: {part.name}: kept from an earlier run", file=sys.stderr)
         return kept
+    if part.missing:
+        problem = f"{listed(part.missing)} {'is' if len(part.missing) == 1 else 'are'} not installed"
+        print(f"gpu: {part.name}: skipped, {problem}", file=sys.stderr)
+        return _keep(file, replace(kept, state=State.SKIPPED, problem=problem))
     if left < part.seconds:
         print(f"gpu: {part.name}: skipped, {max(left, 0):.0f} s are left", file=sys.stderr)
         if kept.state not in (State.WAITING, State.SKIPPED):

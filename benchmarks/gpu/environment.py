@@ -1,72 +1,68 @@
-"""An environment for `make gpu`, on a machine with nothing but Python: prints the path of its interpreter.
+"""What `make gpu` needs of the machine's own Python: names what is missing and how to bring it. Installs nothing.
 
-Uses the standard library alone. What the machine's own Python has, a torch with CUDA above all, is used as it is;
-what is missing is installed beside it.
+Uses the standard library alone.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
+import platform
+import shlex
 import sys
-import venv
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / ".venv-gpu"
 NEEDED = {
-    "torch": "torch==2.13.0",
-    "transformers": "transformers==5.23.0",
-    "libcst": "libcst>=1.8",
-    "matplotlib": "matplotlib>=3.8",
-    "packaging": "packaging>=24.0",
-    "platformdirs": "platformdirs>=4.2",
-    "pytest": "pytest>=8.2",
-    "rich": "rich>=13.7",
-    "typer": "typer>=0.15",
+    "torch": ("2.8", "2.13.0"),
+    "transformers": ("4.52.4", "5.23.0"),
+    "rich": ("13.7", "15.0.0"),
 }
-"""What the benchmarks and the tests marked `gpu` import, and what pip is asked for where it is missing or too old."""
-OLDEST = {"torch": (2, 13), "transformers": (5, 23)}
-"""The oldest versions with which they run."""
-_HAS = """
-import importlib.metadata as metadata, importlib.util as util, json, sys
-print(json.dumps({n: metadata.version(n) if util.find_spec(n) else "" for n in sys.argv[1:]}))
-"""
+"""What the parts cannot do without: the oldest version with which they run, and the one to bring."""
+MANYLINUX = [*(f"manylinux_2_{minor}" for minor in range(28, 16, -1)), "manylinux2014"]
+"""The tags of wheels for a machine of these years: pip takes no older ones along with a newer one."""
 
 
 def main() -> int:
-    """Print an interpreter that has all: this one, or that of an environment for it. Returns 0, or 2 on failure."""
-    if not missing_in(sys.executable):
-        print(sys.executable)
+    """Say what is missing and what to do. Return 0 where nothing is, 2 otherwise."""
+    problems = {name: problem for name in NEEDED if (problem := problem_of(name, installed(name)))}
+    if not problems:
         return 0
-    python = FOLDER / "bin" / "python"
-    if not python.is_file():
-        _say(f"making {FOLDER.name}")
-        venv.create(FOLDER, system_site_packages=True, with_pip=True)
-    if missing := missing_in(python):
-        _say(f"installing {', '.join(missing)}")
-        command = [str(python), "-m", "pip", "install", "--quiet", *(NEEDED[name] for name in missing)]
-        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
-            _say(f"pip could not install {', '.join(missing)}: install them for {sys.executable}, then run this again")
-            return 2
-    print(python)
-    return 0
+    wheels = [f"{name}=={NEEDED[name][1]}" for name in problems]
+    lines = [
+        f"gpu: {', '.join(problems.values())}: on a machine with a network, of any kind, run",
+        f"  {shlex.join(['python3', '-m', 'pip', 'download', '--dest', 'wheels', *target(), *wheels])}",
+        "and here, with that folder copied,",
+        f"  {shlex.join([sys.executable, '-m', 'pip', 'install', '--no-index', '--find-links', 'wheels', *wheels])}",
+    ]
+    print("\n".join(lines), file=sys.stderr)
+    return 2
 
 
-def missing_in(python: str | Path) -> list[str]:
-    """The packages that an interpreter does not have, or not new enough."""
-    has = json.loads(subprocess.check_output([python, "-c", _HAS, *NEEDED], text=True))
-    return [name for name, version in has.items() if is_missing(name, version)]
+def installed(name: str) -> str:
+    """The version of a package; empty where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
-def is_missing(name: str, version: str) -> bool:
-    """Whether a package with this version, empty where it is not installed, has to be installed."""
-    numbers = tuple(int(number) for number in version.split("+")[0].split(".")[:2] if number.isdigit())
-    return numbers < OLDEST.get(name, (0,))
+def problem_of(name: str, version: str) -> str:
+    """What is wrong with a package of this version, empty where it is not installed; empty where nothing is."""
+    if not version:
+        return f"{name} is not installed"
+    oldest = NEEDED[name][0]
+    return f"{name} {version} is older than {oldest}" if numbers(version) < numbers(oldest) else ""
 
 
-def _say(text: str) -> None:
-    print(f"gpu: {text}", file=sys.stderr, flush=True)
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, as far as there are only numbers."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
+
+
+def target() -> list[str]:
+    """The options with which pip loads wheels for this machine on any other."""
+    if sys.platform != "linux":
+        return []
+    platforms = [f"--platform={tag}_{platform.machine()}" for tag in MANYLINUX]
+    return ["--only-binary=:all:", f"--python-version={sys.version_info.major}.{sys.version_info.minor}", *platforms]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu.result import Result, State
@@ -33,14 +34,17 @@ NOT_RUN = f"""{_INTRODUCTION} It is not yet measured on a GPU: no figure of this
 $ make gpu
 ```
 
-It needs one CUDA GPU and Python, and takes less than 40 minutes. It measures, in this order: the tests; offload at 8K
-and 32K tokens, next to transformers' own and to torch's `save_on_cpu`; what `save` keeps, next to torch's selective
-checkpointing; what the self-check and the guard cost; predicted peaks and a plan against measured ones; the longest
-sequence at which a model of 8 billion parameters trains; what a call of a block costs; and offload and `save` at 128K
-tokens. A run that was ended goes on where it stopped. `make gpu DRY=1` shows on any machine what would run.
+It needs one CUDA GPU, and no network: it runs with the torch (2.8 or later) and the transformers (4.52.4 or later) of
+your Python, and where they are missing it says what to download elsewhere. It takes less than 40 minutes. It measures,
+in this order: the tests; offload at 8K and 32K tokens, next to transformers' own and to torch's `save_on_cpu`; what
+`save` keeps, next to torch's selective checkpointing; what the self-check and the guard cost; predicted peaks and a
+plan against measured ones; the longest sequence at which a model of 8 billion parameters trains; what a call of a
+block costs; and offload and `save` at 128K tokens. A run that was ended goes on where it stopped. `make gpu DRY=1`
+shows on any machine what would run.
 
 {_OTHERS}"""
 _DRY = "**A dry run: toy sizes on the processor. These figures mean nothing, and none of them is of a GPU.**"
+_NO_PICTURES = "There are no pictures: matplotlib is not installed."
 _UNPLOTTED = ("x", "", "block inputs")
 """Units of ratios and counts."""
 
@@ -51,7 +55,7 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
     pictures = page.with_suffix("")
     sections = []
     for result in results:
-        drawn = bars(result)
+        drawn = bars(result) if find_spec("matplotlib") else {}
         picture = pictures / f"{result.part.name}.svg"
         if drawn:
             from benchmarks.gpu.plots import draw
@@ -62,7 +66,8 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
             picture.unlink(missing_ok=True)
         sections.append(section(result, f"{pictures.name}/{picture.name}" if drawn else ""))
     rows = [[name, value] for name, value in machine.items()]
-    head = [_INTRODUCTION, *([_DRY] if dry else []), markdown_table(["", ""], rows), summary(results)]
+    notes = [*([_DRY] if dry else []), *([] if find_spec("matplotlib") else [_NO_PICTURES])]
+    head = [_INTRODUCTION, *notes, markdown_table(["", ""], rows), summary(results)]
     page.write_text("\n\n".join([*head, *sections, _OTHERS]), encoding="utf-8")
 
 

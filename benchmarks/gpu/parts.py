@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 RESUME = "--resume"
@@ -17,7 +18,8 @@ class Part:
     `seconds` is what it is expected to take on an H100: where less is left of the run's time, it is skipped. After
     twice as long it is stopped. `arguments` follow the interpreter; `toy` is added for a dry run, `real` otherwise.
     `--out FILE` names the json. One that `resumes` keeps each measurement as it is made, and goes on behind them.
-    `plotted` are the starts of the names of figures that the page draws as bars.
+    `plotted` are the starts of the names of figures that the page draws as bars. Where a package that it `needs` is
+    not installed, it is skipped.
     """
 
     name: str
@@ -28,6 +30,12 @@ class Part:
     toy: tuple[str, ...] = ("--toy",)
     resumes: bool = True
     plotted: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that it needs and that are not installed."""
+        return [name for name in self.needs if find_spec(name) is None]
 
     @property
     def file(self) -> str:
@@ -53,6 +61,7 @@ PARTS = (
         120,
         toy=("--dry",),
         resumes=False,
+        needs=("pytest",),
     ),
     Part(
         "offload",

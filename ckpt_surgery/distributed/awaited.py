@@ -9,13 +9,13 @@ from weakref import finalize, ref
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import DistributedError
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import some
+from ckpt_surgery.torch_names import current_graph_task_id, engine
 
 _LATER = 3
 """Callbacks at the end of a backward queue others: those of DistributedDataParallel are over after so many."""
@@ -45,14 +45,14 @@ class Awaited:
             tensor.register_hook(self._begins)  # type: ignore[no-untyped-call]
 
     def _begins(self, gradient: Tensor) -> None:
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if self._handles and task != self._task:
             self._task = task
-            Variable._execution_engine.queue_callback(partial(self._ends, _LATER))
+            engine.queue_callback(partial(self._ends, _LATER))
 
     def _ends(self, later: int) -> None:
         if later:
-            Variable._execution_engine.queue_callback(partial(self._ends, later - 1))
+            engine.queue_callback(partial(self._ends, later - 1))
             return
         ddp = self._ddp()
         if ddp is None or not self._reached:  # torch.autograd.grad leaves nothing in parameters

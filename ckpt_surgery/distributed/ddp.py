@@ -16,14 +16,13 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 
 from ckpt_surgery.distributed.awaited import await_gradients, has_finished, this_rank
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.torch_names import current_graph_task_id, engine, tree_leaves
 from ckpt_surgery.undo import UndoableHooks
 
 _CURE = (
@@ -105,17 +104,17 @@ class DDPWatch(UndoableHooks):
     def _from_output(self, forward: int, gradient: Tensor) -> None:
         """A backward begins at an output of a marked forward; those inside reentrant checkpoints belong to it."""
         self._unspent.discard(forward)
-        self._last_from_outputs = torch._C._current_graph_task_id()
+        self._last_from_outputs = current_graph_task_id()
         backward = _Backward(self._from_outputs_ends)
         self._running.add(backward)
-        Variable._execution_engine.queue_callback(backward)
+        engine.queue_callback(backward)
 
     def _from_outputs_ends(self) -> None:
         if self._prepared and not self._learnt:
             self._learnt, self._reached_since = True, True
 
     def _reached(self, parameter: Tensor) -> None:
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if task != self._task:
             self._task = task
             self._kind = self._judged(parameter)
@@ -134,7 +133,7 @@ class DDPWatch(UndoableHooks):
         """What becomes of the backward that reaches its first parameter now, before the reducer has seen it."""
         if self._prepared and not self._learnt:
             if not self._running:  # a head outside the model, which uses the outputs, is reached before they are
-                Variable._execution_engine.queue_callback(partial(self._first_ends, self._task, first))
+                engine.queue_callback(partial(self._first_ends, self._task, first))
             return _Averaging.AVERAGED
         if self._prepared and not (self._reached_since and has_finished(self._ddp)):
             self._reached_since = True

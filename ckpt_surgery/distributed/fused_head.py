@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
@@ -35,6 +34,7 @@ from ckpt_surgery.distributed.lazy_logits import LazyLogits
 from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.tools.classes import is_sharded
+from ckpt_surgery.torch_names import FakeTensor, innermost_transform
 from ckpt_surgery.undo import Undoable
 
 FUSED_LOSS = "_ckpt_surgery_fused_loss"
@@ -245,7 +245,7 @@ class FusedHead:
         """Whether this call belongs to a training step with labels, and everything is at hand and plain."""
         if not self.state.given or not self.module.training or not torch.is_grad_enabled():
             return False
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch.compiler.is_compiling() or innermost_transform() is not None:
             return False
         weight, bias = self.module.weight, self.module.bias
         if not {type(hidden), type(weight), type(bias)} <= _PLAIN or weight.is_meta:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ckpt_surgery.errors import OptionError, OptionTypeError
+from ckpt_surgery.torch_names import is_autocast_available
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -144,7 +145,7 @@ class _TokenLosses(torch.autograd.Function):
         softcap: float | None,
         dtype: torch.dtype,
         whole: bool,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
         head, shift = weight.to(dtype), None if bias is None else bias.to(weight.device, dtype)
         wide = _at_least_float32(dtype)
         losses = torch.zeros(len(hidden), dtype=wide, device=weight.device)
@@ -161,9 +162,9 @@ class _TokenLosses(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, labels, normalisers)
         ctx.options = (rows, ignore_index, softcap, dtype)
         ctx.set_materialize_grads(False)
-        if totals is None:
-            return losses.to(hidden.device), None, None
-        return losses.to(hidden.device), normalisers.to(hidden.device, copy=True), totals.to(hidden.device)
+        # copies: what `to` returns as it is has no gradient where torch 2.11 compiles this
+        results = (losses, normalisers, totals) if whole else (losses, None, None)
+        return tuple([None if each is None else each.to(hidden.device, copy=True) for each in results])
 
     @staticmethod
     def backward(
@@ -294,7 +295,7 @@ def _product_dtype(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor 
         raise OptionTypeError(f"hidden, weight and bias have to be floating point, not {_listed(dtypes)}")
     device = weight.device.type
     used = set(dtypes.values())
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if is_autocast_available(device) and torch.is_autocast_enabled(device):
         used = {dtype if dtype == torch.float64 else torch.get_autocast_dtype(device) for dtype in used}
     if len(used) != 1:
         raise OptionTypeError(

@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ckpt_surgery.distributed.followed import FOLLOWED, REDUCED
 from ckpt_surgery.distributed.head_call import Made
 from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.torch_names import DisableTorchFunctionSubclass, make_wrapper_subclass, tree_map
 
 
 class LazyLogits(Tensor):
@@ -47,7 +47,7 @@ class LazyLogits(Tensor):
         """The same, outside of the graph."""
         shape = (*noted.hidden.shape[:-1], noted.vocabulary)
         device = noted.call.weight.device
-        logits: LazyLogits = Tensor._make_wrapper_subclass(LazyLogits, shape, dtype=noted.dtype, device=device)
+        logits: LazyLogits = make_wrapper_subclass(LazyLogits, shape, dtype=noted.dtype, device=device)
         logits._noted, logits._before, logits._computed = noted, None, None
         return logits
 
@@ -73,7 +73,7 @@ class LazyLogits(Tensor):
             if func in _HOOKS and noted.call.fused:
                 _refuse_hook(*args[1:], *options.values())
             if func in _ABOUT or (func in _HOOKS and noted.call.fused):
-                with torch._C.DisableTorchFunctionSubclass():
+                with DisableTorchFunctionSubclass():
                     return func(*args, **options)
             if not noted.call.made:
                 if func in REDUCED:

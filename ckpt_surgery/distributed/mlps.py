@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
+
+from ckpt_surgery.torch_names import ConvNd, NormBase
 
 
 class MlpReason(StrEnum):
@@ -37,7 +37,7 @@ class Mlp:
 
 _NAMES = re.compile(r"mlp|ffn|feed_?forward|dense_?(gated_?)?act|sparse_?moe", re.IGNORECASE)
 """What MLPs and what stands in their places are called, in transformers."""
-_MIXING = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention, nn.Embedding, _ConvNd)
+_MIXING = (NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention, nn.Embedding, ConvNd)
 
 
 def mlps_of(model: nn.Module, blocks: Iterable[nn.Module]) -> list[Mlp]:

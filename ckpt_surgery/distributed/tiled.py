@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
@@ -21,9 +19,10 @@ from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.classes import is_sharded
+from ckpt_surgery.torch_names import ConvNd, NormBase, is_compiled
 from ckpt_surgery.undo import Undoable
 
-_MIXES_TOKENS = (_NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
+_MIXES_TOKENS = (NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention)
 
 
 def tile_mlp(
@@ -243,11 +242,11 @@ def _check(module: nn.Module) -> None:
         raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
     for path, part in module.named_modules():
         where = f"{path} of {name}" if path else name
-        if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+        if is_compiled(part):
             raise SurgeryError(f"{where} is compiled already: call tile_mlp first, and torch.compile after it")
         if _is_tiled(part):
             raise SurgeryError(f"{where} is tiled already: undo that tiling first")
-        if isinstance(part, _MIXES_TOKENS) or (isinstance(part, _ConvNd) and set(part.kernel_size) != {1}):
+        if isinstance(part, _MIXES_TOKENS) or (isinstance(part, ConvNd) and set(part.kernel_size) != {1}):
             raise SurgeryError(
                 f"{where} is a {type(part).__name__}, which mixes tokens or writes buffers: {name} cannot run on "
                 "shards of its sequence; take it out of tile_mlp"

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.tools.tensors import version
+from ckpt_surgery.torch_names import current_graph_task_id
 
 SEQUENCE = -2
 """The dimension that is cut into shards."""
@@ -163,7 +164,7 @@ class _WideSum:
 
     def add(self, gradient: Tensor) -> None:
         """Add the gradient of one shard; the rest of a backward that failed is dropped."""
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         kept = self._total if self._task == task else None
         self._total, self._task = gradient.float() if kept is None else kept.add_(gradient), task
 

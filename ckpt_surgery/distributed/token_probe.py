@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import TorchDispatchMode, disable_current_modes
 
 Forward = Callable[[Tensor], Any]
 
@@ -51,7 +51,7 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
     if type(like) not in (Tensor, nn.Parameter) or not like.is_floating_point() or like.is_meta:
         return
     with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())  # what counts or records operators is to see the call alone
+        stack.enter_context(disable_current_modes())  # what counts or records operators is to see the call alone
         stack.enter_context(torch.no_grad())
         stack.enter_context(_autocast_uncached())
         stack.enter_context(random_state_kept((*devices_of(module), like.device)))

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.torch_names import will_execute
+
 Edge = tuple[Node | None, int]
 
 
@@ -78,7 +80,7 @@ def not_asked_for(nodes: Mapping[str, Node], made: Iterable[Node]) -> set[str]:
     passed_by = set()
     for name, node in nodes.items():
         with suppress(RuntimeError):  # the gradient of a leaf that was asked for
-            if node in graph and not torch._C._will_engine_execute_node(node):
+            if node in graph and not will_execute(node):
                 passed_by.add(name)
     return passed_by
 

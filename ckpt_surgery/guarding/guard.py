@@ -28,6 +28,7 @@ from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
+from ckpt_surgery.torch_names import is_compiled
 from ckpt_surgery.undo import Undoable
 
 FIRST_STEPS = 3
@@ -97,7 +98,7 @@ class Guard(Undoable):
         self.model: nn.Module = model if self._wrapper is None else self._wrapper.module
         name = type(self.model).__name__
         for module in self.model.modules():
-            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            if is_compiled(module):
                 raise GuardError(f"{name} is compiled, so that no hook runs in it: guard it without compile")
         self.steps = 0
         self._options = options

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.runtime.self_check.fingerprints import fingerprint
+from ckpt_surgery.torch_names import default_store
 from ckpt_surgery.undo import UndoableHooks
 
 _MOST_SAMPLED = 24
@@ -47,7 +48,7 @@ class RankGradients(UndoableHooks):
         self._ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(wrapper.process_group))
         place = f"{type(model).__name__} of {len(list(model.parameters()))}, ranks from {self._ranks[0]}"
         _MADE[place] += 1
-        default = dist.distributed_c10d._get_default_store()
+        default = default_store()
         self._store = dist.distributed_c10d.PrefixStore(f"ckpt_surgery guard {place}: {_MADE[place]}", default)
         self._parameters = {
             name: p for name, p in model.named_parameters() if p.requires_grad and not isinstance(p, DTensor)

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.torch_names import current_graph_task_id, engine
 from ckpt_surgery.undo import UndoableHooks
 
 
@@ -113,7 +113,7 @@ class StepHooks(UndoableHooks):
         elif not self._in_backward:
             self._in_backward = True
             self._watch.enter(WatchedPhase.BACKWARD)
-            Variable._execution_engine.queue_callback(self._finish)
+            engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
@@ -151,4 +151,4 @@ class SecondRun(StepWatch):
 
 def _in_backward() -> bool:
     """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
-    return torch._C._current_graph_task_id() != -1  # as it is where no backward runs
+    return current_graph_task_id() != -1  # as it is where no backward runs

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.measure.kinds import Precision
+from ckpt_surgery.torch_names import ConvNd, TorchDispatchMode
 
 DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 WIDE = (torch.float32, torch.float64)
@@ -71,7 +70,7 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _quick_convolutions(model: nn.Module, precision: Precision) -> AbstractContextManager[object]:
-    slow = (m for m in model.modules() if isinstance(m, _ConvNd) and m.weight.device.type == "cpu")
+    slow = (m for m in model.modules() if isinstance(m, ConvNd) and m.weight.device.type == "cpu")
     wide = precision is Precision.FLOAT16 and any(slow)
     return _WideConvolutions() if wide else nullcontext()  # type: ignore[no-untyped-call]
 

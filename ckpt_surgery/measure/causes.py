@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord
@@ -19,6 +18,7 @@ from ckpt_surgery.measure.results import Fault, FaultCause, Mode
 from ckpt_surgery.runtime.blocks.discovery import Block
 from ckpt_surgery.runtime.blocks.library_switch import SWITCH
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.torch_names import NormBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
     if case.repaired:
         return None
     if model := _outdated_switch(case.model):
-        return FaultCause(Observation.OUTDATED_SWITCH, {"model": model})
+        return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
     by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
     plain = next((block for block in blocks if block.kind == "plain"), None)
     if plain and hasattr(case.model, "supports_gradient_checkpointing"):
-        return FaultCause(Observation.PLAIN_BLOCK, {"block": _class(plain)})
+        return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)})
     if plain:
         return by_calls or FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
     replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
@@ -104,38 +104,38 @@ def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
 
 def _positional_past(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.positional_past):
-        return FaultCause(Observation.POSITIONAL_PAST_STATE, {"block": block, "argument": facts.positional_past[0]})
+        return FaultCause(CauseKind.POSITIONAL_PAST_STATE, {"block": block, "argument": facts.positional_past[0]})
     return None
 
 
 def _returned_keyword(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: set(f.returned) & set(f.keyword_gradient)):
         argument = next(name for name in facts.returned if name in facts.keyword_gradient)
-        return FaultCause(Observation.RETURNED_KEYWORD, {"block": block, "argument": argument})
+        return FaultCause(CauseKind.RETURNED_KEYWORD, {"block": block, "argument": argument})
     return None
 
 
 def _keyword_gradient(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.keyword_gradient):
-        return FaultCause(Observation.KEYWORD_GRADIENT, {"block": block, "argument": facts.keyword_gradient[0]})
+        return FaultCause(CauseKind.KEYWORD_GRADIENT, {"block": block, "argument": facts.keyword_gradient[0]})
     return None
 
 
 def _shared_writes(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.mutated):
-        return FaultCause(Observation.SHARED_WRITES, {"block": block, "argument": facts.mutated[0]})
+        return FaultCause(CauseKind.SHARED_WRITES, {"block": block, "argument": facts.mutated[0]})
     return None
 
 
 def _gradient_container(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.container_gradient):
-        return FaultCause(Observation.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
+        return FaultCause(CauseKind.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
     return None
 
 
 def _nested_output(case: Case) -> FaultCause | None:
     for block, _ in case.calls(lambda f: f.nested_output):
-        return FaultCause(Observation.NESTED_OUTPUT, {"block": block})
+        return FaultCause(CauseKind.NESTED_OUTPUT, {"block": block})
     return None
 
 
@@ -174,7 +174,7 @@ def _cache_written(_fault: Fault, case: Case) -> FaultCause | None:
 def _buffer_changed(fault: Fault, case: Case) -> FaultCause | None:
     modules = dict(case.model.named_modules(remove_duplicate=False))
     owners = {name.rpartition(".")[0] for name in fault.subjects}
-    if any(isinstance(modules.get(owner), nn.modules.batchnorm._NormBase) for owner in owners):
+    if any(isinstance(modules.get(owner), NormBase) for owner in owners):
         return FaultCause(CauseKind.BATCH_NORM_TWICE)
     return None
 
@@ -194,7 +194,7 @@ def _unreachable(_fault: Fault, _case: Case) -> FaultCause | None:
 
 def _nested(block: Block, case: Case) -> FaultCause:
     names = {"block": _class(block), "outer": _class(case.blocks[block.inside])}
-    return FaultCause(Observation.NESTED_BLOCKS, names)
+    return FaultCause(CauseKind.NESTED_BLOCKS, names)
 
 
 _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {

@@ -100,9 +100,19 @@ class SkipKind(StrEnum):
 
 
 class CauseKind(StrEnum):
-    """Why a fault is there, where no rule explains it; what a rule explains is an `Observation`."""
+    """Why a fault is there. A static rule finds those of the first group in source."""
 
+    PLAIN_BLOCK = "plain_block"
+    OUTDATED_SWITCH = "outdated_switch"
+    NESTED_BLOCKS = "nested_blocks"
+    POSITIONAL_PAST_STATE = "positional_past_state"
+    KEYWORD_GRADIENT = "keyword_gradient"
+    RETURNED_KEYWORD = "returned_keyword"
+    SHARED_WRITES = "shared_writes"
+    GRADIENT_CONTAINER = "gradient_container"
+    NESTED_OUTPUT = "nested_output"
     UNREACHABLE = "unreachable"
+
     NEVER_CHECKPOINTED = "never_checkpointed"
     EVALUATION_MODE = "evaluation_mode"
     FORWARD_REPLACED = "forward_replaced"

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.flops import flops_of
 from ckpt_surgery.measure.results import Timeline
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_wrapper
+from ckpt_surgery.torch_names import TorchDispatchMode
 
 _MAX_POINTS = 200
 _aten = torch.ops.aten

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import wording
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
@@ -104,16 +103,16 @@ Detail = int | float | str | tuple[int, ...]
 class FaultCause:
     """Why a fault is there: the kind of cause, and the names that its sentence needs (see `wording`)."""
 
-    kind: Observation | CauseKind
+    kind: CauseKind
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def rule(self) -> str:
         """The code of the rule that finds the cause in source, such as CKPT003; empty where none does."""
-        return wording.cause_text(self.kind, self.names).code
+        return wording.RULES.get(self.kind, "")
 
     def __str__(self) -> str:
-        return wording.cause_text(self.kind, self.names).sentence
+        return wording.cause_text(self.kind, self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +198,9 @@ def fault_of(data: Mapping[str, Any]) -> Fault:
         FaultKind(data["kind"]),
         tuple(data["subjects"]),
         {name: _detail_of(value) for name, value in data["details"].items()},
-        None if kind is None else FaultCause(_cause_kind_of(kind), dict(data["cause_names"])),
+        None if kind is None else FaultCause(CauseKind(kind), dict(data["cause_names"])),
         None if below is None else fault_of(below),
     )
-
-
-def _cause_kind_of(value: str) -> Observation | CauseKind:
-    return CauseKind(value) if value in set(CauseKind) else Observation(value)
 
 
 def _detail_of(value: Any) -> Detail:

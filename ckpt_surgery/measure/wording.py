@@ -3,7 +3,7 @@
 A fault's clauses are templates over its details and the `underlying` fault, with three formats of their own: `size`
 for bytes, `clause` for a sentence without its full stop, and `words` for a kind of loop or precision. A cause's
 sentence is a template over its names: `block` and `outer` are classes of blocks, `argument` is a parameter of the
-forward of a block and `module` the full name of a module. What a rule explains has its words in the rule's file.
+forward of a block, `model` the class of the model and `module` the full name of a module.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import string
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ckpt_surgery.codemods import RuleCause, cause_of
-from ckpt_surgery.codemods.declaration import Observation
-from ckpt_surgery.codemods.rules import unreachable_checkpointing
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, LoopKind, Precision, SkipKind
 from ckpt_surgery.text import ranks_in_words, size
 
@@ -136,6 +133,26 @@ SKIPS: Mapping[SkipKind, str] = {
 }
 
 CAUSES: Mapping[CauseKind, str] = {
+    CauseKind.PLAIN_BLOCK: "{block} is no GradientCheckpointingLayer, so that nothing checkpoints it.",
+    CauseKind.OUTDATED_SWITCH: (
+        "{model} switches checkpointing on by a method of its own, of the form before transformers 4.35, which "
+        "reaches no layer."
+    ),
+    CauseKind.NESTED_BLOCKS: "{block} lies inside {outer}, and both are checkpointed.",
+    CauseKind.POSITIONAL_PAST_STATE: "{block} gets its past state `{argument}` by position.",
+    CauseKind.KEYWORD_GRADIENT: (
+        "`{argument}` reaches {block} by keyword, where reentrant checkpointing sees no gradient."
+    ),
+    CauseKind.RETURNED_KEYWORD: (
+        "{block} takes `{argument}` by keyword and returns it: its own output becomes part of what made it."
+    ),
+    CauseKind.SHARED_WRITES: "{block} writes into `{argument}`, which is shared between blocks.",
+    CauseKind.GRADIENT_CONTAINER: (
+        "`{argument}` brings {block} tensors with gradient inside a container, where they are not seen."
+    ),
+    CauseKind.NESTED_OUTPUT: (
+        "{block} returns tensors with gradient inside an inner container, where they are not seen."
+    ),
     CauseKind.UNREACHABLE: "",
     CauseKind.NEVER_CHECKPOINTED: "Nothing checkpoints {block}.",
     CauseKind.EVALUATION_MODE: "{module} is in evaluation mode, in which nothing is checkpointed.",
@@ -163,6 +180,20 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.WRONG_WITHOUT_WRAPPER: "Gradients are wrong without the wrapper too.",
 }
 
+RULES: Mapping[CauseKind, str] = {
+    CauseKind.PLAIN_BLOCK: "CKPT001",
+    CauseKind.OUTDATED_SWITCH: "CKPT011",
+    CauseKind.NESTED_BLOCKS: "CKPT006",
+    CauseKind.POSITIONAL_PAST_STATE: "CKPT004",
+    CauseKind.KEYWORD_GRADIENT: "CKPT003",
+    CauseKind.RETURNED_KEYWORD: "CKPT003",
+    CauseKind.SHARED_WRITES: "CKPT007",
+    CauseKind.GRADIENT_CONTAINER: "CKPT007",
+    CauseKind.NESTED_OUTPUT: "CKPT010",
+    CauseKind.UNREACHABLE: "CKPT009",
+}
+"""The codes of the rules that find causes in source. The measuring half works without the rules themselves."""
+
 
 def fault_text(kind: FaultKind, details: Mapping[str, Any]) -> FaultText:
     """The clauses of a fault. Raises KeyError where a template needs a detail that is missing."""
@@ -177,20 +208,14 @@ def skip_text(kind: SkipKind, details: Mapping[str, Any]) -> str:
     return _Formatter().vformat(SKIPS[kind], (), details)
 
 
-def cause_text(kind: Observation | CauseKind, names: Mapping[str, str]) -> RuleCause:
-    """The sentence for a cause and the code of its rule; each is empty where the other, or nothing, says it all.
-
-    Raises KeyError where a name is missing.
-    """
-    if isinstance(kind, Observation):
-        return cause_of(kind, **names)
-    code = unreachable_checkpointing.RULE.code if kind is CauseKind.UNREACHABLE else ""
-    return RuleCause(CAUSES[kind].format_map(names), code)
+def cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
+    """The sentence for a cause; empty where its rule says it all. Raises KeyError where a name is missing."""
+    return CAUSES[kind].format_map(names)
 
 
-def general_cause_text(kind: Observation | CauseKind, names: Mapping[str, str]) -> str:
+def general_cause_text(kind: CauseKind, names: Mapping[str, str]) -> str:
     """The same sentence without the classes of this model's blocks."""
-    return cause_text(kind, {**names, **dict.fromkeys(names.keys() & {"block", "outer"}, "a block")}).sentence
+    return cause_text(kind, {**names, **dict.fromkeys(names.keys() & {"block", "outer"}, "a block")})
 
 
 class _Formatter(string.Formatter):

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
 from ckpt_surgery.runtime.tools.tensors import is_wrapper, unseen_for
+from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, next_sequence_number
 
 OWN_CODE = (str(Path(torch.__file__).parent), str(Path(ckpt_surgery.__file__).parent))
 """The folders whose code is not a model's."""
@@ -274,13 +274,13 @@ class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
 
     def _note_node(self, place: ModulePlace) -> None:
         """Remember where the newest node of the graph was made; an operator's own is made before it runs."""
-        node = torch._C._autograd._get_sequence_nr() - 1
+        node = next_sequence_number() - 1
         if not self._forward_places or (node > self._forward_places[-1][0] and place != self._forward_places[-1][1]):
             self._forward_places.append((node, place))
 
     def _forward_place(self) -> ModulePlace:
         """The place of the forward whose backward runs now."""
-        node: Any = torch._C._current_autograd_node()  # None outside of the engine
+        node = current_autograd_node()
         if node is None:
             return ModulePlace()
         index = bisect_right(self._forward_places, node._sequence_nr(), key=lambda entry: entry[0])
@@ -309,7 +309,6 @@ def run_metered(
 
 def _run_backward(loss: Tensor) -> None:
     """`loss.backward()`, which recomputes outside of the modes for functions that are active, but inside of them."""
-    engine: Any = torch.autograd.Variable._execution_engine
     engine.run_backward(
         (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
     )

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_FLASH = torch.ops.aten._scaled_dot_product_flash_attention.default
-_EFFICIENT = torch.ops.aten._scaled_dot_product_efficient_attention.default
-_MATH = torch.ops.aten._scaled_dot_product_attention_math.default
+from ckpt_surgery.torch_names import EFFICIENT_ATTENTION, FLASH_ATTENTION, MATH_ATTENTION, FakeTensor
+
 _WIDEST_FLASH_HEAD = 256
 _ALIGNED_BYTES = 16
 """The memory-efficient kernel loads rows of this many bytes."""
@@ -63,15 +61,17 @@ def _attention(
     half = query.dtype in (torch.bfloat16, torch.float16)
     if fused and half and attn_mask is None and width == value.shape[-1] <= _WIDEST_FLASH_HEAD:
         padded = [functional.pad(tensor, (0, -width % 8)) if width % 8 else tensor for tensor in (query, key, value)]
-        result: Tensor = _FLASH(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        result: Tensor = FLASH_ATTENTION(*padded, dropout_p, is_causal, False, scale=scale)[0]
         return result[..., :width] if width % 8 else result
     step = _ALIGNED_BYTES // query.itemsize
     aligned = not width % step and not value.shape[-1] % step
     if fused and aligned and query.shape[1] == key.shape[1] == value.shape[1]:
         bias = None if attn_mask is None else _bias(attn_mask, query, key)
-        result = _EFFICIENT(query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
+        result = EFFICIENT_ATTENTION(
+            query, key, value, bias, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+        )[0]
         return result
-    result = _MATH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    result = MATH_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     return result
 
 

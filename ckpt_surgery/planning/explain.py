@@ -15,7 +15,6 @@ from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_inputs
@@ -44,6 +43,7 @@ from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import FakeTensor
 
 _MOST_COPIED_BYTES = 2**31
 """Parameters of the largest model that is copied to run with data."""
@@ -201,7 +201,7 @@ def _place_in_model(error: BaseException) -> str:
 @contextmanager
 def not_logged() -> Iterator[None]:
     """Keep torch from logging, with its traceback, each error on shapes: it is handled, or becomes an error here."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log = logging.getLogger(FakeTensor.__module__)
     before, log.disabled = log.disabled, True
     try:
         yield

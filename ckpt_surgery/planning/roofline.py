@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.torch_names import tree_leaves
 
 _WRITES_NOTHING = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty"})
 

@@ -14,22 +14,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
 from ckpt_surgery.planning.model_copy import copy_of
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import (
+    EFFICIENT_ATTENTION,
+    EXACT_UPSAMPLES,
+    FLASH_ATTENTION,
+    GROUPED_MM,
+    UNSAFE_VIEW,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    disable_current_modes,
+    tree_leaves,
+    tree_map_only,
+)
 
 _MOST_ELEMENTS = 4096
 """A float tensor made of no other holds values up to this size: constants and tables of frequencies."""
@@ -38,35 +45,31 @@ _MOST_FLOAT_BYTES = 2**24
 """No tensor above these sizes is given values."""
 _TO_NUMPY = (Tensor.numpy, Tensor.__array__)
 _RAND = torch.ops.aten.rand.default
-_GROUPED_MM = torch.ops.aten._grouped_mm.default
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _RNN_LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 _LEAVES_MEMORY = frozenset(
     ("aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided")
 )
 _RESIZES = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in (
-        "upsample_nearest2d",
-        "upsample_nearest2d_backward",
-        "upsample_nearest3d",
-        "_upsample_nearest_exact2d",
-        "_upsample_nearest_exact2d_backward",
-        "_upsample_nearest_exact3d",
-        "upsample_bilinear2d",
-        "upsample_bilinear2d_backward",
-        "upsample_bicubic2d",
-        "upsample_trilinear3d",
+    (
+        *EXACT_UPSAMPLES,
+        torch.ops.aten.upsample_nearest2d.default,
+        torch.ops.aten.upsample_nearest2d_backward.default,
+        torch.ops.aten.upsample_nearest3d.default,
+        torch.ops.aten.upsample_bilinear2d.default,
+        torch.ops.aten.upsample_bilinear2d_backward.default,
+        torch.ops.aten.upsample_bicubic2d.default,
+        torch.ops.aten.upsample_trilinear3d.default,
     )
 )
 """Operators that ask their input for a memory format. The backward of the others is contiguous, on shapes too."""
-_VIEWS = frozenset((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default))
+_VIEWS = frozenset((torch.ops.aten.view.default, UNSAFE_VIEW))
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 _BATCH_NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default
 _NOT_READ = (
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    FLASH_ATTENTION,
+    EFFICIENT_ATTENTION,
     torch.ops.aten.native_dropout.default,
     torch.ops.aten.max_pool2d_with_indices.default,
     torch.ops.aten.max_pool3d_with_indices.default,
@@ -158,7 +161,7 @@ class ShapesOnly(TorchDispatchMode):
         with self._fake:
             if func in _OF_ONE_DTYPE:
                 _check_dtypes(func, args)
-            if func is _GROUPED_MM:
+            if func is GROUPED_MM:
                 return _grouped_mm(*args, **options)
             if func is _RNN_LAYER:
                 return _rnn_layer(args, options)
@@ -261,7 +264,7 @@ def _check_dtypes(func: Any, args: tuple[Any, ...]) -> None:
 def _grouped_mm(left: Tensor, right: Tensor, *args: Any, **options: Any) -> Tensor:
     """The product of groups of rows. On shapes torch takes bfloat16 alone, its kernels take more."""
     bfloat16 = (torch.empty_strided(side.shape, side.stride(), dtype=torch.bfloat16) for side in (left, right))
-    product: Tensor = _GROUPED_MM(*bfloat16, *args, **options)
+    product: Tensor = GROUPED_MM(*bfloat16, *args, **options)
     return torch.empty_strided(product.shape, product.stride(), dtype=left.dtype)
 
 
@@ -280,7 +283,7 @@ def _as_suggested(result: Tensor, source: Tensor) -> Tensor:
 
 def _viewed(result: Tensor, source: Tensor) -> Tensor:
     """A view, with the strides that torch gives dimensions of one element; on shapes they are others."""
-    with _disable_current_modes():
+    with disable_current_modes():
         strides = torch.empty_strided(source.shape, source.stride(), device="meta").view(result.shape).stride()
     same = strides == result.stride()
     return result if same else source.as_strided(result.shape, strides, source.storage_offset())
@@ -305,7 +308,7 @@ def _has_channels_last(tensor: Tensor) -> bool:
 def _rnn_layer(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """A recurrent layer of oneDNN, whose workspace has a size that it alone tells: it runs once, on zeros."""
     result = _RNN_LAYER(*args, **options)
-    with _disable_current_modes():
+    with disable_current_modes():
         given = [torch.zeros(arg.shape, dtype=arg.dtype) if isinstance(arg, Tensor) else arg for arg in args]
         workspace = _RNN_LAYER(*given, **options)[-1]
     return *result[:-1], torch.empty(workspace.shape, dtype=workspace.dtype)

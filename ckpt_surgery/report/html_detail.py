@@ -10,10 +10,10 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVEL_TITLES, LEVELS, Cell, Fault, Mode
 from ckpt_surgery.report.plots import Plot
 from ckpt_surgery.report.summary import (
-    RULE_SUMMARIES,
     block_rows,
     error_text,
     gradient_errors,
+    rule_summary,
 )
 from ckpt_surgery.text import flops as flop_count
 from ckpt_surgery.text import percent, plural, ratio, size, some
@@ -85,7 +85,7 @@ def name_list(names: Sequence[str]) -> str:
 
 def rule_tag(rule: str) -> str:
     """The code of a rule, with what the rule finds as its tooltip."""
-    return f'<b class="rule" title="{escape(RULE_SUMMARIES.get(rule, ""))}">{escape(rule)}</b>' if rule else ""
+    return f'<b class="rule" title="{escape(rule_summary(rule))}">{escape(rule)}</b>' if rule else ""
 
 
 def _facts(report: Report) -> str:

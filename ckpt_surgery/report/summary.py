@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import get_args
 
-from ckpt_surgery.codemods import RULES
 from ckpt_surgery.measure.report import Report, Status
 from ckpt_surgery.measure.results import (
     LEVEL_TITLES,
@@ -30,7 +29,6 @@ STATUSES: tuple[Status, ...] = ("failed", "ok", "skipped", "unsupported", "not b
 REPAIR_STATUSES: tuple[RepairStatus, ...] = get_args(RepairStatus)
 MOST_CAUSES = 12
 """Causes that a page or a table shows."""
-RULE_SUMMARIES = {rule.code: rule.summary for rule in RULES}
 
 assert set(STATUSES) == set(get_args(Status))
 
@@ -167,10 +165,17 @@ def causes(reports: Iterable[Report]) -> list[Cause]:
     for report in reports:
         for _mode, fault in report.faults:
             unknown = f'cause not known: fails "{LEVEL_TITLES[fault.level]}"'
-            text = RULE_SUMMARIES.get(fault.rule, "") or fault.general_cause or unknown
+            text = rule_summary(fault.rule) if fault.rule else fault.general_cause or unknown
             labels_of.setdefault((fault.rule, text), {})[report.label] = None
     rows = [Cause(rule, text, tuple(labels)) for (rule, text), labels in labels_of.items()]
     return sorted(rows, key=lambda row: (-len(row.labels), row.rule or "~", row.text))
+
+
+def rule_summary(code: str) -> str:
+    """Return what a rule finds, in one line."""
+    from ckpt_surgery.codemods import rule_of  # all rules: only where a verdict names one
+
+    return rule_of(code).summary
 
 
 def why_no_verdict(report: Report) -> str:

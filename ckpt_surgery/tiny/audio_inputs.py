@@ -56,6 +56,11 @@ def padded_spectrogram(arguments: ForwardArguments) -> None:
     arguments.values["audio_mel_mask"] = torch.zeros(shape[:2], dtype=torch.bool)
 
 
+def negatable_mask(arguments: ForwardArguments) -> None:
+    """A mask of the spectrogram that the model negates."""
+    arguments.values["input_features_mask"] = arguments.values["input_features_mask"].bool()
+
+
 def speech_alone(arguments: ForwardArguments) -> None:
     """Speech instead of text, for models that take either."""
     arguments.values.pop("input_ids", None)
@@ -325,6 +330,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "fun_asr_nano": stacked_frames,
     "tvlt": spectrogram_beside_video,
     "fun_asr_nano_encoder": stacked_frames,
+    "gemma3n": negatable_mask,
     "granite_speech5_ctc": stacked_frames,
     "granite_speech5_encoder": stacked_frames,
     "inkling2": merged_patches,

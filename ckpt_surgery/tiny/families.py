@@ -68,7 +68,7 @@ _SQUARE_STAGES = {  # each halves height and width alike
     "out_features": ["stage1", "stage2", "stage3", "stage4"],
     "out_indices": [1, 2, 3, 4],
 }
-_PLAIN_TOWER = {  # instead of timm: one row of features per patch
+_PLAIN_TOWER = {  # one row of features per patch; where transformers insists on timm, it takes the last two lines
     "model_type": "vit",
     "hidden_size": 64,
     "intermediate_size": 64,
@@ -76,7 +76,8 @@ _PLAIN_TOWER = {  # instead of timm: one row of features per patch
     "num_attention_heads": 4,
     "image_size": 32,
     "patch_size": 8,
-    "model_args": {"embed_dim": 64},
+    "architecture": "test_vit",
+    "model_args": {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 4},
 }
 
 CONFIG: dict[str, dict[str, Any]] = {
@@ -135,6 +136,13 @@ CONFIG: dict[str, dict[str, Any]] = {
     "falcon_h1": _HYBRID,
     "fast_vlm": {"vision_config": {"hidden_size": 64}},  # what the tiny backbone gives
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},  # a quarter of the width
+    "gemma3n": {"audio_soft_tokens_per_image": 4, "vision_soft_tokens_per_image": 4},
+    "gemma3n_audio": {"vocab_offset": 112, "vocab_size": 16},
+    "gemma3n_vision": {
+        "model_args": {"channel_multiplier": 0.01, "msfa_output_resolution": 2},
+        "vocab_offset": 96,
+        "vocab_size": 16,
+    },
     "glm4v_moe_text": _HALF_MROPE,
     "glm4v_text": _MROPE,
     "Glm4vMoe_text": _HALF_MROPE,
@@ -297,6 +305,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     "align_vision_model": ("hidden_dim", "in_channels", "out_channels"),
     "autoformer": ("feature_size", "input_size"),
     "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
+    "gemma3n_vision": ("hidden_size",),  # timm has it fixed
     "hrm_text": ("num_hidden_layers",),
     "informer": ("feature_size", "input_size"),
     "pp_lcnet_v4": ("stem_channels",),

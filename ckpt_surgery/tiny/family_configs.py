@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,8 +40,21 @@ def family_changes(
 
 
 def is_timm(config: PretrainedConfig) -> bool:
-    """Whether timm provides the backbone of this configuration."""
-    return type(config).model_type in ("timm_backbone", "timm_wrapper")
+    """Whether timm provides the backbone of this configuration, and no tiny one."""
+    return timm_field(config) != "" and not str(getattr(config, timm_field(config))).startswith("test_")
+
+
+def timm_field(config: PretrainedConfig) -> str:
+    """The field that names a model of timm; empty where the configuration is of no such model."""
+    return {"timm_backbone": "backbone", "timm_wrapper": "architecture"}.get(type(config).model_type, "")
+
+
+def tiny_timm(config: PretrainedConfig) -> PretrainedConfig:
+    """`config` with a tiny ResNet of timm in place of the model that it names."""
+    tiny = copy.deepcopy(config)
+    setattr(tiny, timm_field(config), "test_resnet")
+    tiny.model_args, tiny.use_pretrained_backbone = None, False
+    return tiny
 
 
 def without_timm(config: PretrainedConfig) -> PretrainedConfig:

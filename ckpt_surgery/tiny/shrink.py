@@ -17,7 +17,15 @@ from transformers import PretrainedConfig
 from ckpt_surgery.errors import OptionTypeError
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
 from ckpt_surgery.tiny.families import CONFIG, KEPT
-from ckpt_surgery.tiny.family_configs import default_config, family_changes, is_timm, tiny_backbone, without_timm
+from ckpt_surgery.tiny.family_configs import (
+    default_config,
+    family_changes,
+    is_timm,
+    timm_field,
+    tiny_backbone,
+    tiny_timm,
+    without_timm,
+)
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.layers import chosen_layers
 from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
@@ -29,8 +37,8 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
 
     `config` is a configuration class of transformers, or an instance, whose switches (activation, tied embeddings,
     layer types, dropouts ...) are kept. `attempt` goes from the smallest form (0) to the most careful
-    (`sizes.ATTEMPTS` - 1). A configuration that is already tiny comes back with the same values; a timm backbone
-    becomes a tiny backbone of transformers.
+    (`sizes.ATTEMPTS` - 1). A configuration that is already tiny comes back with the same values; a part
+    that is a model of timm becomes a tiny backbone of transformers where the model takes one.
 
     Raises:
         OptionTypeError: `config` is neither a class nor an instance of a configuration.
@@ -39,6 +47,8 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
+    if timm_field(original):
+        return tiny_timm(original)
     return without_timm(_shrunk(original, attempt, _token_map(original)))
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import CallSite
@@ -34,12 +34,6 @@ RULE = Declaration(
     code="CKPT007",
     repair=RepairKind.NONE,
     applicability=Applicability.UNSAFE,
-    causes={
-        Observation.SHARED_WRITES: "{block} writes into `{argument}`, which is shared between blocks.",
-        Observation.GRADIENT_CONTAINER: (
-            "`{argument}` brings {block} tensors with gradient inside a container, where they are not seen."
-        ),
-    },
 )
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
@@ -40,14 +40,6 @@ RULE = Declaration(
     repair=RepairKind.SAFE,
     argument_repair=ArgumentRepair.GRADIENT,
     commit="{}: gradient tensors are passed by position",
-    causes={
-        Observation.RETURNED_KEYWORD: (
-            "{block} takes `{argument}` by keyword and returns it: its own output becomes part of what made it."
-        ),
-        Observation.KEYWORD_GRADIENT: (
-            "`{argument}` reaches {block} by keyword, where reentrant checkpointing sees no gradient."
-        ),
-    },
 )
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
@@ -31,7 +31,6 @@ RULE = Declaration(
     code="CKPT006",
     repair=RepairKind.NONE,
     applicability=Applicability.UNSAFE,
-    causes={Observation.NESTED_BLOCKS: "{block} lies inside {outer}, and both are checkpointed."},
 )
 
 

@@ -22,18 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
 RULE = Declaration(
     code="CKPT010",
     repair=RepairKind.NONE,
     applicability=Applicability.UNSAFE,
-    causes={
-        Observation.NESTED_OUTPUT: (
-            "{block} returns tensors with gradient inside an inner container, where they are not seen."
-        )
-    },
 )
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import OldSwitch
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
@@ -46,12 +46,6 @@ RULE = Declaration(
     code="CKPT011",
     repair=RepairKind.SAFE,
     commit="{} is switched on by transformers' own method",
-    causes={
-        Observation.OUTDATED_SWITCH: (
-            "{model} switches checkpointing on by a method of its own, of the form before transformers 4.35, which "
-            "reaches no layer."
-        )
-    },
 )
 
 

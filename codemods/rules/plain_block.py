@@ -51,7 +51,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
@@ -65,7 +65,6 @@ RULE = Declaration(
     code="CKPT001",
     repair=RepairKind.SAFE,
     commit="{} becomes a GradientCheckpointingLayer",
-    causes={Observation.PLAIN_BLOCK: "{block} is no GradientCheckpointingLayer, so that nothing checkpoints it."},
 )
 
 

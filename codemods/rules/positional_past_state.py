@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import CallSite
@@ -38,7 +38,6 @@ RULE = Declaration(
     repair=RepairKind.SAFE,
     argument_repair=ArgumentRepair.PAST_STATE,
     commit="{}: past state is passed by keyword",
-    causes={Observation.POSITIONAL_PAST_STATE: "{block} gets its past state `{argument}` by position."},
 )
 
 

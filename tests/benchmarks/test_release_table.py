@@ -25,15 +25,14 @@ from benchmarks.release_table_report import (
     reason_of,
     write_columns,
 )
-from ckpt_surgery.codemods.declaration import Observation
-from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Fault, FaultCause, ModeReport, Repair
 from tests.codemods.snippets import PLAIN
 from tests.codemods.tools import FOO, tree
 
 ROOT = Path(__file__).parents[2]
-FAULT = Fault(FaultKind.NOT_RECOMPUTED, ("layers.0",), {}, FaultCause(Observation.PLAIN_BLOCK, {"block": "Block"}))
+FAULT = Fault(FaultKind.NOT_RECOMPUTED, ("layers.0",), {}, FaultCause(CauseKind.PLAIN_BLOCK, {"block": "Block"}))
 WHY = f"{FAULT.cause} CKPT001 (reentrant)"
 RIGHT = ModeReport("reentrant", (), {"run": "ok"})
 WRONG = replace(RIGHT, faults=(FAULT,))

@@ -18,9 +18,8 @@ import ckpt_surgery
 from ckpt_surgery import optional
 from ckpt_surgery.cli import verify as verify_command
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure import TIMEOUT
-from ckpt_surgery.measure.kinds import SkipKind
+from ckpt_surgery.measure.kinds import CauseKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS, Fault, ModeReport, Outcome, Repair, Skip
 from ckpt_surgery.survey.resume import ResumeError
@@ -29,7 +28,7 @@ from ckpt_surgery.survey.worker_pool import WorkerPoolError
 from tests.measure.fault_cases import fault_at, why
 
 ROOT = Path(ckpt_surgery.__file__).parents[1]
-FAULT = fault_at("set", "h.0.weight", explanation=why(Observation.KEYWORD_GRADIENT))
+FAULT = fault_at("set", "h.0.weight", explanation=why(CauseKind.KEYWORD_GRADIENT))
 
 
 def report(name: str, *faults: Fault, **other: Any) -> Report:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-import string
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.codemods import RULES, cause_of, rule_of, rules
+from ckpt_surgery.codemods import RULES, rule_of, rules
 from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, Observation, RepairKind
+from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
-FIELDS = {"block", "argument", "outer", "model"}
 HEADINGS = ["What it does", "Why is this bad?", "Example", "Fix safety"]
 REPAIRS = {"Safe": RepairKind.SAFE, "Unsafe": RepairKind.UNSAFE, "Reported": RepairKind.NONE}
 
@@ -36,21 +33,6 @@ def test_a_rule_documents_itself_and_what_it_documents_is_declared(rule: Rule) -
     (word,) = re.findall(r"## Fix safety\n(\w+)", rule.documentation)
     assert REPAIRS[word] is rule.repair
     assert {rule_of(code).code for code in rule.settles} == set(rule.settles)
-
-
-def test_each_observation_is_explained_by_one_rule() -> None:
-    explained = Counter(observation for rule in RULES for observation in rule.causes)
-    assert explained == Counter(Observation)
-
-
-@pytest.mark.parametrize("observation", Observation)
-def test_a_cause_is_a_sentence_with_the_names_that_it_is_given(observation: Observation) -> None:
-    sentence, code = cause_of(observation, block="FooLayer", argument="state", outer="FooStage", model="FooModel")
-    assert observation in rule_of(code).causes
-    assert "FooLayer" in sentence or "FooModel" in sentence
-    assert sentence.endswith(".")
-    named = {name for _, name, _, _ in string.Formatter().parse(rule_of(code).causes[observation]) if name}
-    assert named <= FIELDS
 
 
 def test_the_wording_of_a_commit_names_the_class_once() -> None:

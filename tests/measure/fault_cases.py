@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.results import Detail, Fault, FaultCause, Level
 
@@ -49,7 +48,7 @@ ABOUT_ANOTHER = {
 }
 
 
-def why(kind: Observation | CauseKind, **names: str) -> FaultCause:
+def why(kind: CauseKind, **names: str) -> FaultCause:
     """An explanation of this kind, with default names where none are given."""
     return FaultCause(kind, {**NAMES, **names})
 

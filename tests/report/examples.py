@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import ModelFacts, Report
 from ckpt_surgery.measure.results import (
@@ -96,7 +95,7 @@ def not_taken(error: str) -> Skip:
 def not_recomputed() -> Report:
     """Plain blocks: no recompute in either mode."""
     names = tuple(f"model.layers.{at}" for at in range(6))
-    cause = why(Observation.PLAIN_BLOCK, block="GPTBigCodeBlock")
+    cause = why(CauseKind.PLAIN_BLOCK, block="GPTBigCodeBlock")
     fault = a_fault(FaultKind.NOT_RECOMPUTED, *names, explanation=cause)
     cost = a_fault(FaultKind.KEPT_BYTES, explanation=cause)
     modes = (mode_report("non_reentrant", fault, cost, recomputed=0), mode_report("reentrant", fault, recomputed=0))
@@ -117,7 +116,7 @@ def lost() -> Report:
 def drifted() -> Report:
     """Reentrant checkpointing gets values wrong, two of them not even finite."""
     names = ("model.layers.4.mlp.up_proj.weight", "model.layers.5.mlp.up_proj.weight")
-    cause = why(Observation.KEYWORD_GRADIENT, block="Gemma3nDecoderLayer", argument="per_layer_input")
+    cause = why(CauseKind.KEYWORD_GRADIENT, block="Gemma3nDecoderLayer", argument="per_layer_input")
     fault = a_fault(FaultKind.GRADIENT_VALUE, *names, explanation=cause, error=0.41)
     broken = mode_report("reentrant", fault, error=0.41)
     errors = {**broken.errors, names[0]: math.nan, names[1]: math.inf}
@@ -136,7 +135,7 @@ def endless() -> Report:
 def nested() -> Report:
     """A stage that checkpoints its layers again, and one block that the model calls three times."""
     inner = tuple(f"swin.encoder.layers.0.blocks.{at}" for at in range(2))
-    cause = why(Observation.NESTED_BLOCKS, block="SwinLayer", outer="SwinStage")
+    cause = why(CauseKind.NESTED_BLOCKS, block="SwinLayer", outer="SwinStage")
     fault = a_fault(FaultKind.RECOMPUTE_COUNT, *inner, explanation=cause)
     blocks = (
         BlockCount("swin.encoder.layers.0", "layer", 1, 1, 1),
@@ -160,7 +159,7 @@ def not_built(model: str = "TimmBackbone") -> Report:
 def hostile() -> Report:
     """Names and sentences that would be markup, mathematics or two cells of a table where they are not escaped."""
     name = f'{HOSTILE}.$x_1$."a"|b`c`'
-    cause = why(Observation.KEYWORD_GRADIENT, block="*Block* _of_ all", argument=HOSTILE)
+    cause = why(CauseKind.KEYWORD_GRADIENT, block="*Block* _of_ all", argument=HOSTILE)
     fault = a_fault(FaultKind.STEP_RAISED, name, explanation=cause, error=f"{HOSTILE}|1]]> & </style>\nnext line")
     broken = replace(
         mode_report("reentrant", fault),

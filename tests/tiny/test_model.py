@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -54,6 +55,22 @@ def test_it_trains_for_a_step(name: str) -> None:
     assert bool(torch.isfinite(loss))
     assert any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in tiny_form.model.parameters())
     assert sum(p.numel() for p in tiny_form.model.parameters()) <= tiny_models.MOST_PARAMETERS
+
+
+@pytest.mark.skipif(find_spec("timm") is None, reason="needs timm, which is not installed")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Gemma3nForConditionalGeneration",
+        "PerceptionLMForConditionalGeneration",
+        "TimmBackbone",
+        "TimmWrapperForImageClassification",
+    ],
+)
+def test_a_tower_of_timm_is_as_small(name: str) -> None:
+    tiny_form = tiny(name)
+    assert tiny_form.attempt == 0
+    assert sum(p.numel() for p in tiny_form.model.parameters()) < 3_000_000
 
 
 def test_the_first_attempt_has_no_failures_before_it() -> None:

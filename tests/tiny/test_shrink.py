@@ -22,6 +22,8 @@ from transformers import (
     Qwen3NextConfig,
     SwinConfig,
     T5Config,
+    TimmBackboneConfig,
+    TimmWrapperConfig,
     Wav2Vec2Config,
     Zamba2Config,
 )
@@ -151,6 +153,14 @@ def test_a_backbone_of_timm_is_replaced() -> None:
     config = tiny_config(DetrConfig(use_timm_backbone=True, backbone="resnet50", use_pretrained_backbone=False))
     assert config.backbone_config.model_type == "resnet"
     assert not getattr(config, "use_timm_backbone", False)
+
+
+@pytest.mark.parametrize("config_class", [TimmBackboneConfig, TimmWrapperConfig])
+def test_a_model_of_timm_names_a_tiny_one(config_class: Any) -> None:
+    config = tiny_config(config_class)
+    assert type(config) is config_class
+    assert "test_resnet" in (getattr(config, "backbone", ""), getattr(config, "architecture", ""))
+    assert tiny_config(config).to_dict() == config.to_dict()
 
 
 def test_later_attempts_are_no_smaller() -> None:

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    _CHECKPOINT_WRAPPED_MODULE,
-    ActivationWrapper,
-)
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
+from ckpt_surgery.torch_names import CHECKPOINT_WRAPPED_MODULE, ActivationWrapper
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -145,7 +142,7 @@ def _children(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for key, child in module.named_children():
         inner = f"{name}.{key}" if name else key
         while isinstance(child, ActivationWrapper):
-            inner, child = f"{inner}.{_CHECKPOINT_WRAPPED_MODULE}", getattr(child, _CHECKPOINT_WRAPPED_MODULE)
+            inner, child = f"{inner}.{CHECKPOINT_WRAPPED_MODULE}", getattr(child, CHECKPOINT_WRAPPED_MODULE)
         yield inner, child
 
 

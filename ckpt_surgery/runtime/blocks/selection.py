@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.discovery import Block, around, enclosing, find_blocks, is_layer, leaves
 from ckpt_surgery.runtime.blocks.repeated import reason_for_none, repeated_blocks, repeated_siblings, siblings_around
+from ckpt_surgery.torch_names import CheckpointWrapper
 
 _WORTHWHILE = 0.6
 """A stage gives way to its blocks where those keep at most this part of what the stage holds."""

@@ -21,6 +21,7 @@ from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
+from ckpt_surgery.torch_names import TransformType, innermost_transform, transform_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +163,11 @@ def _refuse_transforms(place: str) -> None:
     torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
     after it.
     """
-    if torch._C._functorch.peek_interpreter_stack() is None:
+    if innermost_transform() is None:
         return
-    kind = torch._C._functorch.TransformType
-    kinds = {level.key() for level in torch._C._functorch.get_interpreter_stack() or ()}
-    if kind.Grad in kinds or (kind.Vmap in kinds and kind.Jvp not in kinds):
-        name = "vmap" if kind.Grad not in kinds else "grad, or one that is made of it"
+    kinds = {level.key() for level in transform_stack() or ()}
+    if TransformType.Grad in kinds or (TransformType.Vmap in kinds and TransformType.Jvp not in kinds):
+        name = "vmap" if TransformType.Grad not in kinds else "grad, or one that is made of it"
         raise SurgeryError(
             f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
             "around it, with undo() on the surgery"

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointError
 
 from ckpt_surgery.errors import SurgeryError
@@ -28,8 +27,9 @@ from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
+from ckpt_surgery.torch_names import StopRecomputationError
 
-_PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, checkpoint._StopRecomputationError)
+_PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, StopRecomputationError)
 """The exceptions of a recompute that are left as they are: torch ends one by an exception once it has all it needs."""
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.runtime.tools.tensors import is_parameter
+from ckpt_surgery.torch_names import saved_tensors_hooks_now
 
 OF_ZERO3 = {
     *("_external_params", "_original_parameters", "applied_pre_backward_ref_cnt", "ds_grads_remaining", "ds_id"),
@@ -49,7 +49,7 @@ def keeping_whole_weights() -> Iterator[None]:
     Of what requires no gradient, torch's non-reentrant checkpointing keeps the very tensor. DeepSpeed's ZeRO-3 empties
     a weight as soon as its module has run, so that torch would find another shape than in the forward, and raise.
     """
-    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks = saved_tensors_hooks_now(True)
     if hooks is None:
         yield
         return

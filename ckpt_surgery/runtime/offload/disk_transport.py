@@ -14,12 +14,12 @@ from typing import IO, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool
 from ckpt_surgery.runtime.offload.copy_thread import CopyJob, CopyThread
 from ckpt_surgery.runtime.offload.host_transport import DeviceCopy, HostCopy, HostTransport
+from ckpt_surgery.torch_names import FakeTensor
 
 _PREFIX = "ckpt-surgery-"
 _PIECE = 2**20

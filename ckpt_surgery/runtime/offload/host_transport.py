@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.offload.buffer_pool import Buffer, BufferPool, PinnedPool
+from ckpt_surgery.torch_names import FakeTensor
 
 
 class HostTransport:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
 
 from ckpt_surgery.errors import ModifiedTensorError
+from ckpt_surgery.torch_names import FakeTensor
 
 
 class OffloadedTensor:

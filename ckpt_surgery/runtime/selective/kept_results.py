@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.flops import flops_of
@@ -42,6 +40,7 @@ from ckpt_surgery.runtime.selective.policies import (
 from ckpt_surgery.runtime.selective.save_policy import CallCounts, SavePolicy
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, version
+from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, TorchDispatchMode, tree_leaves, tree_map
 
 _ALIASING = "aten::_unsafe_view"
 """The operator that makes a tensor of the same memory with a count of writes of its own."""
@@ -281,7 +280,7 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         if role is None:
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
-        if chosen := self._selector.chosen(func, role, args, kwargs, result):
+        if chosen := self._selector.chosen(func, role, args, kwargs):
             self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
                 # the scores that the router has just chosen by, so that it weighs by them too
@@ -321,7 +320,7 @@ def _alias(value: Any) -> Any:
     value = _returned(value)
     if not isinstance(value, Tensor):
         return value
-    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):  # it keeps the count
+    with ExcludeDispatchKey(DispatchKey.ADInplaceOrView, False):  # it keeps the count
         return value.detach()
 
 

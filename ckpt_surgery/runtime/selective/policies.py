@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.text import listed
+from ckpt_surgery.torch_names import DispatchKey
 
 ATTENTION = "attention"
 ROUTER = "router"
@@ -174,12 +175,12 @@ class Selector:
         self._softmax: torch.Size | None = None
 
     def chosen(
-        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Choice, ...]:
         """Return the choices that keep the result of this operator; they don't know yet what follows it."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
-            self._softmax = result.shape
+            self._softmax = args[0].shape
         elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
             self._softmax = None
             chosen.append(role.weighted_sum)
@@ -203,11 +204,11 @@ def compiled_contexts(
     """
     choices, selector = choices_of(save), Selector()
 
-    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         role = role_of(operator, choices)
         if role is None or (role.may_draw and draws(operator, args, kwargs)):
             return CheckpointPolicy.PREFER_RECOMPUTE
-        kept = selector.chosen(operator, role, args, kwargs, context.op_output)
+        kept = selector.chosen(operator, role, args, kwargs)
         return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
@@ -246,7 +247,7 @@ def _refuse_useless(name: str, overloads: list[Any]) -> None:
     if any(each.is_view for each in overloads):
         raise SurgeryError(f"save names {name}, which makes views: run again, they cost nothing")
     whole = [each for each in overloads if not each._schema.is_mutable]
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    composite = DispatchKey.CompositeImplicitAutograd
     if whole and all(each.has_kernel_for_dispatch_key(composite) for each in whole):
         raise SurgeryError(f"save names {name}, which is made of other operators: name those that it runs")
     seeded = torch.Tag.nondeterministic_seeded

@@ -27,9 +27,7 @@ from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, r
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line
-
-_top_hooks = torch._C._autograd._top_saved_tensors_default_hooks
-"""Gives the hooks for saved tensors that are set: those of torch's checkpointing are called from ours."""
+from ckpt_surgery.torch_names import saved_tensors_hooks_now
 
 _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
@@ -147,7 +145,7 @@ class SelfCheck:
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
         """Show `note` each tensor that an operator saves inside, and with `passed_on` also torch's checkpointing."""
-        hooks: Any = _top_hooks(True)
+        hooks: Any = saved_tensors_hooks_now(True)
         if hooks is None:
             yield
             return

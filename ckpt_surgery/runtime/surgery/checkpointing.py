@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
@@ -21,6 +20,7 @@ from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.tools.rng import generator_state
+from ckpt_surgery.torch_names import TorchDispatchMode
 
 
 @dataclass(frozen=True)

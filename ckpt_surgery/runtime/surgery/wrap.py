@@ -22,6 +22,7 @@ from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
+from ckpt_surgery.torch_names import is_compiled
 
 
 def wrap_blocks(
@@ -131,7 +132,7 @@ def _checked(model: Any) -> nn.Module:
     if isinstance(model, nn.DataParallel):
         raise SurgeryError(f"{name} runs copies of its model: give model.module to DistributedDataParallel instead")
     for module in model.modules():
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+        if is_compiled(module):
             raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import call
 
 import torch
 
-_NAMES = [
-    name for name in ("flash", "mem_efficient", "math", "cudnn") if hasattr(torch.backends.cuda, f"{name}_sdp_enabled")
-]
-"""The kernels that this torch has."""
-_READS: list[Callable[[], bool]] = [  # torch's own functions in C where they can be had, for they are asked often
-    getattr(torch._C, f"_get_{name}_sdp_enabled", getattr(torch.backends.cuda, f"{name}_sdp_enabled"))
-    for name in _NAMES
-]
+from ckpt_surgery.torch_names import kernel_reader
+
+_NAMES = ("flash", "mem_efficient", "math", "cudnn")
+_READS = tuple(map(kernel_reader, _NAMES))
 
 
 def attention_kernels() -> tuple[bool, ...]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
+
+from ckpt_surgery.torch_names import DropoutNd
 
 GeneratorStates = tuple[Any, Any]
 """The states of Python's and numpy's global generators; None where numpy was not imported."""
@@ -79,7 +80,7 @@ def set_torch_states(states: TorchStates) -> None:
 def active_dropout(block: nn.Module) -> str | None:
     """Name the first module or rate in `block` that drops or jitters at random; None if there is none."""
     for name, module in block.named_modules():
-        if isinstance(module, _DropoutNd):
+        if isinstance(module, DropoutNd):
             if module.p > 0:
                 return name or type(module).__name__
             continue

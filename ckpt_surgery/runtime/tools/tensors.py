@@ -9,9 +9,10 @@ from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
-unseen = torch._C._DisableTorchDispatch
+from ckpt_surgery.torch_names import DisableTorchDispatch, disable_current_modes, dispatch_stack_length
+
+unseen = DisableTorchDispatch
 """Hides operators in a `with` of it from dispatch modes: from selective policies and meters."""
 
 
@@ -59,12 +60,12 @@ def shape_of(tensor: Tensor) -> torch.Size:
 
 def unseen_for(tensor: Tensor) -> AbstractContextManager[object]:
     """Hide operators on a tensor of any class from modes: those of fake and sharded ones still go to the class."""
-    return unseen() if is_plain(tensor) else _disable_current_modes()
+    return unseen() if is_plain(tensor) else disable_current_modes()
 
 
 def without_graph(tensor: Tensor) -> Tensor:
     """Return a tensor like this one that has no graph, and still requires gradient: operators save the same for it."""
-    if not torch._C._len_torch_dispatch_stack():
+    if not dispatch_stack_length():
         return tensor.detach().requires_grad_()
     with unseen_for(tensor):
         return tensor.detach().requires_grad_()

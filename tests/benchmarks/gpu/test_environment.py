@@ -1,14 +1,17 @@
-"""The environment of `make gpu`: made with Python alone, from what is there and what is missing or too old."""
+"""What `make gpu` says of a Python that lacks what it needs: which wheels to bring, in lines to paste."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu import environment
-from benchmarks.gpu.environment import NEEDED, OLDEST, is_missing
+from benchmarks.gpu.environment import NEEDED, problem_of
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_it_needs_nothing_but_python() -> None:
@@ -18,55 +21,62 @@ def test_it_needs_nothing_but_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "expected"),
+    ("name", "version", "problem"),
     [
-        ("torch", "", True),
-        ("torch", "2.9.1+cu128", True),
-        ("torch", "2.13.0+cu130", False),
-        ("torch", "2.13.0a0+git1234", False),
-        ("torch", "3.0", False),
-        ("transformers", "4.57.6", True),
-        ("transformers", "5.23.0", False),
-        ("rich", "", True),
-        ("rich", "13.7", False),
+        ("torch", "", "torch is not installed"),
+        ("torch", "2.7.1+cu128", "torch 2.7.1+cu128 is older than 2.8"),
+        ("torch", "2.8.0", ""),
+        ("torch", "2.11.0+cu130", ""),
+        ("torch", "2.13.0a0+git1234", ""),
+        ("torch", "3.0", ""),
+        ("transformers", "4.52.3", "transformers 4.52.3 is older than 4.52.4"),
+        ("transformers", "4.52.4", ""),
+        ("transformers", "5.17.0", ""),
     ],
 )
-def test_what_is_missing_or_too_old_is_installed(name: str, version: str, expected: bool) -> None:
-    assert is_missing(name, version) is expected
+def test_what_is_missing_or_too_old_is_told(name: str, version: str, problem: str) -> None:
+    assert problem_of(name, version) == problem
 
 
-def test_what_is_asked_for_is_new_enough() -> None:
-    for name, oldest in OLDEST.items():
-        asked = NEEDED[name].partition("==")[2]
-        assert not is_missing(name, asked), (name, oldest)
+def test_the_wheels_to_bring_are_those_that_the_tests_run_with() -> None:
+    files = (ROOT / "constraints" / name for name in ("base.txt", "transformers-5.txt"))
+    pinned = {line for file in files for line in file.read_text(encoding="utf-8").splitlines()}
+    assert {f"{name}=={version}" for name, (_, version) in NEEDED.items()} <= pinned
+    assert not any(problem_of(name, version) for name, (_, version) in NEEDED.items())
 
 
 def test_an_interpreter_that_has_everything_is_taken_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environment, "missing_in", lambda python: [])
-    monkeypatch.setattr("venv.create", lambda *_, **__: pytest.fail("nothing is to be made"))
+    monkeypatch.setattr(environment, "installed", lambda name: NEEDED[name][0])
     assert environment.main() == 0
-    assert capsys.readouterr().out.strip() == sys.executable
+    assert capsys.readouterr().err == ""
 
 
-def test_what_pip_cannot_install_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_line_to_paste_names_what_is_missing_for_this_machine_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environment, "FOLDER", tmp_path / "environment")
-    monkeypatch.setattr(environment, "missing_in", lambda python: ["torch"])
-    made: list[Path] = []
-
-    def create(folder: Path, **_: object) -> None:
-        made.append(folder)
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").symlink_to("/bin/false")
-
-    monkeypatch.setattr("venv.create", create)
+    monkeypatch.setattr(environment, "installed", lambda name: "4.0" if name == "transformers" else "99")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert environment.main() == 2
-    assert made == [tmp_path / "environment"]
-    assert "gpu: pip could not install torch" in capfd.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("gpu: transformers 4.0 is older than 4.52.4: ")
+    download, install = (line for line in said.splitlines() if line.startswith("  "))
+    assert download.startswith("  python3 -m pip download --dest wheels ")
+    assert "--platform=manylinux_2_28_aarch64" in download
+    assert f"--python-version={sys.version_info.major}.{sys.version_info.minor} " in download
+    for line in (download, install):
+        assert line.endswith(f" transformers=={NEEDED['transformers'][1]}")
+        assert "torch" not in line
 
 
-def test_this_interpreter_is_asked_what_it_has() -> None:
-    assert set(environment.missing_in(sys.executable)) <= set(NEEDED)
+def test_make_ends_where_something_is_missing(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")  # without its packages
+    python.chmod(0o755)
+    command = ["make", "--no-print-directory", "gpu", "DRY=1", f"PYTHON={python}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip download" in done.stderr
+    assert "torch==" in done.stderr

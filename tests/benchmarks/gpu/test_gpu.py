@@ -143,6 +143,31 @@ def test_parts_that_would_not_fit_in_the_time_are_skipped_and_told(
     assert "Skipped" not in text
 
 
+def test_a_part_whose_package_is_not_installed_is_skipped_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = script(tmp_path, WRITE, "poor", needs=("json", "no_such_package")), script(tmp_path, WRITE, "fine")
+    code, text = run(tmp_path, monkeypatch, *parts)
+    assert code == 0
+    assert "Skipped: no_such_package is not installed." in text
+    assert [line.split(" | ")[1] for line in text.splitlines() if line.startswith("| [What?]")] == [
+        "skipped",
+        "1 of 1 target missed",
+    ]
+
+
+def test_without_matplotlib_the_page_has_no_pictures_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    part = next(part for part in PARTS if part.name == "offload")
+    write_page(tmp_path / "page.md", [Result(part, State.ENDED, "", FIGURES, 3.0)], {"device": "H100"}, dry=False)
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "There are no pictures: matplotlib is not installed." in text
+    assert "offload.svg" not in text
+
+
 def test_all_parts_together_fit_in_the_time() -> None:
     assert sum(part.seconds for part in PARTS) <= 60 * gpu.MINUTES
     assert PARTS[0].name == "tests", "the most telling first"

@@ -18,9 +18,9 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
-from benchmarks import check_cost, policy_cost
+from benchmarks import check_cost, offload, policy_cost
 from benchmarks.device import PROCESSOR
-from benchmarks.device_steps import Steps, timed_steps
+from benchmarks.device_steps import Steps, own_switch, timed_steps
 from benchmarks.gpu.page import bars, section, write_page
 from benchmarks.gpu.parts import PARTS, Part
 from benchmarks.gpu.result import Result, State
@@ -119,7 +119,7 @@ def test_what_has_no_room_has_no_figures() -> None:
 
 def test_a_way_without_room_is_told_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def steps(model: Any, *_: object, **__: object) -> Steps:
-        if not model.is_activation_checkpointing:
+        if not model.is_gradient_checkpointing:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return STEPS
 
@@ -197,6 +197,24 @@ def test_the_device_is_waited_for_around_each_step_and_the_peak_is_that_of_the_t
     assert calls == [*step, "reset", *step, *step, "peak"]
     assert (len(steps.seconds), steps.peak) == (2, 7)
     assert Steps.of(json.loads(json.dumps(steps.to_dict()))) == steps
+
+
+@pytest.mark.parametrize(("methods", "name"), [("new old", "new"), ("old", "old")])
+def test_transformers_own_switch_is_taken_by_either_name(methods: str, name: str) -> None:
+    names = {"new": "activation_checkpointing_enable", "old": "gradient_checkpointing_enable"}
+    model = type("Released", (), {names[method]: method for method in methods.split()})
+    assert own_switch(model, "enable") == name
+
+
+def test_a_release_without_offload_of_its_own_leaves_that_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offload, "theirs_is_there", lambda: False)
+    out = tmp_path / "offload.json"
+    offload.main(["--toy", "--gpu-only", "--steps", "1", "--tokens", "64", "--out", str(out)])
+    content = json.loads(out.read_text(encoding="utf-8"))
+    assert content["notes"] == [offload.NO_THEIRS]
+    assert not any(name.endswith(f", {offload.THEIRS}") for name in content["figures"])
 
 
 def test_the_processor_takes_the_place_of_a_gpu_only_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,15 +99,15 @@ def test_attention_without_dropout_draws_nothing() -> None:
     assert draws(aten.rand.default, ([2],), {})
 
 
-def kept(text: str, *calls: tuple[Any, tuple[Any, ...], Any]) -> list[bool]:
-    """Which of these calls, each an operator with its arguments and its result, a policy keeps."""
+def kept(text: str, *calls: tuple[Any, tuple[Any, ...]]) -> list[bool]:
+    """Which of these calls, each an operator with its arguments, a policy keeps."""
     choices, selector = choices_of([text]), Selector()
-    roles = [(role_of(operator, choices), operator, args, result) for operator, args, result in calls]
-    return [role is not None and bool(selector.chosen(op, role, args, {}, result)) for role, op, args, result in roles]
+    roles = [(role_of(operator, choices), operator, args) for operator, args in calls]
+    return [role is not None and bool(selector.chosen(operator, role, args, {})) for role, operator, args in roles]
 
 
 def test_every_second_begins_with_the_first() -> None:
-    mm = (aten.mm.default, (), None)
+    mm = (aten.mm.default, ())
     assert kept("matmul:2", mm, mm, mm, mm, mm) == [True, False, True, False, True]
 
 
@@ -117,6 +117,6 @@ def test_every_second_begins_with_the_first() -> None:
     ids=["as they were", "without a sink", "with other columns", "with other rows"],
 )
 def test_eager_attention_is_the_product_with_what_a_softmax_made(weights: tuple[int, ...], expected: bool) -> None:
-    product = (aten.bmm.default, (torch.empty(weights), torch.empty(1)), None)
-    softmax = (aten._softmax.default, (), torch.empty(2, 2, 6, 6))
+    product = (aten.bmm.default, (torch.empty(weights), torch.empty(1)))
+    softmax = (aten._softmax.default, (torch.empty(2, 2, 6, 6), -1, False))
     assert kept("attention", product, softmax, product, product) == [False, False, expected, False]

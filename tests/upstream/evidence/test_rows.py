@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome, Skip
@@ -15,7 +14,7 @@ from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
 from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
 from tests.measure.fault_cases import fault, fault_at, why
 
-WHY = why(Observation.PLAIN_BLOCK, block="ToyBlock")
+WHY = why(CauseKind.PLAIN_BLOCK, block="ToyBlock")
 PLAIN = fault_at("recompute", "layers.0", explanation=WHY)
 
 

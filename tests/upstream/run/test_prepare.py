@@ -20,7 +20,6 @@ import jsonschema
 import pytest
 
 import ckpt_surgery.upstream.evidence.results
-from ckpt_surgery.codemods.declaration import Observation
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.report import Report
@@ -50,7 +49,7 @@ from tests.upstream.git_toys import state
 pytestmark = pytest.mark.slow
 
 SCHEMA = Path(ckpt_surgery.upstream.evidence.results.__file__).with_name("evidence.schema.json")
-FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(Observation.PLAIN_BLOCK))
+FAULT = fault(FaultKind.NOT_RECOMPUTED, "layers.0", explanation=why(CauseKind.PLAIN_BLOCK))
 STATISTICS = fault(FaultKind.BUFFER_CHANGED, "layers.0.norm.running_mean", explanation=why(CauseKind.BATCH_NORM_TWICE))
 EQUAL: dict[Level, Word] = {"set": "ok", "values": "ok"}
 MODELS = "src/transformers/models"

@@ -1,0 +1,112 @@
+"""The names of torch that may go without notice: each that begins with an underscore, or lies below such a name.
+
+The package takes modules, classes, functions and operators of such names from here, and from the objects of torch it
+asks only the attributes in `ATTRIBUTES`; tests/test_torch_names.py holds it to both. Operators and files that are only
+compared as text stay where that is done: one that is missing equals nothing.
+
+torch 2.8.0, 2.11.0 and 2.13.0 have all of them. Where one is missing this module cannot be imported, and the error
+names it: none has a substitute, but for the readers of `kernel_reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.autograd import Variable
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper as ActivationWrapper
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper as CheckpointWrapper
+from torch.nn.modules import batchnorm, conv, dropout
+from torch.utils import _python_dispatch, checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_map_only as tree_map_only
+
+# modules
+CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
+ConvNd = conv._ConvNd
+DropoutNd = dropout._DropoutNd
+NormBase = batchnorm._NormBase
+
+# the graph, and the engine that runs it
+engine: Any = Variable._execution_engine
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node  # None outside of the engine
+current_graph_task_id = torch._C._current_graph_task_id
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
+saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7
+StopRecomputationError = checkpoint._StopRecomputationError
+
+# dispatch
+DispatchKey = torch._C.DispatchKey
+DisableTorchDispatch = torch._C._DisableTorchDispatch
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+ExcludeDispatchKey = torch._C._SetExcludeDispatchKeyGuard
+disable_current_modes = _python_dispatch._disable_current_modes
+dispatch_stack_length = torch._C._len_torch_dispatch_stack
+make_wrapper_subclass: Callable[..., Any] = Tensor._make_wrapper_subclass
+
+# transforms of torch.func
+TransformType = torch._C._functorch.TransformType
+transform_stack = torch._C._functorch.get_interpreter_stack
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+
+# operators
+FLASH_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention.default
+EFFICIENT_ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
+MATH_ATTENTION = torch.ops.aten._scaled_dot_product_attention_math.default
+GROUPED_MM = torch.ops.aten._grouped_mm.default
+UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+EXACT_UPSAMPLES = (
+    torch.ops.aten._upsample_nearest_exact2d.default,
+    torch.ops.aten._upsample_nearest_exact2d_backward.default,
+    torch.ops.aten._upsample_nearest_exact3d.default,
+)
+
+ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "Tensor": frozenset(
+            {"_backward_hooks", "_base", "_is_view", "_post_accumulate_grad_hooks", "_values", "_version"}
+        ),
+        "UntypedStorage": frozenset({"_cdata"}),
+        "Module": frozenset({"_buffers", "_compiled_call_impl", "_forward_hooks", "_modules", "_parameters"}),
+        "OptimizedModule": frozenset({"_orig_mod"}),
+        "Node": frozenset({"_sequence_nr"}),
+        "OpOverload": frozenset({"_overloadname", "_overloadpacket", "_schema"}),
+        "Reducer": frozenset({"_check_reducer_finalized"}),
+    }
+)
+"""The attributes that are read from objects of torch, by the class."""
+
+
+def kernel_reader(name: str) -> Callable[[], bool]:
+    """Return the function that tells whether a kernel of attention is allowed: in C where there is one."""
+    reader: Callable[[], bool] = getattr(
+        torch._C, f"_get_{name}_sdp_enabled", getattr(torch.backends.cuda, f"{name}_sdp_enabled")
+    )
+    return reader
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Tell whether a module is what torch.compile made, or was compiled in place."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+@torch.compiler.assume_constant_result
+def is_autocast_available(device: str) -> bool:
+    """Tell whether a kind of device has autocast: the compilers of torch 2.8 and 2.11 can't follow torch's function."""
+    return torch.amp.is_autocast_available(device)
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return torch.distributed.distributed_c10d._get_default_store()

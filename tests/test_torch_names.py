@@ -1,0 +1,182 @@
+"""Private names of torch stand in one file: each that the package uses elsewhere is told, with its place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_layout import ROOT, STATIC, modules, room
+
+NAMES = "ckpt_surgery.torch_names"
+OF_OTHERS = {
+    "_attn_implementation": "transformers",
+    "_can_checkpoint_with_cache": "transformers",
+    "_class_to_module": "transformers",
+    "_exit": "os",
+    "_from_config": "transformers",
+    "_get_feat_extract_output_lengths": "transformers",
+    "_getframe": "sys",
+    "_gradient_checkpointing_func": "transformers",
+    "_hf_peft_config_loaded": "transformers",
+    "_make": "named tuples",
+    "_supports_gradient_checkpointing": "transformers",
+}
+"""Private attributes that are no torch's, and whose they are."""
+_ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
+"""The functions that are given the name of an attribute as text."""
+
+
+def is_private(name: str) -> bool:
+    """Whether a name begins with one underscore."""
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def private_names(root: Path) -> Iterator[tuple[str, str]]:
+    """Every private name that a file of the package under `root` uses and does not define: its place, and the name.
+
+    A name that is reached from torch is whole, "torch._C"; an attribute of some object stands alone. The static half,
+    which knows no torch, is left out.
+    """
+    for module, path in modules(root).items():
+        if module == NAMES or room(module) in STATIC:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        aliases, own = dict(_imported(tree)), set(_defined(tree))
+        for node in ast.walk(tree):
+            for name in _used(node, aliases):
+                if name.startswith("torch.") or name not in own:
+                    yield f"{path.relative_to(root)}:{node.lineno}", name  # type: ignore[attr-defined]
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that imports give a file, and what they stand for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """The private names that a file defines, as functions, variables, attributes of its own objects or slots."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id="__slots__")], value=ast.Tuple(elts=slots)):
+                yield from (slot.value for slot in slots if isinstance(slot, ast.Constant))  # type: ignore[misc]
+
+
+def _used(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
+    """The private names of torch's, or of an object, that one node uses."""
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names if _of_torch(alias.name))
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            yield from (whole for alias in names if _of_torch(whole := f"{module}.{alias.name}"))
+        case ast.Attribute(value=value, attr=name) if is_private(name):
+            whole = _path(node, aliases)
+            if whole.partition(".")[0] == "torch":
+                yield whole
+            elif not (isinstance(value, ast.Call) and ast.unparse(value) == "super()"):
+                yield name
+        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=args) if function in _ASKS:
+            texts = (argument.value for argument in args if isinstance(argument, ast.Constant))
+            yield from (text for text in texts if isinstance(text, str) and is_private(text))
+
+
+def _of_torch(name: str) -> bool:
+    top, *below = name.split(".")
+    return top == "torch" and any(map(is_private, below))
+
+
+def _path(node: ast.expr, aliases: dict[str, str]) -> str:
+    """The dotted path of an expression from what was imported; of another what it says."""
+    match node:
+        case ast.Attribute(value=value, attr=name):
+            return f"{_path(value, aliases)}.{name}"
+        case ast.Name(id=name):
+            return aliases.get(name, f"?{name}")
+    return "?"
+
+
+def faults(root: Path, attributes: set[str]) -> list[str]:
+    """Private names that are torch's, or of which nothing says whose they are, outside of the file for them."""
+    return [
+        f"{place}: {name}" for place, name in private_names(root) if name not in attributes and name not in OF_OTHERS
+    ]
+
+
+def attributes() -> set[str]:
+    """The attributes of torch's objects that the file for private names lists."""
+    tree = ast.parse((ROOT / "ckpt_surgery" / "torch_names.py").read_text(encoding="utf-8"))
+    listed = next(node for node in tree.body if isinstance(node, ast.AnnAssign) and _is_listing(node.target))
+    assert listed.value is not None
+    texts = (node.value for node in ast.walk(listed.value) if isinstance(node, ast.Constant))
+    return {text for text in texts if isinstance(text, str) and is_private(text)}
+
+
+def _is_listing(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id == "ATTRIBUTES"
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    assert faults(ROOT, attributes()) == []
+
+
+def test_each_name_that_is_listed_is_used() -> None:
+    used = {name for _, name in private_names(ROOT)}
+    here = {"_compiled_call_impl"}  # in the file itself
+    assert attributes() - used - here == set()
+    assert OF_OTHERS.keys() - used == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import torch\ntorch._C._planted()", "torch._C"),
+        ("import torch._planted", "torch._planted"),
+        ("from torch.nn.modules.conv import _Planted", "torch.nn.modules.conv._Planted"),
+        ("from torch import nn\nnn.modules.conv._Planted", "torch.nn.modules.conv._Planted"),
+        ("import torch as t\nt.ops.aten._planted.default", "torch.ops.aten._planted"),
+        ("def of(tensor): return tensor._planted", "_planted"),
+        ("def of(tensor): return tensor.grad_fn()._planted", "_planted"),
+        ("def of(tensor): return getattr(tensor, '_planted', None)", "_planted"),
+        ("import operator\nof = operator.attrgetter('_planted')", "_planted"),
+    ],
+)
+def test_a_new_one_is_told(tmp_path: Path, code: str, name: str) -> None:
+    package = tmp_path / "ckpt_surgery"
+    package.mkdir()
+    (package / "torch_names.py").write_text("import torch\ntorch._fine\n")
+    (package / "planted.py").write_text(f"class Ours:\n    def of(self):\n        return self._own\n\n\n{code}\n")
+    assert {fault.partition(": ")[2] for fault in faults(tmp_path, {"_known"})} >= {name}
+    assert all(fault.startswith("ckpt_surgery/planted.py:") for fault in faults(tmp_path, {"_known"}))
+
+
+@pytest.mark.torch
+def test_torch_has_them_all(one_rank: None) -> None:
+    torch = pytest.importorskip("torch")
+    from ckpt_surgery.torch_names import ATTRIBUTES
+
+    module = torch.nn.Linear(2, 2)
+    leaf = torch.ones(2, requires_grad=True)
+    objects: dict[str, Any] = {
+        "Tensor": leaf,
+        "UntypedStorage": leaf.untyped_storage(),
+        "Module": module,
+        "OptimizedModule": torch.compile(module),
+        "Node": (leaf + 1).grad_fn,
+        "OpOverload": torch.ops.aten.add.Tensor,
+        "Reducer": torch.nn.parallel.DistributedDataParallel(module).reducer,
+    }
+    missing = {name for kind, names in ATTRIBUTES.items() for name in names if not hasattr(objects[kind], name)}
+    assert missing == set()
