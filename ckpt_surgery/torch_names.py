@@ -61,6 +61,7 @@ transform_stack = torch._C._functorch.get_interpreter_stack
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 
 # operators
+CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 FLASH_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention.default
 EFFICIENT_ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
 MATH_ATTENTION = torch.ops.aten._scaled_dot_product_attention_math.default
@@ -103,7 +104,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 @torch.compiler.assume_constant_result
 def is_autocast_available(device: str) -> bool:
-    """Tell whether a kind of device has autocast: the compilers of torch 2.8 and 2.11 can't follow torch's function."""
+    """Tell whether a kind of device has autocast: the compiler of 2.8 and 2.11 can't follow torch's function."""
     return torch.amp.is_autocast_available(device)
 
 

@@ -23,6 +23,7 @@ from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import (
+    CPU_ATTENTION,
     EFFICIENT_ATTENTION,
     EXACT_UPSAMPLES,
     FLASH_ATTENTION,
@@ -168,6 +169,8 @@ class ShapesOnly(TorchDispatchMode):
             result = func(*args, **options)
             if func is _RNN_LAYER_BACKWARD:  # on shapes the gradients of both biases are one tensor
                 return *result[:4], torch.empty_like(result[4]), *result[5:]
+            if func is CPU_ATTENTION:  # on shapes torch 2.11 takes its sums for float32, whatever the dtype
+                return result[0], torch.empty_like(result[1], dtype=torch.promote_types(args[0].dtype, torch.float32))
             if func is _BATCH_NORM:
                 return _normalized(result[0]), *result[1:]
             if func is _BATCH_NORM_BACKWARD and result[0] is not None:
