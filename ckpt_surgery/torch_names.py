@@ -4,8 +4,8 @@ The package takes modules, classes, functions and operators of such names from h
 asks only the attributes in `ATTRIBUTES`; tests/test_torch_names.py holds it to both. Operators and files that are only
 compared as text stay where that is done: one that is missing equals nothing.
 
-torch 2.8.0, 2.11.0 and 2.13.0 have all of them. Where one is missing this module cannot be imported, and the error
-names it: none has a substitute, but for the readers of `kernel_reader`.
+torch 2.8.0, 2.11.0 and 2.13.0 have all of them. Where an operator is missing, nothing runs it; where another name is,
+this module cannot be imported, and the error names it: none has a substitute, but for the readers of `kernel_reader`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._pytree import tree_leaves as tree_leaves
 from torch.utils._pytree import tree_map as tree_map
 from torch.utils._pytree import tree_map_only as tree_map_only
+
+
+def _operator(name: str) -> Any:
+    """Return an operator of torch; None where it has none of this name."""
+    packet = getattr(torch.ops.aten, name, None)
+    return None if packet is None else packet.default
+
 
 # modules
 CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
@@ -61,16 +68,16 @@ transform_stack = torch._C._functorch.get_interpreter_stack
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 
 # operators
-CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-FLASH_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention.default
-EFFICIENT_ATTENTION = torch.ops.aten._scaled_dot_product_efficient_attention.default
-MATH_ATTENTION = torch.ops.aten._scaled_dot_product_attention_math.default
-GROUPED_MM = torch.ops.aten._grouped_mm.default
-UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
+CPU_ATTENTION = _operator("_scaled_dot_product_flash_attention_for_cpu")
+FLASH_ATTENTION = _operator("_scaled_dot_product_flash_attention")
+EFFICIENT_ATTENTION = _operator("_scaled_dot_product_efficient_attention")
+MATH_ATTENTION = _operator("_scaled_dot_product_attention_math")
+GROUPED_MM = _operator("_grouped_mm")
+UNSAFE_VIEW = _operator("_unsafe_view")
 EXACT_UPSAMPLES = (
-    torch.ops.aten._upsample_nearest_exact2d.default,
-    torch.ops.aten._upsample_nearest_exact2d_backward.default,
-    torch.ops.aten._upsample_nearest_exact3d.default,
+    _operator("_upsample_nearest_exact2d"),
+    _operator("_upsample_nearest_exact2d_backward"),
+    _operator("_upsample_nearest_exact3d"),
 )
 
 ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -102,7 +109,7 @@ def is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_autocast_available(device: str) -> bool:
     """Tell whether a kind of device has autocast: the compiler of 2.8 and 2.11 can't follow torch's function."""
     return torch.amp.is_autocast_available(device)
