@@ -21,7 +21,7 @@ from ckpt_surgery import SurgeryError, tiny_model, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.runtime.selective.policies import VOCABULARY

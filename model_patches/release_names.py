@@ -1,58 +1,64 @@
-"""What libraries call the parts of checkpointing, by role and release: arguments, switches, flags, classes.
+"""What libraries call the parts of checkpointing: arguments, methods, flags, classes, by their roles.
 
-A name is looked up by its role, the latest first, so that a release that renames something needs a line here. Facts
-only; a test holds them against the sources of the installed release.
+Where releases differ, a role is a tuple, the latest name first: a release that renames something needs a name here,
+and its release in `RELEASES`. Facts only; a test holds them against the source of the installed release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 
-
-@dataclass(frozen=True, slots=True)
-class ReleaseName:
-    """A name, and the releases of transformers that have it: from `since` to `until`, each "" where there is no end.
-
-    `since` "" stands for the oldest release that is supported, 4.52.4.
-    """
-
-    text: str
-    since: str = ""
-    until: str = ""
-
-
-Role = tuple[ReleaseName, ...]
-
-CACHE_ARGUMENT: Role = (
-    ReleaseName("cache", since="5.24.0"),
-    ReleaseName("past_key_values", until="5.23.0"),
-    ReleaseName("cache_params", until="5.23.0"),
-)
+CACHE_ARGUMENT = ("cache", "past_key_values", "cache_params")
 """The argument of a model that takes a `Cache`."""
-
-CACHE_SWITCH: Role = (ReleaseName("use_cache"),)
+CACHE_SWITCH = "use_cache"
 """The argument that has a model make a cache of its own."""
+CACHE_CLASS = "Cache"
+"""The class from which all caches descend."""
 
-SWITCH_ON: Role = (
-    ReleaseName("activation_checkpointing_enable", since="5.23.0"),
-    ReleaseName("gradient_checkpointing_enable"),
-)
+SWITCH_ON = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
 """The method of a model that switches checkpointing on. The older one only warns where both are."""
-
-SWITCH_OFF: Role = (
-    ReleaseName("activation_checkpointing_disable", since="5.23.0"),
-    ReleaseName("gradient_checkpointing_disable"),
-)
+SWITCH_OFF = ("activation_checkpointing_disable", "gradient_checkpointing_disable")
 """The method that switches it off."""
-
-SWITCH_OPTIONS: Role = (
-    ReleaseName("activation_checkpointing_kwargs", since="5.23.0"),
-    ReleaseName("gradient_checkpointing_kwargs"),
-)
+SWITCH_OPTIONS = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
 """The argument of the method that switches it on which takes the options of torch's `checkpoint`."""
+INNER_SWITCH = "_set_gradient_checkpointing"
+"""The method of a model of transformers that these call."""
+
+FLAG = "gradient_checkpointing"
+"""The attribute, True or False, that says whether a module checkpoints."""
+FUNCTION = "_gradient_checkpointing_func"
+"""The attribute of a module that holds the function with which it checkpoints."""
+CLAIM = "supports_gradient_checkpointing"
+"""The attribute of a model of transformers that says whether it can checkpoint."""
+LAYER_CLASS = "GradientCheckpointingLayer"
+"""The class of blocks that checkpoint when their flag says so."""
+KEEPS_CACHE = "_can_checkpoint_with_cache"
+"""The attribute of a block that says that it only reads the cache it is given."""
+RECORDER = "check_model_inputs.<locals>"
+"""What the name of a forward holds that transformers 4 puts in place of one for a single call."""
+EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
+"""The attributes that hold the handles of hooks on embeddings; late releases have both."""
+
+DIFFUSERS_SWITCH = "enable_gradient_checkpointing"
+"""The method of a model of diffusers that switches checkpointing on."""
+DIFFUSERS_CLAIM = "_supports_gradient_checkpointing"
+"""What says of it that it can checkpoint."""
+TIMM_SWITCH = "set_grad_checkpointing"
+"""The method of models of timm and open_clip that switches checkpointing on and off."""
+
+RELEASES: Mapping[str, tuple[str, str]] = {
+    "cache": ("5.24.0", ""),
+    "past_key_values": ("", "5.23.0"),
+    "cache_params": ("", "5.23.0"),
+    "activation_checkpointing_enable": ("5.23.0", ""),
+    "activation_checkpointing_disable": ("5.23.0", ""),
+    "activation_checkpointing_kwargs": ("5.23.0", ""),
+    "_can_checkpoint_with_cache": ("5.15.0", ""),
+    "_require_grads_hooks": ("5.0.0", ""),
+}
+"""The first and the last release of transformers with a name, each "" where there is no such end from 4.52.4 on."""
 
 
-def known_name(role: Role, names: Container[str]) -> str | None:
+def known_name(role: tuple[str, ...], names: Container[str]) -> str | None:
     """Return the latest name of this role that is among `names`; None where none is."""
-    return next((name.text for name in role if name.text in names), None)
+    return next((name for name in role if name in names), None)

@@ -16,8 +16,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import DistributedError
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import CONTAINERS, enclosing, find_blocks
-from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, options_of, takes_switch
+from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
 
 _TEXT = ("input_ids", "inputs_embeds", "input_embeds", "hidden_states", "inputs", "args")
 """Names of inputs of a model that may come from token ids."""

@@ -10,8 +10,9 @@ from torch import nn
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, LAYER_CLASS
 from ckpt_surgery.runtime.blocks.discovery import enclosing, is_layer
-from ckpt_surgery.runtime.blocks.library_switch import FLAG, FUNCTION, flags_of
+from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
@@ -87,6 +88,6 @@ def _is_replaced(block: nn.Module) -> bool:
     """Tell whether the forward of a checkpointing layer was replaced, on the instance or its class."""
     if "forward" in vars(block):
         return True
-    base = next(kind for kind in type(block).__mro__ if kind.__name__ == "GradientCheckpointingLayer")
+    base = next(kind for kind in type(block).__mro__ if kind.__name__ == LAYER_CLASS)
     wraps = "__call__" not in vars(base)  # late 5.x wraps the forward of each subclass when that is made
     return wraps and not hasattr(type(block).forward, "__wrapped__")

@@ -24,13 +24,9 @@ class CoverageCause(StrEnum):
 
     UNKNOWN = ""
     EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
-    REPLACED = (
-        "its forward was replaced after the model was made, so that the layer's own never runs: call wrap_blocks"
-    )
+    REPLACED = "its forward was replaced after the model was made, and the layer's own never runs: call wrap_blocks"
     PLAIN = "it is no checkpointing layer: call wrap_blocks"
-    TWICE = (
-        "checkpointing is switched on twice, such as by FSDP or Accelerate and by the Trainer: switch one of them off"
-    )
+    TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of, options_of
+from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.undo import Undoable, UndoableHooks
 

@@ -16,7 +16,8 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.generators import devices_of
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, flags_of
+from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState, put_for

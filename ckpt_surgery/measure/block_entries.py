@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.tools.rng import generator_state
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
@@ -98,7 +99,7 @@ class EntryCounter:
 
     def __enter__(self) -> EntryCounter:
         layers = {tally.block for tally in self._tallies.values()}
-        layers |= {module for module in self._paths if hasattr(module, "_gradient_checkpointing_func")}
+        layers |= {module for module in self._paths if hasattr(module, FUNCTION)}
         for tally in self._tallies.values():
             self._hook(tally.block, partial(self._count, tally, tally.calls, "block"))
             self._wrap_checkpoint(tally)
@@ -112,7 +113,7 @@ class EntryCounter:
         for handle in self._handles:
             handle.remove()
         for module, attributes in self._functions:
-            vars(module).pop("_gradient_checkpointing_func", None)
+            vars(module).pop(FUNCTION, None)
             vars(module).update(attributes)
 
     def start_backward(self) -> None:
@@ -159,14 +160,14 @@ class EntryCounter:
 
     def _wrap_checkpoint(self, tally: _Tally) -> None:
         block = tally.block
-        checkpoint = getattr(block, "_gradient_checkpointing_func", None)
+        checkpoint = getattr(block, FUNCTION, None)
         if checkpoint is None:
             return
 
-        own = {k: v for k, v in vars(block).items() if k == "_gradient_checkpointing_func"}
+        own = {k: v for k, v in vars(block).items() if k == FUNCTION}
         self._functions.append((block, own))
         entered = partial(self._count, tally, tally.checkpointed, "checkpoint")
-        vars(block)["_gradient_checkpointing_func"] = _CountedCheckpoint(checkpoint, block, entered)
+        vars(block)[FUNCTION] = _CountedCheckpoint(checkpoint, block, entered)
 
 
 class _CountedCheckpoint:

@@ -15,8 +15,8 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Fault, FaultCause, Mode
+from ckpt_surgery.model_patches.release_names import CLAIM, INNER_SWITCH
 from ckpt_surgery.runtime.blocks.discovery import Block
-from ckpt_surgery.runtime.blocks.library_switch import SWITCH
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.torch_names import NormBase
 
@@ -71,7 +71,7 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
         return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
     by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
     plain = next((block for block in blocks if block.kind == "plain"), None)
-    if plain and hasattr(case.model, "supports_gradient_checkpointing"):
+    if plain and hasattr(case.model, CLAIM):
         return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)})
     if plain:
         return by_calls or FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(plain)})
@@ -83,10 +83,10 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
 
 def _outdated_switch(model: nn.Module) -> str:
     """The class whose method transformers would call instead of its own; empty where there is none."""
-    switch = getattr(type(model), SWITCH, None)
+    switch = getattr(type(model), INNER_SWITCH, None)
     if switch is None or "value" not in inspect.signature(switch).parameters:
         return ""
-    return next(kind.__name__ for kind in type(model).__mro__ if SWITCH in vars(kind))
+    return next(kind.__name__ for kind in type(model).__mro__ if INNER_SWITCH in vars(kind))
 
 
 def _recompute_count(fault: Fault, case: Case) -> FaultCause | None:

@@ -20,7 +20,7 @@ from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITCH, known_name
+from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITCH
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.blocks.library_switch import takes_switch
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
@@ -53,11 +53,11 @@ def given_cache(setup: Setup) -> GivenCache | Skip | None:
     parameters = _parameters(setup.model)
     arguments = _arguments_for_caches(parameters)
     state = [name for name, parameter in parameters.items() if _holds_state(parameter)]
-    switch = known_name(CACHE_SWITCH, parameters)
+    switch = CACHE_SWITCH if CACHE_SWITCH in parameters else ""
     if not (arguments or state or switch):
         return None
     if not arguments:
-        return Skip(("state",), SkipKind.NO_CACHE_ARGUMENT, {"arguments": ", ".join(state) or str(switch)})
+        return Skip(("state",), SkipKind.NO_CACHE_ARGUMENT, {"arguments": ", ".join(state) or switch})
     makers = _makers(setup.model)
     if not makers:
         details = {"argument": arguments[0], "error": "transformers makes none for its configuration"}
@@ -85,7 +85,7 @@ def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """The arguments that take a `Cache`, the likeliest first: by their names, or by their annotations."""
-    named = [name.text for name in CACHE_ARGUMENT if name.text in parameters]
+    named = [name for name in CACHE_ARGUMENT if name in parameters]
     return named + [n for n, p in parameters.items() if _CACHE.search(_annotation(p)) and n not in named]
 
 

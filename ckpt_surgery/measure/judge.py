@@ -28,6 +28,7 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.text import error_line
 
 
@@ -135,7 +136,7 @@ class _Judge:
 
     def _missing_blocks(self, run: RunRecord) -> list[Fault]:
         """The fault of a model of transformers that says it supports checkpointing and has nothing to checkpoint."""
-        claims = bool(getattr(self._setup.model, "supports_gradient_checkpointing", False))
+        claims = bool(getattr(self._setup.model, CLAIM, False))
         saves = run.memory.kept < self._reference.record.memory.kept  # in a block that is no stack
         if self._setup.blocks or run.error or not claims or saves:
             return []

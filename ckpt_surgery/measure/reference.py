@@ -16,7 +16,7 @@ from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
 from ckpt_surgery.measure.results import Fault, FaultCause, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, known_name
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 
 class Reference:
@@ -64,10 +64,9 @@ class Reference:
 
     def equals_without_cache(self, run: RunRecord) -> bool:
         """Whether the model can be told to make no cache, and computes the same as in `run` then."""
-        switch = known_name(CACHE_SWITCH, inspect.signature(self._setup.model.forward).parameters)
-        if switch is None:
+        if CACHE_SWITCH not in inspect.signature(self._setup.model.forward).parameters:
             return False
-        told: dict[str, Any] = {switch: False}
+        told: dict[str, Any] = {CACHE_SWITCH: False}
         without = self._setup.run(None, **told)
         verdict = compare(without, run, floors=self._noisy.floors(0), tolerance=self._setup.tolerance)
         return gradient_fault(verdict) is None

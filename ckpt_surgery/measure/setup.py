@@ -14,6 +14,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Level, Mode
 from ckpt_surgery.measure.step import prepared, run_step
 from ckpt_surgery.measure.switch import Switch
+from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.runtime.blocks.discovery import Block
 
 
@@ -75,13 +76,13 @@ class Setup:
 @contextmanager
 def _claiming_support(model: nn.Module) -> Iterator[None]:
     """Let a model that says it does not support checkpointing switch it on all the same."""
-    if getattr(model, "supports_gradient_checkpointing", True):
+    if getattr(model, CLAIM, True):
         yield
         return
-    own = {k: v for k, v in vars(model).items() if k == "supports_gradient_checkpointing"}
-    vars(model)["supports_gradient_checkpointing"] = True
+    own = {k: v for k, v in vars(model).items() if k == CLAIM}
+    vars(model)[CLAIM] = True
     try:
         yield
     finally:
-        vars(model).pop("supports_gradient_checkpointing")
+        vars(model).pop(CLAIM)
         vars(model).update(own)

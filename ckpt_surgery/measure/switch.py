@@ -16,9 +16,18 @@ from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import OptionTypeError, VerifyError
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.model_patches.release_names import SWITCH_OFF, SWITCH_ON, SWITCH_OPTIONS, Role, known_name
+from ckpt_surgery.model_patches.release_names import (
+    CLAIM,
+    DIFFUSERS_CLAIM,
+    DIFFUSERS_SWITCH,
+    FUNCTION,
+    SWITCH_OFF,
+    SWITCH_ON,
+    SWITCH_OPTIONS,
+    TIMM_SWITCH,
+    known_name,
+)
 from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, find_blocks, is_layer
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.surgery.surgery import SURGERY, Surgery
@@ -26,23 +35,20 @@ from ckpt_surgery.runtime.surgery.surgery import SURGERY, Surgery
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""
 
-_TIMM = "set_grad_checkpointing"
-_DIFFUSERS = "enable_gradient_checkpointing"
-
 
 def switch_of(model: nn.Module) -> Switch:
     """What switches the checkpointing of a model. Raises VerifyError, with what to do, where it has nothing."""
     operated = has_surgery(model)
     # one that still claims no support would fail with what transformers' method does besides
-    claims = getattr(model, "supports_gradient_checkpointing", True) or not operated
+    claims = getattr(model, CLAIM, True) or not operated
     both = _method(model, SWITCH_ON) is not None and (not operated or _method(model, SWITCH_OFF) is not None)
     if claims and both:  # sentence-transformers has no method to switch it off
         return switch_checkpointing
     if operated:
         return _switch_surgery
-    if hasattr(model, _DIFFUSERS) and getattr(model, "_supports_gradient_checkpointing", True):
+    if hasattr(model, DIFFUSERS_SWITCH) and getattr(model, DIFFUSERS_CLAIM, True):
         return _switch_diffusers
-    if hasattr(model, _TIMM):
+    if hasattr(model, TIMM_SWITCH):
         return _switch_timm
     raise VerifyError(
         f"{type(model).__name__} has no method to switch checkpointing on: call wrap_blocks on it first, or give "
@@ -136,21 +142,23 @@ def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
     if checkpointing is None:
         methods.disable_gradient_checkpointing()
         return
-    takes_function = "gradient_checkpointing_func" in inspect.signature(getattr(model, _DIFFUSERS)).parameters
+    takes_function = "gradient_checkpointing_func" in inspect.signature(getattr(model, DIFFUSERS_SWITCH)).parameters
     if not takes_function and checkpointing == "reentrant":
-        raise OptionTypeError(f"{type(model).__name__}.{_DIFFUSERS} takes no function, so that there is no other mode")
+        raise OptionTypeError(
+            f"{type(model).__name__}.{DIFFUSERS_SWITCH} takes no function, so that there is no other mode"
+        )
     function = partial(checkpoint, use_reentrant=checkpointing == "reentrant")
     methods.enable_gradient_checkpointing(*([function] if takes_function else []))
 
 
 def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
     if checkpointing == "reentrant":
-        raise OptionTypeError(f"{type(model).__name__}.{_TIMM} has no reentrant mode of its own")
-    getattr(model, _TIMM)(checkpointing is not None)
+        raise OptionTypeError(f"{type(model).__name__}.{TIMM_SWITCH} has no reentrant mode of its own")
+    getattr(model, TIMM_SWITCH)(checkpointing is not None)
 
 
-def _method(model: nn.Module, role: Role) -> Callable[..., Any] | None:
-    return next((getattr(model, name.text) for name in role if hasattr(model, name.text)), None)
+def _method(model: nn.Module, role: tuple[str, ...]) -> Callable[..., Any] | None:
+    return next((getattr(model, name) for name in role if hasattr(model, name)), None)
 
 
 def _call_enable(enable: Callable[..., Any], options: dict[str, Any]) -> None:

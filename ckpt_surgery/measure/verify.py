@@ -32,6 +32,7 @@ from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, Mode
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
+from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 
@@ -122,7 +123,7 @@ class Examination:
     def reference(self) -> Report:
         """Run without checkpointing, for a report without modes. Raises VerifyError where that run is no reference."""
         model = self._setup.model
-        supported = bool(getattr(model, "supports_gradient_checkpointing", True)) or has_surgery(model)
+        supported = bool(getattr(model, CLAIM, True)) or has_surgery(model)
         layers = any(block.kind == "layer" for block in self._setup.blocks.values())
         if self._reference is None and (supported or layers):
             started = time.perf_counter()

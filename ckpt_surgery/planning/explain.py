@@ -21,6 +21,7 @@ from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_input
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
@@ -39,7 +40,6 @@ from ckpt_surgery.planning.sharding import held_states, sharded
 from ckpt_surgery.planning.states import bytes_of
 from ckpt_surgery.planning.training import ALONE, TrainingSetup, training_of
 from ckpt_surgery.runtime.blocks.discovery import Block, find_blocks
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.text import error_line

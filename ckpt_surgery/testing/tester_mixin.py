@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.results import Mode
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, CLAIM
 from ckpt_surgery.testing.assertions import assert_checkpointing
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ def default_mode() -> Mode:
 
 
 def _supports_checkpointing(model_class: Any) -> bool:
-    return bool(getattr(model_class, "supports_gradient_checkpointing", False))
+    return bool(getattr(model_class, CLAIM, False))
 
 
 def _model(model_class: Any, config: Any, inputs: Mapping[str, Any]) -> nn.Module:
     """The model in training mode, with weights that are the same in every run, where its inputs are."""
     config = copy.deepcopy(config)
-    if hasattr(config, "use_cache"):
+    if hasattr(config, CACHE_SWITCH):
         config.use_cache = False  # every model warns of the two together, and switches it off itself
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     with random_state_kept(devices):

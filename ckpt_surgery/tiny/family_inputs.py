@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.tiny.arguments import ForwardArguments
 from ckpt_surgery.tiny.audio_inputs import AUDIO_INPUTS
 from ckpt_surgery.tiny.text_inputs import TEXT_INPUTS
@@ -226,7 +227,7 @@ def queries(arguments: ForwardArguments) -> None:
 
 def no_cache(arguments: ForwardArguments) -> None:
     """No cache: the configuration has no layer count to build one from."""
-    arguments.values["use_cache"] = False
+    arguments.values[CACHE_SWITCH] = False
 
 
 FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {

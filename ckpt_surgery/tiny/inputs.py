@@ -14,6 +14,7 @@ from torch import Tensor
 from ckpt_surgery.errors import BuildStage, CannotBuild, OptionTypeError
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.restore import model_state_kept
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.tiny.arguments import ForwardArguments, on_device
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.labels import label_candidates
@@ -170,7 +171,7 @@ def _resized(arguments: ForwardArguments, values: dict[str, Any], old: int, new:
 
 def _without_cache(arguments: ForwardArguments, values: dict[str, Any]) -> bool:
     """Have the forward keep no cache, if that was not asked yet: training needs none, and code may make an old one."""
-    if "use_cache" not in arguments.names or "use_cache" in values:
+    if CACHE_SWITCH not in arguments.names or CACHE_SWITCH in values:
         return False
-    values["use_cache"] = False
+    values[CACHE_SWITCH] = False
     return True

@@ -25,8 +25,8 @@ from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, SURGERY_MODE, Fault, FaultCause, Mode, ModeReport
 from ckpt_surgery.measure.step import run_step
 from ckpt_surgery.measure.verify import Examination, verify
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.report.summary import stays_broken
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from tests.measure.toys import (
     WIDTH,

@@ -16,20 +16,33 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from ckpt_surgery.model_patches import release_names
-from ckpt_surgery.model_patches.release_names import ReleaseName
+from ckpt_surgery.model_patches.release_names import (
+    CACHE_ARGUMENT,
+    CACHE_SWITCH,
+    CLAIM,
+    FLAG,
+    FUNCTION,
+    INNER_SWITCH,
+    LAYER_CLASS,
+    RELEASES,
+    SWITCH_OFF,
+    SWITCH_ON,
+    SWITCH_OPTIONS,
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 BROKEN = {"ImageGPTModel": "state", "ClvpDecoder": "recompute", "Gemma3nTextModel": "values"}
 """Classes that checkpoint wrongly, and a level that says so."""
-ROLES = [role for role in vars(release_names).values() if isinstance(role, tuple) and role]
 SOURCES = [Path(transformers.__file__).with_name(name) for name in ("modeling_utils.py", "modeling_layers.py")]
 INSTALLED = "".join(source.read_text(encoding="utf-8") for source in SOURCES)
-NAMES = sorted(
-    {name.text for role in ROLES for name in role if isinstance(name, ReleaseName) and name.text in INSTALLED}
+LOOKED_FOR = (
+    *(*CACHE_ARGUMENT, CACHE_SWITCH, *SWITCH_ON, *SWITCH_OFF, *SWITCH_OPTIONS),
+    *(INNER_SWITCH, FLAG, FUNCTION, CLAIM, LAYER_CLASS, "get_seq_length", "DynamicCache", "is_encoder_decoder"),
 )
+"""The names that a verdict depends on."""
+NAMES = [name for name in LOOKED_FOR if name != "cache" and (name in INSTALLED or name not in RELEASES)]
 
 
 @cache

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from tests.measure.toys import Layer, Model, SureLayer, model_of

@@ -12,6 +12,7 @@ from typing import Literal
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ckpt_surgery.model_patches.release_names import CLAIM, LAYER_CLASS
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
 from ckpt_surgery.torch_names import CHECKPOINT_WRAPPED_MODULE, ActivationWrapper
@@ -40,7 +41,7 @@ class Block:
 
 def is_layer(module: nn.Module) -> bool:
     """Tell whether a module is a `GradientCheckpointingLayer` of whatever release of transformers."""
-    return descends(type(module), "GradientCheckpointingLayer")
+    return descends(type(module), LAYER_CLASS)
 
 
 def find_blocks(model: nn.Module, *, unsupported: bool = False) -> tuple[Block, ...]:
@@ -94,7 +95,7 @@ def _plain_blocks(
             continue
         elements = [(inner, part) for inner, part in held if not isinstance(part, CONTAINERS)]
         tower = tower_of(name, modules)
-        if not unsupported and not getattr(tower, "supports_gradient_checkpointing", True):
+        if not unsupported and not getattr(tower, CLAIM, True):
             continue
         blocks = [(inner, part) for inner, part in elements if class_of(part).__name__ in facts_of(part).blocks]
         if not blocks and (size := sum(size_of(part) for _, part in elements)) >= MODEL_SHARE * whole:
@@ -154,7 +155,7 @@ def is_torchs(kind: type[nn.Module]) -> bool:
 def tower_of(name: str, modules: Mapping[str, nn.Module]) -> nn.Module:
     """Return the nearest pretrained model around a module; the whole model where there is none."""
     outside = (modules[outer] for outer in enclosing(name))
-    return next((module for module in outside if hasattr(module, "supports_gradient_checkpointing")), modules[""])
+    return next((module for module in outside if hasattr(module, CLAIM)), modules[""])
 
 
 def size_of(module: nn.Module) -> int:

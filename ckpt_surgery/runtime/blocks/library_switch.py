@@ -17,17 +17,10 @@ from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, RECORDER
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of, names_in
 
-FLAG = "gradient_checkpointing"
-SWITCH = "_set_gradient_checkpointing"
-TIMM_SWITCH = "set_grad_checkpointing"
-"""The method of models of timm and open_clip that switches checkpointing on and off."""
-FUNCTION = "_gradient_checkpointing_func"
-"""The attribute that holds the function which checkpoints a block. On a block of a surgery None switches it off."""
-EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
-"""The attributes that hold the handles of hooks on embeddings."""
 _FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
 _CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
 _MODULE_FILE = nn.Module.__call__.__code__.co_filename
@@ -84,7 +77,7 @@ def _transformers() -> Version:
 
 def is_recorder(forward: Any) -> bool:
     """Tell whether this is what transformers 4 puts in place of a forward for one call, to record what it returns."""
-    return "check_model_inputs.<locals>" in getattr(getattr(forward, "__code__", None), "co_qualname", "")
+    return RECORDER in getattr(getattr(forward, "__code__", None), "co_qualname", "")
 
 
 def flags_of(module: nn.Module) -> list[str]:
@@ -106,7 +99,7 @@ def set_own_switch(module: nn.Module, function: Callable[..., Any] | None) -> No
 
 def takes_switch(module: nn.Module) -> bool:
     """Tell whether this is a model of transformers, which has a method to switch checkpointing on and off."""
-    return hasattr(type(module), SWITCH)
+    return hasattr(type(module), INNER_SWITCH)
 
 
 def takes_embedding_hook(model: nn.Module) -> bool:

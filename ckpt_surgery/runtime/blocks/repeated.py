@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
+from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.model_patches.vocabulary import runs_beside_others
 from ckpt_surgery.runtime.blocks.discovery import (
     CONTAINERS,
@@ -57,7 +58,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     stacks: dict[str, list[str]] = {}
     for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
-        known = tower in towers and hasattr(tower, "supports_gradient_checkpointing")
+        known = tower in towers and hasattr(tower, CLAIM)
         if not known and layers.isdisjoint((stack, *enclosing(stack))) and not runs_beside_others(_attribute(stack)):
             stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)

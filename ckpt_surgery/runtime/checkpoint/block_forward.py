@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ckpt_surgery.model_patches.release_names import CACHE_CLASS, KEEPS_CACHE
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.library_switch import models_that_read_caches
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
@@ -37,7 +38,7 @@ def none_is_past(values: Iterable[Any]) -> bool:
 
 def is_cache(value: Any) -> bool:
     """Tell whether a value is a `Cache` of whatever release of transformers."""
-    return descends(type(value), "Cache")
+    return descends(type(value), CACHE_CLASS)
 
 
 def positional_names(forward: Callable[..., Any]) -> tuple[str, ...]:
@@ -80,7 +81,7 @@ class BlockSignature:
             positional_names(forward),
             PAST_STATE | own,
             _layer_index(block),
-            bool(getattr(block, "_can_checkpoint_with_cache", False)),
+            bool(getattr(block, KEEPS_CACHE, False)),
             fills_cache or bool(models_that_read_caches(block)),
             class_of(block).__module__.startswith("transformers."),
         )

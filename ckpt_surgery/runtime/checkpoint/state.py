@@ -28,6 +28,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
 from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from ckpt_surgery.runtime.tools.classes import descends, is_sharded
@@ -35,7 +36,7 @@ from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
 
-_UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", "_gradient_checkpointing_func", "_old_forward"}
+_UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import SurgeryWarning
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION, is_recorder, takes_switch
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FUNCTION
+from ckpt_surgery.runtime.blocks.library_switch import is_recorder, takes_switch
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, GivenCaches
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, none_is_past
 
@@ -34,8 +35,8 @@ class OwnerHook:
         stops_cache: bool,
     ) -> None:
         names = list(inspect.signature(owner.forward).parameters)
-        self._stops_cache = stops_cache and "use_cache" in names and takes_switch(owner)
-        self._cache_index = names.index("use_cache") if "use_cache" in names else len(names)
+        self._stops_cache = stops_cache and CACHE_SWITCH in names and takes_switch(owner)
+        self._cache_index = names.index(CACHE_SWITCH) if CACHE_SWITCH in names else len(names)
         self._forwards = tuple(forwards)
         self._given_caches = given_caches
         self._is_outermost = is_outermost
@@ -47,7 +48,7 @@ class OwnerHook:
         values = (*args, *kwargs.values())
         caches = () if none_is_past(values) else tuple(filter(is_cache, values))
         index = self._cache_index
-        asked = args[index] if index < len(args) else kwargs.get("use_cache")
+        asked = args[index] if index < len(args) else kwargs.get(CACHE_SWITCH)
         if not torch.compiler.is_compiling():
             for forward in self._forwards:
                 current = vars(forward.block).get("forward")
@@ -71,7 +72,7 @@ class OwnerHook:
             )
         if index < len(args):
             return (*args[:index], False, *args[index + 1 :]), kwargs
-        return args, {**kwargs, "use_cache": False}
+        return args, {**kwargs, CACHE_SWITCH: False}
 
 
 def _calls(current: Any, forward: BlockForward) -> bool:

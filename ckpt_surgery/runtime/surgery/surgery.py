@@ -19,9 +19,17 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.model_patches.release_names import (
+    CLAIM,
+    DIFFUSERS_CLAIM,
+    EMBEDDING_HANDLES,
+    FLAG,
+    FUNCTION,
+    INNER_SWITCH,
+    TIMM_SWITCH,
+)
 from ckpt_surgery.runtime.blocks import library_switch as library
 from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, owner_of
-from ckpt_surgery.runtime.blocks.library_switch import FUNCTION
 from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, GivenCaches
 from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
@@ -37,9 +45,8 @@ from ckpt_surgery.undo import Undoable
 SURGERY = "_ckpt_surgery"
 """The attribute of a model that holds its surgery."""
 
-_CLAIMS = ("supports_gradient_checkpointing", "_supports_gradient_checkpointing")
-"""The attributes by which transformers and diffusers tell whether a model can checkpoint."""
-_OURS = (library.FLAG, library.SWITCH, library.TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
+_CLAIMS = (CLAIM, DIFFUSERS_CLAIM)
+_OURS = (FLAG, INNER_SWITCH, TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
 
 
 class Surgery(Undoable):
@@ -196,8 +203,8 @@ class Surgery(Undoable):
 
         The forward is that of `blocks` alone: others may put one on any other module, as `fuse_loss` does on a head.
         """
-        before = {key: value for key, value in self._noted.items() if key[1] in library.EMBEDDING_HANDLES}
-        everywhere = (*_OURS, *library.EMBEDDING_HANDLES)
+        before = {key: value for key, value in self._noted.items() if key[1] in EMBEDDING_HANDLES}
+        everywhere = (*_OURS, *EMBEDDING_HANDLES)
         self._noted = {
             (module, name): vars(module).get(name, Absent)
             for module in self.model.modules()
@@ -215,7 +222,7 @@ class Surgery(Undoable):
             if (current := forward.replacement if current is forward else current) is not None:
                 later[forward.block] = current
         for (module, name), value in self._noted.items():
-            if handles or name not in library.EMBEDDING_HANDLES:
+            if handles or name not in EMBEDDING_HANDLES:
                 put(vars(module), name, value)
         for block, current in later.items():
             vars(block)["forward"] = current
@@ -254,10 +261,10 @@ class Surgery(Undoable):
     def _take_switches(self, blocks: set[nn.Module]) -> None:
         """Let the methods that switch checkpointing on and off in transformers, diffusers and timm switch this."""
         for module in self.model.modules():
-            if hasattr(type(module), library.TIMM_SWITCH):
-                vars(module)[library.TIMM_SWITCH] = CheckpointingSwitch(self, module)
+            if hasattr(type(module), TIMM_SWITCH):
+                vars(module)[TIMM_SWITCH] = CheckpointingSwitch(self, module)
             if library.takes_switch(module):
-                vars(module)[library.SWITCH] = CheckpointingSwitch(self, module)
+                vars(module)[INNER_SWITCH] = CheckpointingSwitch(self, module)
                 denied = [claim for claim in _CLAIMS if not getattr(module, claim, True)]
                 if denied and not blocks.isdisjoint(module.modules()) and library.takes_embedding_hook(module):
                     vars(module).update(dict.fromkeys(denied, True))
@@ -321,7 +328,7 @@ class Surgery(Undoable):
         stacks = {stack.name for stack in self.stacks if stack.wanted}
         for name, module in self.model.named_modules():
             if name in stacks and not library.checkpoints_itself(module):
-                vars(module)[library.FLAG] = name in active
+                vars(module)[FLAG] = name in active
             elif name not in self._left_to_library:
                 for flag in library.flags_of(module):
                     setattr(module, flag, False)
