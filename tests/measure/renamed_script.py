@@ -1,7 +1,7 @@
 """Run in a process of its own: verify broken models in a transformers that calls something by another name.
 
-Usage: python -m tests.measure.renamed_script CLASSES [NAME], with the classes separated by commas. Prints a JSON
-object: by class, the outcome of every level in each mode; null where `verify` refuses.
+Usage: python -m tests.measure.renamed_script CLASSES [NAME], with the classes separated by commas, and the names by |.
+Prints a JSON object: by class, the outcome of every level in each mode; null where `verify` refuses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Renaming(SourceFileLoader):
 
     def __init__(self, loader: SourceFileLoader, name: str) -> None:
         super().__init__(loader.name, loader.path)
-        self._renamed = re.compile(rf"\b{name}\b")
+        self._renamed = re.compile(rf"\b(?:{name})\b")
 
     def get_code(self, fullname: str) -> CodeType:
         source = self._renamed.sub("name_of_a_later_release", self.get_data(self.path).decode("utf-8"))
