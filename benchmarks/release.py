@@ -39,7 +39,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "Tests that need torch": ("tests", "-m", "torch and not transformers4 and not gpu and not slow"),
 }
 """What of the project's tests is run on a release, as arguments of pytest."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
 _PASSED = re.compile(r"(\d+) passed")
 
 

@@ -1,11 +1,13 @@
-"""The names of torch that may go without notice: each that begins with an underscore, or lies below such a name.
+"""The names of torch that may go without notice, or that not each release has.
 
-The package takes modules, classes, functions and operators of such names from here, and from the objects of torch it
-asks only the attributes in `ATTRIBUTES`; tests/test_torch_names.py holds it to both. Operators and files that are only
-compared as text stay where that is done: one that is missing equals nothing.
+The first begin with an underscore, or lie below such a name. The package takes modules, classes, functions and
+operators from here, and asks the objects of torch only for the attributes in `ATTRIBUTES`: tests/test_torch_names.py
+tells each other use. Operators and files that are only compared as text stay where that is done: one that is missing
+equals nothing.
 
-torch 2.8.0, 2.11.0 and 2.13.0 have all of them. Where an operator is missing, nothing runs it; where another name is,
-this module cannot be imported, and the error names it: none has a substitute, but for the readers of `kernel_reader`.
+torch 2.8.0, 2.11.0 and 2.13.0 have all of them, but for what says otherwise. Where an operator is missing, nothing runs
+it; where another name is, this module cannot be imported, and the error names it: only the functions of `kernel_reader`
+have a substitute.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
 ConvNd = conv._ConvNd
 DropoutNd = dropout._DropoutNd
 NormBase = batchnorm._NormBase
+LinearCrossEntropyOptions: Any = getattr(nn, "LinearCrossEntropyOptions", None)
+"""Of torch 2.13 and later; without it a loss with weights of classes has the logits made."""
 
 # the graph, and the engine that runs it
 engine: Any = Variable._execution_engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from ckpt_surgery.codemods.facts.checkpoint_helpers import without_currying
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.file_reader import FileReader
 from ckpt_surgery.codemods.scripts.extract import extract_script
@@ -17,5 +18,5 @@ def extract(source: str) -> FileFacts:
         ValueError: the text holds a NUL byte.
         RecursionError: the text is nested deeper than Python's parser allows.
     """
-    tree = ast.parse(source)
+    tree = without_currying(ast.parse(source), source)
     return FileReader(source).facts(tree, script=extract_script(tree, source))

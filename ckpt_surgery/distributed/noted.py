@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ckpt_surgery.distributed.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
 from ckpt_surgery.distributed.head_call import Fused, HeadCall
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 Step = Callable[[Tensor], Tensor]
 
@@ -71,12 +72,16 @@ class Noted:
         Torch computes the gradients in the forward, in the dtype of the hidden states, and holds them until the
         backward: ours has no such weights, and needs less memory.
         """
-        options: Any = getattr(nn, "LinearCrossEntropyOptions", None)  # since torch 2.13
         weight, hidden = self.call.weight, self.hidden
         alike = {hidden.dtype, weight.dtype, classes.dtype, self.dtype} <= {self.dtype} - {torch.bfloat16, torch.half}
         plain = {type(hidden), type(targets), type(classes)} == {Tensor} and targets.dtype == torch.long
         together = {hidden.device, targets.device, classes.device} == {weight.device}
-        if options is None or self.capped or self.call.autocast is not None or not (alike and plain and together):
+        if (
+            LinearCrossEntropyOptions is None
+            or self.capped
+            or self.call.autocast is not None
+            or not (alike and plain and together)
+        ):
             return None
         loss: Tensor = F.linear_cross_entropy(
             _scaled(hidden, self.scale),
@@ -86,7 +91,7 @@ class Noted:
             weight=classes,
             reduction=reduction,
             ignore_index=ignore_index,
-            options=options(allow_retain_graph=True),
+            options=LinearCrossEntropyOptions(allow_retain_graph=True),
         )
         once: Tensor = _Once.apply(loss)  # type: ignore[no-untyped-call]
         return once

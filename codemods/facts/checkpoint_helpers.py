@@ -17,6 +17,7 @@ _MODULES = frozenset({TORCH, "deepspeed.checkpointing"})
 _IMPORTS = re.compile(r"^[ \t]*((?:from[ \t]+(?:torch\.utils|deepspeed)\b|import[ \t])[^\n;#(]*(?:\([^)]*\))?)", re.M)
 CHECKPOINT_ATTRIBUTES = frozenset({"_gradient_checkpointing_func", "gradient_checkpointing_func"})
 """Attributes of transformers' models that hold a checkpoint function, its mode included."""
+_CURRIED = re.compile(r"checkpoint\((?:[^()]|\([^()]*\))*\)\s*\(")
 _SIGNS = ("gradient_checkpointing_func", "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
 
@@ -48,12 +49,43 @@ def checkpoint_names(source: str) -> Mapping[str, str]:
     return {name: module for name, module in names.items() if module in _MODULES}
 
 
+def without_currying(tree: ast.Module, source: str) -> ast.Module:
+    """Write `checkpoint(**options)(function)(...)`, which torch takes from 2.14, as `checkpoint(function, ...)`."""
+    return Uncurrying(checkpoint_names(source)).visit(tree) if _CURRIED.search(source) else tree
+
+
+class Uncurrying(ast.NodeTransformer):
+    """Replaces curried calls of the checkpoint functions that have these names, each at its own place."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self._made: list[ast.Call] = []
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        """Hand the function to a checkpoint call that has options alone, and its arguments to what that makes."""
+        self.generic_visit(node)
+        head = node.func
+        if not isinstance(head, ast.Call) or not is_checkpoint(head.func, self.names):
+            return node
+        if (head.args or len(node.args) != 1) and not any(head is made for made in self._made):
+            return node
+        call = ast.Call(head.func, [*head.args, *node.args], [*node.keywords, *head.keywords])
+        self._made.append(call)
+        return ast.copy_location(call, node)
+
+
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
     """Whether a call's function is a checkpoint function; `names` are those that the file has for one."""
     if is_given(function):
         return True
     name = dotted(function)
     return name in names or name.endswith(("checkpoint.checkpoint", "checkpointing.checkpoint"))
+
+
+def function_of(call: ast.Call) -> ast.expr | None:
+    """Return what a checkpoint call runs; None where it has options alone, and makes a function that checkpoints."""
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "function")]
+    return given[0] if given else None
 
 
 def is_given(function: ast.expr) -> bool:

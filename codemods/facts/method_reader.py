@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    function_of,
     is_checkpoint,
     is_checkpoint_function,
     is_given,
@@ -265,7 +266,7 @@ class MethodReader:
         return [
             inner
             for inner in nodes
-            if isinstance(inner, ast.Call) and is_checkpoint(inner.func, self.checkpoint_names)
+            if isinstance(inner, ast.Call) and is_checkpoint(inner.func, self.checkpoint_names) and function_of(inner)
         ]
 
     def _inline_head(self, test: ast.expr, body: Iterable[ast.stmt | ast.expr]) -> list[ast.Call]:
@@ -281,7 +282,7 @@ class MethodReader:
         return self.may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _bare(self, call: ast.Call, statement: ast.stmt, env: Env) -> None:
-        if id(call) in self._taken:
+        if id(call) in self._taken or function_of(call) is None:
             return
         self._taken.add(id(call))
         if self._is_helper(call, env):
@@ -297,18 +298,20 @@ class MethodReader:
         return False
 
     def _checkpoint(self, call: ast.Call, env: Env) -> CheckpointCall:
-        paths, wrapping = self._callable(call.args[0], env) if call.args else (frozenset[AttributePath](), "plain")
+        callee = function_of(call)
+        assert callee is not None, "it runs something"
+        paths, wrapping = self._callable(callee, env)
         match call.args:
             case [ast.Call(func=ast.Name(id=name)), *_] if name in self.functions and not paths:
                 self._made_by(self.functions[name], env)
         return CheckpointCall(
-            callee=ast.unparse(call.args[0]) if call.args else "",
+            callee=ast.unparse(callee),
             paths=tuple(sorted(path for path in paths if path)),
             args=self._given_on(call) if wrapping in ("partial", "custom") else arguments_of(call, skip=1),
             wrapping=wrapping,
             span=span_of(call),
             is_given=is_given(call.func),
-            runs_several=bool(call.args) and self._runs_several(call.args[0], env),
+            runs_several=self._runs_several(callee, env),
             body=self._body(call),
         )
 

@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 
 import torch
 import transformers
+from packaging.version import Version
 from torch import nn
 
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, Precision
@@ -140,6 +141,8 @@ def names_in(run: ModeReport) -> set[str]:
 def test_a_planted_fault_is_caught_by_its_level_alone_and_by_name(
     fault: type[planted.Fault], name: str, mode: Mode
 ) -> None:
+    if fault is planted.CacheWrittenInBackward and Version(transformers.__version__) < Version("5.22"):
+        pytest.skip("the layers of this release checkpoint their call, so that their hooks see no cache to write")
     level, names, _ = FAULTS[fault]
     examination, planter = examination_of(name, level)
     planter.kind = fault

@@ -96,7 +96,7 @@ def without_choice(node: ast.IfExp, places: Places) -> tuple[ModuleTransformer, 
 
 def as_layer(node: ast.ClassDef, places: Places) -> tuple[ModuleTransformer, ast.AST]:
     layer = ast.Name("GradientCheckpointingLayer", ast.Load())
-    new = ast.ClassDef(node.name, [layer, *node.bases], node.keywords, node.body, node.decorator_list)
+    new = ast.ClassDef(**{**dict(ast.iter_fields(node)), "bases": [layer, *node.bases]})  # type parameters stay
     return LayerBase(places.definition(span_of(node))), new
 
 

@@ -62,6 +62,7 @@ def test_what_needs_a_backward_is_refused(call: Call) -> None:
     call(model.train())
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch's checkpoint of 2.11 has no forward derivatives")
 @pytest.mark.parametrize("call", FORWARD.values(), ids=FORWARD)
 def test_forward_derivatives_are_those_without(call: Call) -> None:
     model = model_of(SureLayer, SureLayer)
