@@ -14,7 +14,6 @@ from tests.test_layout import ROOT, STATIC, modules, room
 NAMES = "ckpt_surgery.torch_names"
 OF_OTHERS = {
     "_attn_implementation": "transformers",
-    "_can_checkpoint_with_cache": "transformers",
     "_class_to_module": "transformers",
     "_exit": "os",
     "_from_config": "transformers",
@@ -23,7 +22,6 @@ OF_OTHERS = {
     "_gradient_checkpointing_func": "transformers",
     "_hf_peft_config_loaded": "transformers",
     "_make": "named tuples",
-    "_supports_gradient_checkpointing": "transformers",
 }
 """Private attributes that are no torch's, and whose they are."""
 _ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
