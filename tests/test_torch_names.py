@@ -19,7 +19,6 @@ OF_OTHERS = {
     "_from_config": "transformers",
     "_get_feat_extract_output_lengths": "transformers",
     "_getframe": "sys",
-    "_gradient_checkpointing_func": "transformers",
     "_hf_peft_config_loaded": "transformers",
     "_make": "named tuples",
 }
