@@ -23,7 +23,7 @@ DOORS: Mapping[str, str] = {
     "wrap": "gradients after `wrap_blocks` equal those of a step without checkpointing, and less is kept",
     "verify": "`verify` finds nothing wrong after `wrap_blocks`",
     "explain": "`explain` tells to the byte what a step keeps",
-    "plan": "`plan` finds a way to a lower peak, and gradients are equal with it",
+    "plan": "`plan` finds a way to a lower peak, with which gradients are equal but for rounding",
     "save": '`wrap_blocks(save=["attention"])`: gradients are equal',
     "offload": '`wrap_blocks(offload="cpu")`: gradients are equal',
     "long_context": "`long_context`: gradients are equal but for rounding",
