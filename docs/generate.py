@@ -25,6 +25,7 @@ from benchmarks import (
     long_context_report,
     policies_report,
     release_table_report,
+    versions_report,
     wild_report,
 )
 from benchmarks.stacks import report as stacks_report
@@ -105,6 +106,7 @@ def pages() -> dict[str, str]:
         "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
+        "coverage/versions.md": versions_report.page(versions_report.read_rows()),
     }
 
 
