@@ -76,12 +76,8 @@ class Noted:
         alike = {hidden.dtype, weight.dtype, classes.dtype, self.dtype} <= {self.dtype} - {torch.bfloat16, torch.half}
         plain = {type(hidden), type(targets), type(classes)} == {Tensor} and targets.dtype == torch.long
         together = {hidden.device, targets.device, classes.device} == {weight.device}
-        if (
-            LinearCrossEntropyOptions is None
-            or self.capped
-            or self.call.autocast is not None
-            or not (alike and plain and together)
-        ):
+        possible = LinearCrossEntropyOptions is not None and alike and plain and together
+        if not possible or self.capped or self.call.autocast is not None:
             return None
         loss: Tensor = F.linear_cross_entropy(
             _scaled(hidden, self.scale),
