@@ -240,14 +240,14 @@ def _same(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, most: float = 0
             assert apart <= most, f"the gradient of {name} is {apart:.2g} apart"
 
 
-def planted(every: int) -> tuple[int, list[str]]:
+def planted(every: int) -> tuple[int, tuple[str, ...]]:
     """How many planted faults were tried, and which were missed. Raises CommandFailed where the tests don't run."""
     pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     listed = stopwatch.measure([*pytest, "--collect-only", PLANTED], folder=ROOT, keep=2_000_000)
     chosen = [line for line in listed.output.splitlines() if "::" in line and "[" in line][::every]
     ran = stopwatch.measure([*pytest, "-rfE", *chosen], folder=ROOT, accept=(0, 1), keep=2_000_000)
     skipped = _SKIPPED.search(ran.output)  # those that cannot be planted into this release
-    return len(chosen) - int(skipped[1] if skipped else 0), _FAILED.findall(ran.output)
+    return len(chosen) - int(skipped[1] if skipped else 0), tuple(_FAILED.findall(ran.output))
 
 
 if __name__ == "__main__":

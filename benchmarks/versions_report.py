@@ -54,12 +54,12 @@ class Row:
     worked: Mapping[str, Sequence[str]]
     reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     faults: int = 0
-    missed: Sequence[str] = ()
+    missed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """What `asdict` made `data` from. Raises TypeError where it did not."""
-        return cls(**data)
+        """What `asdict` made `data` from. Raises KeyError or TypeError where it did not."""
+        return cls(**{**data, "missed": tuple(data["missed"])})
 
     @property
     def key(self) -> tuple[Version, Version, Version]:

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from benchmarks.versions_report import DOORS, FIGURES, PAGE, Row, page, read_rows, write_rows
+from ckpt_surgery.optional import TESTED
 
 RIGHT = Row(
     {"python": "3.11.7", "torch": "2.11.0+cu130", "transformers": "5.17.0"},
@@ -76,6 +78,11 @@ def test_what_a_door_breaks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Computation, "__call__", wrong)
     assert "apart" in tried(TRIALS["wrap"], "LlamaForCausalLM")
+
+
+def test_no_release_of_torch_was_tried_that_is_not_said_to_be_tested() -> None:
+    oldest, newest = map(Version, TESTED["torch"])
+    assert all(oldest <= row.key[0] < Version(f"{newest.major}.{newest.minor + 1}") for row in read_rows())
 
 
 def test_the_page_is_made_from_its_figures() -> None:
