@@ -334,6 +334,7 @@ AUDIO_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     "granite_speech5_ctc": stacked_frames,
     "granite_speech5_encoder": stacked_frames,
     "inkling2": merged_patches,
+    "inkling2_loop": merged_patches,
     "inkling2_vision": merged_patches,
     "inkling_audio": mel_codes,
     "inkling_mm_model": mel_codes,

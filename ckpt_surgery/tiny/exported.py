@@ -22,7 +22,7 @@ LEFT_OUT: Mapping[str, str] = {
         "a base of other classes, without a forward",
     ),
     **dict.fromkeys(
-        ("ChameleonVQVAE", "Emu3VQVAE", "GlmImageVQVAE"),
+        ("Apertus1p5VisionTokenizerModel", "ChameleonVQVAE", "Emu3VQVAE", "GlmImageVQVAE", "WavTokenizerEncoderModel"),
         "a codec without a forward, which other classes call by its parts",
     ),
     "JukeboxModel": "a model without a forward, for generation alone",

@@ -83,6 +83,16 @@ _PLAIN_TOWER = {  # one row of features per patch; where transformers insists on
 CONFIG: dict[str, dict[str, Any]] = {
     "align": {"projection_dim": 320},  # what the vision part's last stage gives
     "align_vision_model": _EFFICIENT,
+    "apertus1p5": {"image_token_id": 120, "audio_token_id": 121, "image_token_offset": 80, "audio_token_offset": 88},
+    "apertus1p5_vision_tokenizer": {
+        "base_channels": 32,
+        "channel_multiplier": (1, 1),
+        "codebook_size": 8,
+        "embed_dim": 32,
+        "latent_channels": 32,
+        "num_res_blocks": 1,
+        "resolution": 32,
+    },
     "aria": {"projector_patch_to_query_dict": {16: 4}, "max_value_projector_patch_to_query_dict": 4},
     "autoformer": _SERIES,
     "bamba": {**_HYBRID, "attn_layer_indices": [1], "num_hidden_layers": 2},
@@ -111,6 +121,13 @@ CONFIG: dict[str, dict[str, Any]] = {
         "merge_padding_value": 1,
     },
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
+    "dory": {  # it writes attention and MLP down as layers of their own
+        "num_hidden_layers": 6,
+        "n_input_layers": 2,
+        "n_recurrent_layers": 2,
+        "n_output_layers": 2,
+        "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp", "sliding_attention", "mlp"],
+    },
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note_text": {
         "num_key_value_heads": 4,
@@ -290,6 +307,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
     "vjepa2": {"crop_size": 64},
     "voxtral": {"audio_token_id": 120},
+    "wavtokenizer_encoder": {"codebook_size": 8},
     "xcodec2": {"encoder_hidden_size": 8, "quantization_dim": 128},
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},  # the cache rounds its widths up to multiples of 64
     "xmod": _ONE_LANGUAGE,

@@ -34,8 +34,9 @@ def sized_images(arguments: ForwardArguments) -> None:
 
 
 def without_pixels(arguments: ForwardArguments) -> None:
-    """Text only."""
-    arguments.values.pop("pixel_values", None)
+    """Text only, for models that cut images and sounds into tokens without gradient, or take no more."""
+    for name in ("pixel_values", "image_sizes", "input_values", "padding_mask"):
+        arguments.values.pop(name, None)
 
 
 def tiles(arguments: ForwardArguments) -> None:
@@ -234,6 +235,7 @@ FAMILY_INPUTS: dict[str, Callable[[ForwardArguments], None]] = {
     **AUDIO_INPUTS,
     **TEXT_INPUTS,
     **VISION_INPUTS,
+    "apertus1p5": without_pixels,
     "blt": no_cache,
     "blip_2_qformer": queries,
     "csm": without_audio,
