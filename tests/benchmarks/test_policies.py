@@ -122,7 +122,10 @@ def benches() -> Callable[[str], Any]:
 def on_the_page(name: str, save: str, rate: str) -> Setting:
     from importlib.metadata import version
 
-    (column,) = [each for each in read_columns() if each.versions["transformers"] == version("transformers")]
+    columns = [each for each in read_columns() if each.versions["transformers"] == version("transformers")]
+    if not columns:
+        pytest.skip("the page has no column of this release")
+    (column,) = columns
     return column.settings[case_of(name, save)][rate]
 
 

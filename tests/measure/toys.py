@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from packaging.version import Version
 from torch import Tensor, nn
 
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.model_patches.release_names import RELEASES
 
 if TYPE_CHECKING:  # transformers is not read by the type checker
     from torch.nn import Module as CheckpointingLayer
@@ -26,6 +28,8 @@ else:
     from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointingLayer
 
 BATCH, WIDTH = 3, 4
+CACHE = "cache" if Version(transformers.__version__) >= Version(RELEASES["cache"][0]) else "past_key_values"
+"""The keyword that the checkpointing layer of the installed release takes away."""
 
 
 class Layer(CheckpointingLayer):
@@ -197,10 +201,10 @@ class RoutingLayer(SureLayer):
 class CachingLayer(SureLayer):
     """Appends its hidden states to a cache before anything else."""
 
-    def forward(self, hidden_states: Tensor, past_key_values: Any = None) -> Tensor:
-        if past_key_values is not None:
+    def forward(self, hidden_states: Tensor, past_key_values: Any = None, cache: Any = None) -> Tensor:
+        if (kept := past_key_values if cache is None else cache) is not None:
             entry = hidden_states.detach()[:, None, None, :1].clone()  # one head, one position, one number
-            past_key_values.update(entry, entry, 0)
+            kept.update(entry, entry, 0)
         return super().forward(hidden_states)
 
 
@@ -323,7 +327,7 @@ class KeywordCache(PositionalCache):
     def forward(self, values: Tensor, past_key_values: Any = None) -> Any:
         hidden_states = self.first(values)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, past_key_values=past_key_values)
+            hidden_states = layer(hidden_states, **{CACHE: past_key_values})
         return self.last(hidden_states)
 
 
