@@ -35,7 +35,7 @@ def test_a_row_says_what_worked_and_the_page_what_did_not() -> None:
     ]
     assert lines[1].count("1 of 1") == len(DOORS)
     assert lines[0].count("0 of 1") == 1
-    assert "- torch 2.8.0, transformers 5.17.0: `test_a[Llama]` is not found." in text
+    assert "- torch 2.8.0, transformers 5.17.0: `test_a[Llama]` fails." in text
     assert "- torch 2.8.0, transformers 5.17.0: save of `LlamaForCausalLM`: AssertionError: no" in text
     assert "Nothing that is known." in page([RIGHT])
 
