@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_what_is_missing_or_too_old_is_told(name: str, version: str, problem: st
 def test_the_wheels_to_bring_are_those_that_the_tests_run_with() -> None:
     files = (ROOT / "constraints" / name for name in ("base.txt", "transformers-5.txt"))
     pinned = {line for file in files for line in file.read_text(encoding="utf-8").splitlines()}
+    pinned |= set(re.findall(r'^TORCH = "(.+)"$', (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE))
     assert {f"{name}=={version}" for name, (_, version) in NEEDED.items()} <= pinned
     assert not any(problem_of(name, version) for name, (_, version) in NEEDED.items())
 
