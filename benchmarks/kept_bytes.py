@@ -85,10 +85,8 @@ def _compared(model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def kept_by_a_step(model: Any, inputs: Mapping[str, Any]) -> int:
     """The bytes kept by a step with data, as `verify` measures them."""
     from ckpt_surgery.measure.step import run_step
+    from ckpt_surgery.measure.switch import as_it_stands
     from ckpt_surgery.runtime.blocks.discovery import find_blocks
-
-    def as_it_stands(*_: object) -> None:
-        """Leave checkpointing on or off."""
 
     blocks = {block.name: block.module for block in find_blocks(model)}
     record = run_step(model, inputs, blocks=blocks, checkpointing="non_reentrant", switch=as_it_stands)

@@ -21,6 +21,7 @@ from ckpt_surgery import SurgeryError, tiny_model, wrap_blocks
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.step import run_step
+from ckpt_surgery.measure.switch import as_it_stands
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
@@ -186,7 +187,7 @@ class Subject:
             seed=seed,
             loss=loss,
             open_gates=True,
-            switch=_as_it_stands,
+            switch=as_it_stands,
         )
         for handle in handles:
             handle.remove()
@@ -301,10 +302,6 @@ def _raise(error: Exception) -> NoReturn:
 def _listed(text: str) -> Counter[str]:
     """The operators, and how often they ran, in the end of the error of a name that matches nothing."""
     return Counter({name.replace(".", "::", 1): int(number) for name, number in _ENTRY.findall(text)})
-
-
-def _as_it_stands(*_: object) -> None:
-    """Leave checkpointing on or off."""
 
 
 def _equal(run: RunRecord, reference: RunRecord) -> bool:

@@ -12,9 +12,7 @@ import argparse
 import inspect
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks import stopwatch
 from benchmarks.release_report import PAGES, RanTests, Release, Source, before, levels_of, section, verdicts_of, write
-from benchmarks.release_table import tally
+from benchmarks.release_table import copied, tally, written_by_verify
 from benchmarks.stopwatch import CommandFailed
 from ckpt_surgery import apply, check
 from ckpt_surgery.measure.report import report_of
@@ -90,10 +88,7 @@ def measure(jobs: int, *, tests: bool) -> tuple[Release, str]:
 def repair_twice(models: Path, jobs: int) -> Source:
     """What `check` finds in a folder of models, and in a copy of it after `apply`, which a second one leaves alone."""
     found = check([models], jobs=jobs)
-    with tempfile.TemporaryDirectory(prefix="release-") as scratch:
-        copy = Path(scratch) / models.parent.name
-        shutil.copytree(models.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        folder = copy / models.name
+    with copied(models) as folder:
         apply([folder], jobs=jobs)
         once = _texts(folder)
         apply([folder], jobs=jobs)
@@ -110,19 +105,9 @@ def _texts(folder: Path) -> dict[Path, bytes]:
 def verify_all(version: str, jobs: int) -> tuple[dict[str, Any], str]:
     """The document of `verify --all --fix`, and the page of it. Raises CommandFailed where it ends without one."""
     OUT.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, "-m", "ckpt_surgery", "verify", "--all", "--fix", "--exit-zero", "--jobs", str(jobs)]
-    words += ["--resume", str(OUT / f"{version}.jsonl")]
-    texts = {}
-    for form in ("json", "markdown"):
-        file = OUT / f"{version}.{form}"
-        file.unlink(missing_ok=True)
-        # It ends with 2 where a class is not built, and its report says so.
-        ended = stopwatch.measure([*words, "--output-format", form, "--output", file], folder=ROOT, accept=(0, 2))
-        if not file.is_file():
-            raise CommandFailed(f"verify wrote no report: {ended.errors.strip().rpartition(chr(10))[2]}")
-        texts[form] = file.read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(texts["json"])
-    return document, texts["markdown"]
+    words = ["--all", "--jobs", str(jobs), "--resume", str(OUT / f"{version}.jsonl")]
+    document, page = (written_by_verify(words, form, OUT / f"{version}.{form}") for form in ("json", "markdown"))
+    return json.loads(document), page
 
 
 def trained_classes() -> list[type]:

@@ -14,7 +14,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -93,26 +94,38 @@ def defined_in(models: Path) -> set[str]:
 def verify(names: Sequence[str], jobs: int) -> Mapping[str, Any]:
     """The document of `ckpt_surgery verify --fix`. Raises CommandFailed where it ends without one."""
     with tempfile.TemporaryDirectory(prefix="release-table-") as folder:
-        output = Path(folder) / "report.json"
-        words = [sys.executable, "-m", "ckpt_surgery", "verify", *names, "--fix", "--levels", ",".join(QUICK_LEVELS)]
-        words += ["--jobs", str(jobs), "--exit-zero", "--output-format", "json", "--output", str(output)]
-        # It ends with 2 where a class is not built, and its report says so.
-        ended = stopwatch.measure(words, folder=ROOT, accept=(0, 2))
-        if not output.is_file():
-            raise CommandFailed(f"verify wrote no report: {ended.errors.strip().rpartition(chr(10))[2]}")
-        document: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        words = [*names, "--levels", ",".join(QUICK_LEVELS), "--jobs", str(jobs)]
+        document: dict[str, Any] = json.loads(written_by_verify(words, "json", Path(folder) / "report.json"))
         return document
+
+
+def written_by_verify(words: Sequence[str], form: str, file: Path) -> str:
+    """What `ckpt_surgery verify --fix` writes to `file` in this form. Raises CommandFailed where that is nothing."""
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "ckpt_surgery", "verify", *words, "--fix", "--exit-zero"]
+    # It ends with 2 where a class is not built, and its report says so.
+    ended = stopwatch.measure([*command, "--output-format", form, "--output", file], folder=ROOT, accept=(0, 2))
+    if not file.is_file():
+        raise CommandFailed(f"verify wrote no report: {ended.errors.strip().rpartition(chr(10))[2]}")
+    return file.read_text(encoding="utf-8")
 
 
 def repair_source(models: Path, jobs: int) -> Mapping[str, Any]:
     """What `check` finds in a folder of models, and in a copy of it after `apply`."""
     before = check([models], jobs=jobs)
+    with copied(models) as folder:
+        apply([folder], jobs=jobs)
+        after = check([folder], jobs=jobs)
+    return {"files": before.files, "before": tally(before), "after": tally(after)}
+
+
+@contextmanager
+def copied(models: Path) -> Iterator[Path]:
+    """A copy of the folder of models, with the package around it, that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="release-table-") as scratch:
         copy = Path(scratch) / models.parent.name
         shutil.copytree(models.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        apply([copy / models.name], jobs=jobs)
-        after = check([copy / models.name], jobs=jobs)
-    return {"files": before.files, "before": tally(before), "after": tally(after)}
+        yield copy / models.name
 
 
 def tally(result: CheckResult) -> dict[str, int]:

@@ -25,7 +25,7 @@ from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.step import run_step
-from ckpt_surgery.measure.switch import switch_checkpointing
+from ckpt_surgery.measure.switch import as_it_stands, switch_checkpointing
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 from ckpt_surgery.tiny import tiny_model
@@ -260,12 +260,8 @@ def _record(model: nn.Module, way: Way, inputs: Mapping[str, Any]) -> RunRecord:
     names = {block: name.replace(_WRAPPED, "") for name, block in model.named_modules()}
     blocks = {names[block.module]: block.module for block in find_blocks(model)}
     mode = way.mode if way.whose in ("transformers", "wrap_blocks") else None
-    record = run_step(model, inputs, blocks=blocks, checkpointing=mode, switch=_left_as_it_is)
+    record = run_step(model, inputs, blocks=blocks, checkpointing=mode, switch=as_it_stands)
     return replace(record, gradients=_unwrapped(record.gradients), buffers=_unwrapped(record.buffers))
-
-
-def _left_as_it_is(model: nn.Module, checkpointing: Mode | None) -> None:
-    """Leave checkpointing on or off: `ready` has switched it."""
 
 
 def _unwrapped(values: Mapping[str, Any]) -> dict[str, Any]:

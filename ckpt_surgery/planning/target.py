@@ -20,6 +20,7 @@ from transformers import PretrainedConfig
 from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.explain import (
@@ -239,8 +240,8 @@ def _configured(target: SurveyTarget, *, fit: bool) -> tuple[Any, PretrainedConf
                 raise PlanningError(f"no fields are known that make the parts of {target.label} fit")
         fill_open_fields(config, vocabulary=_VOCABULARY)
         for part in all_configs(config):
-            if hasattr(part, "use_cache"):
-                part.use_cache = False
+            if hasattr(part, CACHE_SWITCH):
+                setattr(part, CACHE_SWITCH, False)
             drop_no_layers(part)
     except Exception as error:  # classes refuse in every way there is
         raise not_on_shapes(f"the configuration of {target.label}", error) from error

@@ -76,7 +76,7 @@ def _model(model_class: Any, config: Any, inputs: Mapping[str, Any]) -> nn.Modul
     """The model in training mode, with weights that are the same in every run, where its inputs are."""
     config = copy.deepcopy(config)
     if hasattr(config, CACHE_SWITCH):
-        config.use_cache = False  # every model warns of the two together, and switches it off itself
+        setattr(config, CACHE_SWITCH, False)  # every model warns of the two together, and switches it off itself
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     with random_state_kept(devices):
         torch.manual_seed(0)

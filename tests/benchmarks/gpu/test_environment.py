@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.gpu import environment
 from benchmarks.gpu.environment import NEEDED, problem_of
+from ckpt_surgery.optional import TESTED
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,6 +46,10 @@ def test_the_wheels_to_bring_are_those_that_the_tests_run_with() -> None:
     pinned |= set(re.findall(r'^TORCH = "(.+)"$', (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE))
     assert {f"{name}=={version}" for name, (_, version) in NEEDED.items()} <= pinned
     assert not any(problem_of(name, version) for name, (_, version) in NEEDED.items())
+
+
+def test_the_oldest_versions_are_those_of_the_package() -> None:
+    assert {name: NEEDED[name][0] for name in TESTED} == {name: oldest for name, (oldest, _) in TESTED.items()}
 
 
 def test_an_interpreter_that_has_everything_is_taken_as_it_is(
