@@ -177,3 +177,12 @@ def test_torch_has_them_all(one_rank: None) -> None:
     }
     missing = {name for kind, names in ATTRIBUTES.items() for name in names if not hasattr(objects[kind], name)}
     assert missing == set()
+
+
+@pytest.mark.torch
+def test_an_operator_that_torch_has_not_is_none() -> None:
+    torch = pytest.importorskip("torch")
+    from ckpt_surgery.torch_names import _operator
+
+    assert _operator("_taken_away_in_a_later_release") is None
+    assert _operator("_unsafe_view") is torch.ops.aten._unsafe_view.default

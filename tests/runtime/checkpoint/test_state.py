@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, wrap_blocks
+from ckpt_surgery.runtime.checkpoint.state import _Layout
 from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
 from tests.zoo import state_toys as toys
 from tests.zoo.state_toys import AverageBlock, Make, ScalingBlock, checkpoint_natively, same, stack, train, two
@@ -358,3 +359,31 @@ def test_a_copy_of_a_trained_model_trains_on() -> None:
     assert same(train(copy.deepcopy(model)), train(copy.deepcopy(plain)))
     surgery.undo()
     assert same(train(model), train(plain))
+
+
+def _adapted(block: nn.Sequential) -> None:
+    block[0] = nn.Linear(2, 2)
+
+
+def _exchanged(block: nn.Sequential) -> None:
+    block[1].weight = nn.Parameter(block[1].weight.detach())
+
+
+def _added_last(block: nn.Sequential) -> None:
+    block[1].register_parameter("scale", nn.Parameter(torch.ones(2)))
+
+
+def _removed_last(block: nn.Sequential) -> None:
+    del block[1].bias
+
+
+@pytest.mark.parametrize("change", [_adapted, _exchanged, _added_last, _removed_last])
+def test_a_block_is_read_again_once_its_modules_or_parameters_are_others(
+    change: Callable[[nn.Sequential], None],
+) -> None:
+    block = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    layout = _Layout(block)
+    block[0].register_buffer("seen", torch.zeros(2))
+    assert layout.still_holds()
+    change(block)
+    assert not layout.still_holds()
