@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or later and git; everything else goes into .venv and .nox.
 PYTHON ?= python3
 VENV := .venv
-READY := $(VENV)/.ready
+READY := $(VENV)/.ready-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

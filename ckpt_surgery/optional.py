@@ -18,7 +18,7 @@ from ckpt_surgery.text import listed
 if TYPE_CHECKING:
     from packaging.version import Version
 
-TESTED = {"torch": ("2.8", "2.14"), "transformers": ("4.52.4", "5.24.0")}
+TESTED = {"torch": ("2.8", "2.15"), "transformers": ("4.52.4", "5.24.0")}
 """The oldest and the newest release that was tested. Older ones are refused, newer ones are told."""
 PYTHON = ("3.11", "3.13")
 """The same of Python; pip refuses older ones."""
@@ -26,7 +26,7 @@ RUNTIME_PACKAGES = tuple(TESTED)
 
 
 def supported_range() -> str:
-    """Return the tested releases as one phrase: torch 2.8 to 2.14, ..."""
+    """Return the tested releases as one phrase: torch 2.8 to 2.15, ..."""
     return listed([f"{name} {oldest} to {newest}" for name, (oldest, newest) in {**TESTED, "Python": PYTHON}.items()])
 
 

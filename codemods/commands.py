@@ -23,8 +23,8 @@ from ckpt_surgery.codemods.edits.methods import RemoveMethod
 from ckpt_surgery.codemods.edits.parameters import ReorderParameters
 from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
-from ckpt_surgery.codemods.tree.classes import GCL
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 _METHOD = "qualified name, as in FooModel.forward"
 
@@ -69,7 +69,7 @@ class MakeLayerCommand(TargetedCommand):
     def transformers(self) -> Iterator[ModuleTransformer]:
         """The base, then the import."""
         yield LayerBase(Definition(self._class))
-        yield AddImport(self._module, GCL, width=self._width)
+        yield AddImport(self._module, LAYER_CLASS, width=self._width)
 
 
 class KeepElseBranchCommand(TargetedCommand):

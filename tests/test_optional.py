@@ -60,7 +60,7 @@ def test_the_pages_name_the_tested_releases() -> None:
 
 
 @pytest.mark.parametrize(
-    "torch", ["2.8", "2.8.0+cpu", "2.8.0a0+34c6371d24.nv25.8", "2.14.9+cu130", "2.13.0a0+git1234", None, "of mine"]
+    "torch", ["2.8", "2.8.0+cpu", "2.8.0a0+34c6371d24.nv25.8", "2.15.9+cu130", "2.13.0a0+git1234", None, "of mine"]
 )
 def test_what_was_tested_or_is_not_known_is_taken_in_silence(
     installed: Installed, caplog: pytest.LogCaptureFixture, torch: str | None
@@ -115,10 +115,10 @@ def test_static_parts_take_any_release(installed: Installed, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("torch", "transformers", "said"),
     [
-        ("2.16.0a0+git1234", "5.23.0", ["torch 2.16.0a0+git1234 is newer than 2.14"]),
-        ("3.0", "5.23.0", ["torch 3.0 is newer than 2.14"]),
+        ("2.16.0a0+git1234", "5.23.0", ["torch 2.16.0a0+git1234 is newer than 2.15"]),
+        ("3.0", "5.23.0", ["torch 3.0 is newer than 2.15"]),
         ("2.13.0", "5.25.0.dev0", ["transformers 5.25.0.dev0 is newer than 5.24.0"]),
-        ("2.16.1", "6.0.0rc1", ["torch 2.16.1 is newer than 2.14", "transformers 6.0.0rc1 is newer than 5.24.0"]),
+        ("2.16.1", "6.0.0rc1", ["torch 2.16.1 is newer than 2.15", "transformers 6.0.0rc1 is newer than 5.24.0"]),
     ],
 )
 def test_a_newer_release_is_told_once(

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.declaration import Subject
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, ImportName
-from ckpt_surgery.codemods.tree.classes import GCL
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.results import FAULTS, ApplyResult, FileChange
@@ -48,7 +48,7 @@ class SourcePatch:
         """Whether the repaired file imports GradientCheckpointingLayer where it did not before."""
         repairs = [repair for made in self.change.repairs for repair in made]
         return any(
-            isinstance(repair, DeriveImportedLayer) or (isinstance(repair, ImportName) and repair.name == GCL)
+            isinstance(repair, DeriveImportedLayer) or (isinstance(repair, ImportName) and repair.name == LAYER_CLASS)
             for repair in repairs
         )
 

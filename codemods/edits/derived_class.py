@@ -9,7 +9,7 @@ import libcst as cst
 from ckpt_surgery.codemods.edits.imports import by_type, imports_plainly, module_of, names_of, plain_statement
 from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError, TargetedTransformer
 from ckpt_surgery.codemods.repair import Definition
-from ckpt_surgery.codemods.tree.classes import GCL
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 class AddDerivedLayer(TargetedTransformer):
@@ -87,7 +87,7 @@ class DeriveFromImport(ModuleTransformer):
 
 
 def _derived(name: str, base: str, body: str) -> cst.ClassDef:
-    return cst.ensure_type(cst.parse_statement(f"class {name}({GCL}, {base}):\n    {body}\n"), cst.ClassDef)
+    return cst.ensure_type(cst.parse_statement(f"class {name}({LAYER_CLASS}, {base}):\n    {body}\n"), cst.ClassDef)
 
 
 def _imported(line: cst.CSTNode) -> cst.ImportFrom | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, squeezed
-from ckpt_surgery.codemods.tree.classes import GCL, MODULES
+from ckpt_surgery.codemods.tree.classes import MODULES
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 class LayerBase(TargetedTransformer):
@@ -17,7 +18,7 @@ class LayerBase(TargetedTransformer):
 
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         """The class with its new bases."""
-        layer = cst.Name(GCL)
+        layer = cst.Name(LAYER_CLASS)
         bases = list(updated_node.bases)
         plain = next((at for at, base in enumerate(bases) if squeezed(base.value) in MODULES), None)
         if plain is not None:

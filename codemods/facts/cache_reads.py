@@ -9,8 +9,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
-_SWITCH = "use_cache"
 _OWN_INDEX = frozenset(
     {"self.idx", "self.index", "self.layer_id", "self.layer_idx", "self.layer_index", "self.layer_number"}
 )
@@ -137,7 +137,7 @@ class _PastStateReader:
     def _asks(self, test: ast.expr) -> bool:
         """Whether a test is about the past state, or about whether any is wanted."""
         names = {node.id for node in walk(test) if isinstance(node, ast.Name)}
-        return bool(names & {self.name, _SWITCH, *self.asked})
+        return bool(names & {self.name, CACHE_SWITCH, *self.asked})
 
     def _settles(self, statement: ast.stmt) -> bool:
         """Whether the past state is there behind a statement: `if cache is None: cache = ...`."""

@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.model_patches.release_names import FUNCTION
 
 TORCH = "torch.utils.checkpoint"
 _MODULES = frozenset({TORCH, "deepspeed.checkpointing"})
 _IMPORTS = re.compile(r"^[ \t]*((?:from[ \t]+(?:torch\.utils|deepspeed)\b|import[ \t])[^\n;#(]*(?:\([^)]*\))?)", re.M)
-CHECKPOINT_ATTRIBUTES = frozenset({"_gradient_checkpointing_func", "gradient_checkpointing_func"})
+CHECKPOINT_ATTRIBUTES = frozenset({FUNCTION, FUNCTION.removeprefix("_")})
 """Attributes of transformers' models that hold a checkpoint function, its mode included."""
 _CURRIED = re.compile(r"checkpoint\((?:[^()]|\([^()]*\))*\)\s*\(")
-_SIGNS = ("gradient_checkpointing_func", "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
+_SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
 
 

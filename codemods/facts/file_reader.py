@@ -33,12 +33,13 @@ from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_s
 from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, text_of, walk
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = {
-    "supports_gradient_checkpointing",
+    CLAIM,
     "_no_split_modules",
-    "_can_checkpoint_with_cache",
-    "gradient_checkpointing",
+    KEEPS_CACHE,
+    FLAG,
     "model_type",
     "config_class",
     "config",
@@ -160,7 +161,7 @@ class FileReader:
 
     def _class(self, node: ast.ClassDef, guard: str) -> Class:
         bases = tuple(dotted(base) or ast.unparse(base) for base in node.bases)
-        if any(base.endswith("GradientCheckpointingLayer") for base in bases):
+        if any(base.endswith(LAYER_CLASS) for base in bases):
             self.local_layers.add(node.name)
         flags: list[tuple[str, str]] = []
         class_values: list[tuple[str, Build]] = []
@@ -266,7 +267,7 @@ class FileReader:
     def _cleared(self, tree: ast.Module) -> tuple[str, ...] | None:
         """The keywords that this file's GradientCheckpointingLayer clears: `"past_key_values" in kwargs`."""
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == "GradientCheckpointingLayer":
+            if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS:
                 return tuple(_looked_up_in_kwargs(node))
         return None
 

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import OldSwitch
 from ckpt_surgery.codemods.facts.syntax import span_of
+from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH
 
-_NAME = "_set_gradient_checkpointing"
 _VALUE = "value"
 """The parameter by which transformers tells the old form."""
-_FLAG = "gradient_checkpointing"
 
 
 def old_switch(node: ast.ClassDef) -> OldSwitch | None:
     """That of a class, where it has one."""
     for function in node.body:
-        if isinstance(function, ast.FunctionDef) and function.name == _NAME:
+        if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH:
             names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             if _VALUE in names:
                 line = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
@@ -39,7 +38,7 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
             case ast.If(body=inner, orelse=orelse):
                 if not (_sets_flags(inner) and _sets_flags(orelse)):
                     return False
-            case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]) if name == _FLAG:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]) if name == FLAG:
                 continue
             case ast.Pass():
                 continue

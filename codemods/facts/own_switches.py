@@ -8,15 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import OwnSwitch
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, SWITCH_ON
 
-_FLAG = "gradient_checkpointing"
-_FUNCTION = "_gradient_checkpointing_func"
-SWITCHES = frozenset(
-    {"gradient_checkpointing_enable", "activation_checkpointing_enable", "_set_gradient_checkpointing"}
-)
+SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
 """The methods by which transformers switches a model's checkpointing on."""
 _OFF = ("False", "None")
-_SIGN = re.compile(rf"{_FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({_FLAG, *SWITCHES}))})\b")
+_SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
 
 
 def may_switch(text: str) -> bool:
@@ -27,8 +24,8 @@ def may_switch(text: str) -> bool:
 def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them take the place of those of transformers."""
     for function in functions:
-        if function.name == _FLAG:  # a property
-            yield OwnSwitch(f"self.{_FLAG}", "")
+        if function.name == FLAG:  # a property
+            yield OwnSwitch(f"self.{FLAG}", "")
         if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
             yield OwnSwitch(f"self.{function.name}", "")
         for node in walk(function):
@@ -36,7 +33,7 @@ def own_switches(functions: Iterable[ast.FunctionDef]) -> Iterator[OwnSwitch]:
                 case (
                     ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
                     | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
-                ) if name in (_FLAG, _FUNCTION) and dotted(target).startswith("self."):
+                ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
                     text = ast.unparse(value)
                     if text not in _OFF:
                         yield OwnSwitch(dotted(target), text)

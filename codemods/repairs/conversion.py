@@ -15,10 +15,11 @@ from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
-from ckpt_surgery.codemods.tree.classes import GCL, MODULES, Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache, kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 class RefusalReason(Enum):
@@ -197,7 +198,7 @@ def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: 
 def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
     """The first class of the new layers, or among their bases, that leads round the layer."""
     for layer in layers:
-        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == GCL), None)
+        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
         if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
             return WayRoundDoubt(WayRound.ORDER, layer.name)
         if layer.cls.own_switches:

@@ -7,10 +7,10 @@ import ast
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, CheckpointSwitch, Spot
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
 from ckpt_surgery.codemods.scripts.names import Function, Names, is_test, scopes, tail, takes_training_arguments
+from ckpt_surgery.model_patches.release_names import SWITCH_ON
 
 _OPTION = "use_reentrant"
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
-_ENABLE = {"gradient_checkpointing_enable", "activation_checkpointing_enable"}
 _ARGUMENTS = {"gradient_checkpointing", "activation_checkpointing"}
 
 
@@ -60,7 +60,7 @@ class CheckpointReader:
             self._mode(given[_OPTION], place, callee)
         elif self.names.origin(call.func) in _CHECKPOINT and None not in given:
             self.modes.append(CheckpointMode(spot, callee, "default", arguments_of(call)))
-        elif tail(call.func) in _ENABLE:
+        elif tail(call.func) in SWITCH_ON:
             options = bool(call.args or call.keywords)
             self.switches.append(CheckpointSwitch(spot, f"{callee}()", "method", options, conditional))
         elif takes_training_arguments(call):

@@ -9,16 +9,9 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, ForwardSignature
-from ckpt_surgery.codemods.tree.classes import (
-    GCL,
-    TORCH_PREFIXES,
-    Answer,
-    ClassRef,
-    External,
-    Target,
-    is_plain_external,
-)
+from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target, is_plain_external
 from ckpt_surgery.codemods.tree.names import TreeNames
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 class BaseChains:
@@ -66,7 +59,7 @@ class BaseChains:
         """Whether the class is a GradientCheckpointingLayer."""
         if ref not in self._layers:
             externals = [target for target in self.chain(ref) if isinstance(target, External)]
-            if any(target.name == GCL for target in self.chain(ref)):
+            if any(target.name == LAYER_CLASS for target in self.chain(ref)):
                 self._layers[ref] = Answer.YES
             elif all(map(is_plain_external, externals)):
                 self._layers[ref] = Answer.NO
@@ -78,7 +71,7 @@ class BaseChains:
         """Whether the class is a torch module, as far as the tree shows."""
         externals = [target.name for target in self.chain(ref) if isinstance(target, External)]
         return any(
-            name == GCL or name.endswith(("Module", "PreTrainedModel")) or name.startswith(TORCH_PREFIXES)
+            name == LAYER_CLASS or name.endswith(("Module", "PreTrainedModel")) or name.startswith(TORCH_PREFIXES)
             for name in externals
         )
 

@@ -22,11 +22,12 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
 )
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import GCL, Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
@@ -85,7 +86,7 @@ class Blocks:
     def with_inlines(self) -> tuple[ClassRef, ...]:
         """The checked classes that checkpoint by hand."""
         classes = self.bases.names.checked_classes()
-        return tuple(ref for ref in classes if ref.cls.inlines and ref.name != GCL)
+        return tuple(ref for ref in classes if ref.cls.inlines and ref.name != LAYER_CLASS)
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:

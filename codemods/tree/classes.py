@@ -8,7 +8,6 @@ from enum import Enum
 
 from ckpt_surgery.codemods.facts.file_facts import Class
 
-GCL = "GradientCheckpointingLayer"
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
 TORCH_PREFIXES = ("nn.", "torch.")

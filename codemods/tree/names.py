@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts
-from ckpt_surgery.codemods.tree.classes import GCL, ClassRef, External, Target
+from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 _NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
 _DEEPEST = 12
@@ -75,8 +76,8 @@ class TreeNames:
 
     def _lookup(self, path: str, name: str) -> Iterator[Target]:
         head, _, rest = name.partition(".")
-        if name.rpartition(".")[2] == GCL:
-            yield External(GCL, "transformers.modeling_layers")
+        if name.rpartition(".")[2] == LAYER_CLASS:
+            yield External(LAYER_CLASS, "transformers.modeling_layers")
             return
         local = self.defined(path, name)
         yield from local

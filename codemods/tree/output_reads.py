@@ -9,8 +9,7 @@ from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-
-_SWITCH = "use_cache"
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ def failing_read(tree: SourceTree, ref: ClassRef) -> OutputRead | None:
         forward = tree.bases.forward(layer)
         for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
             switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
-            if switch in call.reads_more_under and _SWITCH in tree.cleared(layer.path):
+            if switch in call.reads_more_under and CACHE_SWITCH in tree.cleared(layer.path):
                 return OutputRead(owner.name, call.method, layer.name, switch)
     return None
 
@@ -49,12 +48,12 @@ def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
 
 def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
     """What the call passes as `use_cache` where a layer clears it: as a keyword, now or after a repair of the call."""
-    argument = next((argument for argument in call.args if argument.name == _SWITCH), None)
+    argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
     if argument is None:
         bound = bind(call.args, forward)
-        position = None if isinstance(bound, Unknown) else bound.get(_SWITCH)
+        position = None if isinstance(bound, Unknown) else bound.get(CACHE_SWITCH)
         site = tree.calls.of_any(owner, call)
         repaired = tree.calls.plan(site).arguments if site else None
-        if position is not None and any(new.keyword == _SWITCH for new in repaired or ()):
+        if position is not None and any(new.keyword == CACHE_SWITCH for new in repaired or ()):
             argument = call.args[position]
     return argument.text if argument and argument.is_value else ""

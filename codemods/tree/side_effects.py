@@ -14,9 +14,8 @@ from ckpt_surgery.codemods.facts.cache_reads import CacheRead, cache_reads
 from ckpt_surgery.codemods.facts.kept_values import KeptValue, kept_values
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.model_patches.vocabulary import is_past_state
-
-_SWITCH = "use_cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
 
 def needed_cache(tree: SourceTree, block: ClassRef) -> NeededCache | None:
     """The first read of past state that fails, or finds something else, once a layer clears it."""
-    cleared = _parameters(tree, block) & set(tree.cleared(block.path)) - {_SWITCH}
+    cleared = _parameters(tree, block) & set(tree.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
         for read in cache_reads(_methods(tree, ref), names) if names else ():

@@ -16,9 +16,8 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
-_FLAG = "supports_gradient_checkpointing"
-_SWITCH = "gradient_checkpointing"
 _BASE = "PreTrainedModel"
 _MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
@@ -114,9 +113,9 @@ class Switches:
 
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
         """What a class, one that it inherits, or a model that holds it sets by itself."""
-        value = self._bases.flag(owner, _SWITCH)
+        value = self._bases.flag(owner, FLAG)
         if value not in (None, "False"):
-            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, _SWITCH, str(value)))
+            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, FLAG, str(value)))
         family = {*self._bases.lineage(owner), *self._bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self._bases.lineage(owner), *above]):
             for switch in ref.cls.own_switches:
@@ -135,7 +134,7 @@ class Switches:
         models = [target for target in externals if _is_finished_model(target)]
         if not models and not any(target.name.endswith(_BASE) for target in externals):
             return None
-        flag = self._bases.flag(ref, _FLAG)
+        flag = self._bases.flag(ref, CLAIM)
         if flag is not None:
             return {"True": Answer.YES, "False": Answer.NO}.get(flag, Answer.UNKNOWN)
         if models:

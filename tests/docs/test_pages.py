@@ -19,7 +19,7 @@ from ckpt_surgery.cli.verify import VerifyFormat
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.commands import TargetedCommand
 from ckpt_surgery.codemods.edits import rewrite
-from ckpt_surgery.codemods.tree.classes import GCL
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.static import check as analyze
 from ckpt_surgery.static import commands as libcst_commands
 from tests.codemods.rules.test_new_rule import CASE as MADE_UP_CASE
@@ -198,7 +198,7 @@ def test_the_libcst_commands_are_those_that_exist() -> None:
     transformers = {name for name in named if hasattr(rewrite, name)}
     assert len(transformers) >= len(targeted)
     decided = {libcst_commands.RepairAll.__name__, *libcst_commands.COMMANDS}
-    assert named - targeted - transformers - {GCL} == decided
+    assert named - targeted - transformers - {LAYER_CLASS} == decided
 
 
 def test_the_figures_of_the_front_page_are_those_of_the_coverage_page() -> None:
