@@ -53,7 +53,8 @@ RELEASES: Mapping[str, tuple[str, str]] = {
     "activation_checkpointing_enable": ("5.23.0", ""),
     "activation_checkpointing_disable": ("5.23.0", ""),
     "activation_checkpointing_kwargs": ("5.23.0", ""),
-    "_can_checkpoint_with_cache": ("5.15.0", ""),
+    KEEPS_CACHE: ("5.15.0", ""),
+    RECORDER: ("4.54.0", ""),
     "_require_grads_hooks": ("5.0.0", ""),
 }
 """The first and the last release of transformers with a name, each "" where there is no such end from 4.52.4 on."""
