@@ -31,9 +31,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if needs := _needs(_HOMES[name]):
-        from ckpt_surgery.optional import need_runtime
+        from ckpt_surgery.optional import load_runtime
 
-        need_runtime(name, needs)
+        load_runtime(name, needs)
     try:
         value: object = getattr(_import_module(_HOMES[name]), name)
     except AttributeError as error:  # something lacks in torch; from here, it would read as if the name did not exist

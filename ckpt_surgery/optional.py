@@ -1,19 +1,23 @@
 """The packages that the runtime half needs and the static half does not: which releases were tested, and one sentence
-where a package is missing, too old, or newer than that.
+where a package is missing, too old, broken, or newer than that.
 
-No package is imported to find out.
+Only `load_runtime` imports them to find out.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpt_surgery.errors import MissingPackageError
-from ckpt_surgery.text import listed
+from ckpt_surgery.text import error_line, listed
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -23,6 +27,7 @@ TESTED = {"torch": ("2.8", "2.15"), "transformers": ("4.52.4", "5.24.0")}
 PYTHON = ("3.11", "3.13")
 """The same of Python; pip refuses older ones."""
 RUNTIME_PACKAGES = tuple(TESTED)
+_VERSION = re.compile(r"""^__version__\b[^=\n]*=\s*['"]([^'"]+)""", re.MULTILINE)
 
 
 def supported_range() -> str:
@@ -39,20 +44,36 @@ def missing_package(wanted: str, package: str) -> MissingPackageError:
 
 
 def is_installed(package: str) -> bool:
-    """Tell whether a package is installed."""
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # a stand-in in sys.modules without a spec
-        return False
+    """Tell whether a package is installed. A folder without a file of Python, as a clone is, is none."""
+    spec = _spec(package)
+    return spec is not None and (spec.origin is not None or not spec.submodule_search_locations)
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version in a distribution's metadata; None where there is none, as in a source tree on the path."""
-    from importlib.metadata import PackageNotFoundError, version  # they take a while, and `--help` does without
+    """Return the version in a distribution's metadata, else in its source; None where neither tells."""
+    from importlib.metadata import version  # it takes a while, and `--help` does without
 
     try:
-        return version(distribution)
-    except PackageNotFoundError:
+        return version(distribution) or None
+    except Exception:  # not installed by pip, or its metadata cannot be read
+        return _version_in_source(distribution)
+
+
+def _version_in_source(distribution: str) -> str | None:
+    """Return the version that the source of a package gives it: that of a clone on the path."""
+    spec = _spec(distribution.replace("-", "_"))
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for name in ("version.py", "__init__.py"):
+            file = Path(folder, name)
+            if file.is_file() and (found := _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))):
+                return found[1]
+    return None
+
+
+def _spec(package: str) -> ModuleSpec | None:
+    try:
+        return find_spec(package)
+    except ValueError:  # a stand-in in sys.modules without a spec
         return None
 
 
@@ -67,6 +88,24 @@ def need_runtime(wanted: str, packages: Sequence[str] = RUNTIME_PACKAGES) -> Non
     if problem := runtime_problem(wanted, packages):
         raise problem
     _tell_newer()
+
+
+def load_runtime(wanted: str, packages: Sequence[str] = RUNTIME_PACKAGES) -> None:
+    """Make sure of what `need_runtime` does, and that the packages can be imported.
+
+    Raises:
+        MissingPackageError: a package is not installed, too old, or cannot be imported, or torch lacks a name.
+    """
+    need_runtime(wanted, packages)
+    for package in packages:
+        try:
+            import_module("ckpt_surgery.torch_names" if package == "torch" else package)
+        except Exception as error:  # a broken installation fails in many ways
+            version = installed_version(package) or "of an unknown version"
+            raise MissingPackageError(
+                f"{wanted} needs {package}, and {package} {version} does not work here: {error_line(error)}",
+                name=package,
+            ) from error
 
 
 def runtime_problem(wanted: str, packages: Sequence[str]) -> MissingPackageError | None:

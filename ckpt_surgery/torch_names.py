@@ -84,13 +84,16 @@ EXACT_UPSAMPLES = (
     _operator("_upsample_nearest_exact3d"),
 )
 
+CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""The attributes of a module that hold the hooks of its calls."""
 ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "Tensor": frozenset(
             {"_backward_hooks", "_base", "_is_view", "_post_accumulate_grad_hooks", "_values", "_version"}
         ),
         "UntypedStorage": frozenset({"_cdata"}),
-        "Module": frozenset({"_buffers", "_compiled_call_impl", "_forward_hooks", "_modules", "_parameters"}),
+        "Module": frozenset({*CALL_HOOKS, "_buffers", "_compiled_call_impl", "_modules", "_parameters"}),
+        "DistributedDataParallel": frozenset({"_comm_hooks"}),
         "OptimizedModule": frozenset({"_orig_mod"}),
         "Node": frozenset({"_sequence_nr"}),
         "OpOverload": frozenset({"_overloadname", "_overloadpacket", "_schema"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
     def pretend(torch: str | None = "2.13.0", transformers: str | None = "5.23.0") -> None:
         versions.update(torch=torch, transformers=transformers)
 
-    monkeypatch.setattr(optional, "find_spec", lambda name: name)
+    monkeypatch.setattr(optional, "is_installed", lambda name: True)
     monkeypatch.setattr(optional, "installed_version", versions.get)
     optional._tell_newer.cache_clear()
     yield pretend
@@ -153,9 +154,82 @@ def test_it_is_one_line_and_no_warning_that_could_be_an_error() -> None:
     ]
 
 
-def test_a_package_without_metadata_has_no_version() -> None:
+def test_a_package_without_metadata_has_the_version_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert optional.installed_version("no-such-package") is None
     assert optional.installed_version("pytest") == pytest.__version__
+    (tmp_path / "a_clone").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not optional.is_installed("a_clone")
+    (tmp_path / "a_clone" / "__init__.py").write_text("__all__ = []\n")
+    assert optional.is_installed("a_clone")
+    assert optional.installed_version("a-clone") is None
+    (tmp_path / "a_clone" / "version.py").write_text("import os\n__version__: str = '2.5.0a0+git1'\n")
+    assert optional.installed_version("a-clone") == "2.5.0a0+git1"
+
+
+def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+LACKING = "import torch; del torch._C._current_graph_task_id\n"
+LACKED = "does not work here: AttributeError: module 'torch._C' has no attribute '_current_graph_task_id'"
+IMPORTS = (
+    "from ckpt_surgery import wrap_blocks",
+    "from ckpt_surgery import *; wrap_blocks",
+    "import ckpt_surgery.distributed",
+    "import ckpt_surgery.tiny",
+    "from ckpt_surgery.testing import assert_checkpointing",
+    "from ckpt_surgery.guarding.lightning import LightningGuard",
+)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("statement", IMPORTS)
+def test_a_name_that_torch_lacks_is_the_error(statement: str, tmp_path: Path) -> None:
+    last = run(LACKING + statement, tmp_path).stdout.splitlines()[-1]
+    assert re.match(r"ckpt_surgery\.errors\.MissingPackageError: \S+ needs torch, and torch \S+ does not work", last)
+    assert last.endswith(LACKED)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("arguments", ["explain llama", "plan llama --memory 8GB"])
+def test_a_command_says_that_torch_lacks_it(arguments: str, tmp_path: Path) -> None:
+    (line,) = run(f"{LACKING}{MAIN.format(arguments.split())}", tmp_path).stdout.splitlines()
+    assert line.startswith(f"ckpt_surgery: error: {arguments.split()[0]} needs torch, and torch ")
+    assert line.endswith(LACKED)
+
+
+MAIN = "from ckpt_surgery.cli.main import main\nraise SystemExit(main({!r}))"
+
+
+@pytest.mark.torch
+def test_a_script_runs_with_a_torch_that_lacks_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nprint('trained', torch.ones(2).sum().item())\n")
+    done = run(f"{LACKING}{MAIN.format(['run', 'train.py'])}", tmp_path)
+    assert done.returncode == 0
+    said, trained = done.stdout.splitlines()
+    assert said.startswith("ckpt_surgery: the script runs unwrapped and unwatched, because run cannot be imported: ")
+    assert said.endswith("has no attribute '_current_graph_task_id'")
+    assert trained == "trained 2.0"
+
+
+@pytest.mark.torch
+def test_a_broken_torch_is_no_bug_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    (line,) = run(MAIN.format(["explain", "llama"]), tmp_path, PYTHONPATH=path).stdout.splitlines()
+    assert line.endswith("does not work here: OSError: libcudart.so.12: cannot open")
 
 
 def test_the_reason_is_kept_where_torch_lacks_what_a_module_uses(

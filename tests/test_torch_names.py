@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,12 @@ OF_OTHERS = {
     "_make": "named tuples",
 }
 """Private attributes that are no torch's, and whose they are."""
+
+
 _ASKS = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
 """The functions that are given the name of an attribute as text."""
+_AS_TEXT = {"_backward", "_dynamo", "_engine_run_backward", "_fused_dropout", "_stacklevel"}
+"""What is only compared with a text that torch gives: a name that is gone equals nothing."""
 
 
 def is_private(name: str) -> bool:
@@ -88,6 +93,45 @@ def _used(node: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
         case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=args) if function in _ASKS:
             texts = (argument.value for argument in args if isinstance(argument, ast.Constant))
             yield from (text for text in texts if isinstance(text, str) and is_private(text))
+        case ast.Constant(value=str(text)) if _of_torch(text):
+            yield text
+
+
+def texts(root: Path, members: set[str]) -> Iterator[tuple[str, str]]:
+    """Every text and every name of an argument that is the name of a private member of torch, with its place.
+
+    What a file has under that name of its own is not told apart.
+    """
+    for module, path in modules(root).items():
+        if module == NAMES or room(module) in STATIC:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = set(_defined(tree))
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(name)) | ast.keyword(arg=str(name)) if name in members - own:
+                    yield f"{path.relative_to(root)}:{node.lineno}", name
+
+
+def members_of_torch() -> set[str]:
+    """The private names of torch's modules and objects, and of the arguments of its functions."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils import checkpoint
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    module = torch.nn.Linear(2, 2)
+    leaf = torch.ones(2, requires_grad=True)
+    modes = (TorchDispatchMode, TorchFunctionMode)
+    objects = (
+        *(leaf, leaf.untyped_storage(), (leaf + 1).grad_fn, torch.optim.SGD([leaf]), torch.Generator()),
+        *(module, torch.compile(module), torch.nn.parallel.DistributedDataParallel(module), *modes),
+        *(torch, torch._C, torch.autograd.graph, checkpoint, torch.ops.aten, torch.ops.aten.add.Tensor),
+    )
+    functions = [function for function in vars(torch.nn.functional).values() if inspect.isfunction(function)]
+    names = {name for thing in objects for name in dir(thing)}
+    names |= {name for function in functions for name in inspect.signature(function).parameters}
+    return set(filter(is_private, names))
 
 
 def _of_torch(name: str) -> bool:
@@ -115,22 +159,37 @@ def faults(root: Path, attributes: set[str]) -> list[str]:
 def attributes() -> set[str]:
     """The attributes of torch's objects that the file for private names lists."""
     tree = ast.parse((ROOT / "ckpt_surgery" / "torch_names.py").read_text(encoding="utf-8"))
-    listed = next(node for node in tree.body if isinstance(node, ast.AnnAssign) and _is_listing(node.target))
-    assert listed.value is not None
-    texts = (node.value for node in ast.walk(listed.value) if isinstance(node, ast.Constant))
+    listed = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and _is_listing(node)]
+    texts = (node.value for part in listed for node in ast.walk(part) if isinstance(node, ast.Constant))
     return {text for text in texts if isinstance(text, str) and is_private(text)}
 
 
-def _is_listing(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) and target.id == "ATTRIBUTES"
+def _is_listing(node: ast.Assign | ast.AnnAssign) -> bool:
+    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+    return isinstance(target, ast.Name) and target.id in ("ATTRIBUTES", "CALL_HOOKS")
 
 
 def test_private_names_of_torch_stand_in_one_file() -> None:
     assert faults(ROOT, attributes()) == []
 
 
+@pytest.mark.torch
+def test_no_text_names_another_member_of_torch(one_rank: None) -> None:
+    left = {name: place for place, name in texts(ROOT, members_of_torch() - attributes())}
+    assert left.keys() == _AS_TEXT, left
+
+
+@pytest.mark.parametrize(
+    "code", ["vars(m)['_planted']", "for name in ('_planted', 'x'): getattr(m, name)", "f(_planted=1)"]
+)
+def test_a_new_text_is_told(tmp_path: Path, code: str) -> None:
+    (tmp_path / "ckpt_surgery").mkdir()
+    (tmp_path / "ckpt_surgery" / "planted.py").write_text(f"def of(m):\n    {code}\n")
+    assert list(texts(tmp_path, {"_planted"})) == [("ckpt_surgery/planted.py:2", "_planted")]
+
+
 def test_each_name_that_is_listed_is_used() -> None:
-    used = {name for _, name in private_names(ROOT)}
+    used = {name for _, name in (*private_names(ROOT), *texts(ROOT, attributes()))}
     here = {"_compiled_call_impl"}  # in the file itself
     assert attributes() - used - here == set()
     assert OF_OTHERS.keys() - used == set()
@@ -147,6 +206,7 @@ def test_each_name_that_is_listed_is_used() -> None:
         ("def of(tensor): return tensor._planted", "_planted"),
         ("def of(tensor): return tensor.grad_fn()._planted", "_planted"),
         ("def of(tensor): return getattr(tensor, '_planted', None)", "_planted"),
+        ("from importlib import import_module\nimport_module('torch._planted')", "torch._planted"),
         ("import operator\nof = operator.attrgetter('_planted')", "_planted"),
     ],
 )
@@ -170,6 +230,7 @@ def test_torch_has_them_all(one_rank: None) -> None:
         "Tensor": leaf,
         "UntypedStorage": leaf.untyped_storage(),
         "Module": module,
+        "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel(module),
         "OptimizedModule": torch.compile(module),
         "Node": (leaf + 1).grad_fn,
         "OpOverload": torch.ops.aten.add.Tensor,

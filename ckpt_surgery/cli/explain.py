@@ -35,7 +35,7 @@ from ckpt_surgery.cli.released import (
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import percent, plural, size, text_table
 
@@ -108,7 +108,7 @@ def explain_command(
                 f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
             )
         check_adapters(lora, four_bits=four_bits)
-        need_runtime("explain")
+        load_runtime("explain")
         from ckpt_surgery.planning.training import training_of
         from ckpt_surgery.runtime.selective.policies import choices_of
 

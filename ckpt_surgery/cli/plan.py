@@ -31,7 +31,7 @@ from ckpt_surgery.cli.released import (
     sharding_of,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
-from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.text import size, text_table
 
@@ -88,10 +88,10 @@ def plan_command(
             if place is not None:
                 check_writable(place, option)
         check_adapters(lora, four_bits=four_bits)
-        need_runtime("plan")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
                 progress("importing", 0, 2)
+            load_runtime("plan")
             from ckpt_surgery.errors import DoesNotFitError
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes

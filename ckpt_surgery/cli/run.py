@@ -19,7 +19,7 @@ from ckpt_surgery.cli.terminal import check_writable, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.static.options import is_count
-from ckpt_surgery.text import listed, plural, size_in_bytes
+from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -228,10 +228,13 @@ def _run(
     process = os.getpid()
 
     def install() -> None:
-        from ckpt_surgery.guarding.guard import GuardOptions
-        from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
-
         if os.getpid() != process:
+            return
+        try:
+            from ckpt_surgery.guarding.guard import GuardOptions
+            from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+        except Exception as error:  # a torch that lacks something is good enough for the script
+            _tell(f"the script runs unwrapped and unwatched, because run cannot be imported: {error_line(error)}")
             return
         guarding = {"on_fault": "collect", **options}
         wrapping = {name: guarding.pop(name) for name in ("wrap_options", "operation")}

@@ -1,6 +1,12 @@
 """Training on several ranks without silent faults. The engine is torch.distributed; this watches and repairs."""
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+from ckpt_surgery.optional import load_runtime
+
+load_runtime("ckpt_surgery.distributed", ("torch",))
 
 from ckpt_surgery.distributed.ddp import DDPWatch, call_through_ddp, watch_ddp
 from ckpt_surgery.distributed.fused_head import FusedLoss, fuse_loss

@@ -22,15 +22,13 @@ from torch.optim import Optimizer
 from ckpt_surgery.distributed.awaited import await_gradients, has_finished, this_rank
 from ckpt_surgery.errors import DistributedError, DistributedWarning
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.torch_names import current_graph_task_id, engine, tree_leaves
+from ckpt_surgery.torch_names import CALL_HOOKS, current_graph_task_id, engine, tree_leaves
 from ckpt_surgery.undo import UndoableHooks
 
 _CURE = (
     "call the wrapper itself, or call_through_ddp(ddp, method, ...); a loop that must stay as it is needs "
     "sync_gradients(model) before the optimizer's step, and no watch"
 )
-
-_CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 class _Averaging(Enum):
@@ -319,7 +317,7 @@ def _standing_in(model: nn.Module, forward: Callable[..., Any]) -> nn.Module:
     at it.
     """
     other = object.__new__(type(model))
-    hooks = {name: OrderedDict[int, Any]() for name in _CALL_HOOKS}
+    hooks = {name: OrderedDict[int, Any]() for name in CALL_HOOKS}
     vars(other).update({**vars(model), **hooks, "forward": forward, "_compiled_call_impl": None})
     return other
 

@@ -22,7 +22,7 @@ from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import TorchDispatchMode, disable_current_modes
+from ckpt_surgery.torch_names import CALL_HOOKS, TorchDispatchMode, disable_current_modes
 
 Forward = Callable[[Tensor], Any]
 
@@ -37,7 +37,6 @@ _NARROW_TOLERANCE = 2e-2
 """For shorter dtypes, and for float32 off the CPU, where products may be of TF32."""
 
 _CONTAINERS = (list, dict, set, deque, SimpleNamespace)
-_CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) -> None:
@@ -136,7 +135,7 @@ def _autocast_uncached() -> Iterator[None]:
 @contextmanager
 def _without_hooks(module: nn.Module) -> Iterator[None]:
     """The hooks of modules inside count or collect what they see; they are for real calls."""
-    tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in _CALL_HOOKS]
+    tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in CALL_HOOKS]
     for attributes, name, _ in tables:
         attributes[name] = OrderedDict()
     try:

@@ -1,13 +1,18 @@
 """The guard as a callback of Lightning. Lightning is imported here alone: nothing else imports this file."""
 
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
+
+from ckpt_surgery.optional import is_installed, load_runtime, missing_package
+
+load_runtime("LightningGuard", ("torch",))
 
 from torch import nn
 
@@ -16,10 +21,12 @@ from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
-if find_spec("lightning") is not None:
+if is_installed("lightning"):
     from lightning.pytorch.callbacks import Callback
-else:
+elif is_installed("pytorch_lightning"):
     from pytorch_lightning.callbacks import Callback
+else:
+    raise missing_package("LightningGuard", "lightning")
 
 
 class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read by the type checker

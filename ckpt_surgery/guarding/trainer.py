@@ -1,11 +1,16 @@
 """The guard as a callback of transformers' Trainer, and so of those of TRL, sentence-transformers and others."""
 
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-import torch  # noqa: F401 - where it is missing, that is the error, and not what transformers says about it
+from ckpt_surgery.optional import load_runtime
+
+load_runtime("CheckpointGuard")
+
 from transformers import TrainerCallback
 
 from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault

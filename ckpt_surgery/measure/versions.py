@@ -6,7 +6,9 @@ Nothing is imported to find out, but torch for the accelerator.
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
 from ckpt_surgery.optional import installed_version, is_installed, supported_range
 from ckpt_surgery.text import error_line
@@ -22,6 +24,8 @@ REPORTED = (
     "trl",
     "deepspeed",
     "lightning",
+    "pytorch-lightning",
+    "axolotl",
     "diffusers",
     "timm",
     "sentence-transformers",
@@ -30,8 +34,13 @@ REPORTED = (
     "triton",
     "numpy",
     "safetensors",
+    "huggingface-hub",
+    "tokenizers",
     "libcst",
     "typer",
+    "rich",
+    "packaging",
+    "platformdirs",
 )
 """The distributions whose versions a bug report names."""
 
@@ -49,9 +58,13 @@ def bug_report_versions() -> dict[str, str]:
         "Python": platform.python_version(),
         "platform": platform.platform(),
         "accelerator": accelerator(),
-        **{name: versions.get(name, "not installed") for name in REPORTED},
+        **{name: versions.get(name) or _without_version(name) for name in REPORTED},
         "tested": supported_range(),
     }
+
+
+def _without_version(name: str) -> str:
+    return "of an unknown version" if is_installed(name.replace("-", "_")) else "not installed"
 
 
 def accelerator() -> str:
@@ -59,7 +72,8 @@ def accelerator() -> str:
     if not is_installed("torch"):
         return "none: torch is not installed"
     try:
-        import torch
+        with redirect_stdout(sys.stderr):
+            import torch
 
         builds = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip, "XPU": torch.version.xpu}
         device = "no device"
@@ -68,5 +82,5 @@ def accelerator() -> str:
         elif torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         return ", ".join([*(f"{name} {version}" for name, version in builds.items() if version), device])
-    except Exception as error:  # a broken installation fails in many ways
+    except (Exception, SystemExit) as error:  # a broken installation fails in many ways
         return f"torch fails: {error_line(error)}"

@@ -84,7 +84,6 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return mask.expand(*query.shape[:2], query.shape[2], key.shape[2])
 
 
-_REPLACED: Mapping[Any, Callable[..., Tensor]] = {
-    functional.scaled_dot_product_attention: _attention,
-    functional.dropout: _dropout,
-}
+_REPLACED: dict[Any, Callable[..., Tensor]] = {functional.dropout: _dropout}
+if FLASH_ATTENTION and EFFICIENT_ATTENTION and MATH_ATTENTION:
+    _REPLACED[functional.scaled_dot_product_attention] = _attention

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.optional import load_runtime
 
 if TYPE_CHECKING:
     from ckpt_surgery.testing.assertions import assert_checkpointing
@@ -23,6 +23,6 @@ _HOMES = {"GradientCheckpointingTesterMixin": "tester_mixin", "assert_checkpoint
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    need_runtime(name, ("torch",))
+    load_runtime(name, ("torch",))
     value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value

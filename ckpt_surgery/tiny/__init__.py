@@ -4,6 +4,14 @@
 `tiny_model` does both and runs one training step to prove that they work. `model_classes` lists the classes.
 """
 
+# ruff: noqa: E402
+
+from __future__ import annotations
+
+from ckpt_surgery.optional import load_runtime
+
+load_runtime("ckpt_surgery.tiny")
+
 from ckpt_surgery.errors import CannotBuild
 from ckpt_surgery.tiny.catalog import ModelEntry, model_classes
 from ckpt_surgery.tiny.inputs import tiny_inputs

@@ -89,7 +89,7 @@ def survey(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Survey:
     stand_in = Survey()
     monkeypatch.setattr("ckpt_surgery.survey.survey", stand_in)
     monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", stand_in.pool)
-    monkeypatch.setattr(optional, "find_spec", lambda name: name)
+    monkeypatch.setattr(optional, "is_installed", lambda name: True)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -309,7 +309,7 @@ class TestErrors:
         monkeypatch: pytest.MonkeyPatch,
         package: str,
     ) -> None:
-        monkeypatch.setattr(optional, "find_spec", lambda name: None if name == package else name)
+        monkeypatch.setattr(optional, "is_installed", lambda name: name != package)
         assert run("bert") == 2
         assert capsys.readouterr().err == (
             f"ckpt_surgery: error: verify needs {package}, which is not installed: "
