@@ -12,6 +12,8 @@ CACHE_ARGUMENT = ("cache", "past_key_values", "cache_params")
 """The argument of a model that takes a `Cache`."""
 CACHE_SWITCH = "use_cache"
 """The argument that has a model make a cache of its own."""
+CACHE_STOPPERS = ("check_model_inputs", "merge_with_config_defaults")
+"""Decorators of forwards that set that argument to False while a model trains under checkpointing."""
 CACHE_CLASS = "Cache"
 """The class from which all caches descend."""
 
@@ -32,19 +34,30 @@ CLAIM = "supports_gradient_checkpointing"
 """The attribute of a model of transformers that says whether it can checkpoint."""
 LAYER_CLASS = "GradientCheckpointingLayer"
 """The class of blocks that checkpoint when their flag says so."""
+CLEARED = ("use_cache", "cache", "past_key_values", "layer_past")
+"""The arguments that it clears before it checkpoints, in the releases of today; a release's own source says more."""
 KEEPS_CACHE = "_can_checkpoint_with_cache"
 """The attribute of a block that says that it only reads the cache it is given."""
 RECORDER = "check_model_inputs.<locals>"
 """What the name of a forward holds that transformers 4 puts in place of one for a single call."""
+INPUT_GRADIENTS = "enable_input_require_grads"
+"""The method of a model that has the outputs of its embeddings require gradients."""
 EMBEDDING_HANDLES = ("_require_grads_hook", "_require_grads_hooks")
 """The attributes that hold the handles of hooks on embeddings; late releases have both."""
 
 DIFFUSERS_SWITCH = "enable_gradient_checkpointing"
 """The method of a model of diffusers that switches checkpointing on."""
+DIFFUSERS_SWITCH_OFF = "disable_gradient_checkpointing"
+"""The method that switches it off."""
+DIFFUSERS_FUNCTION = "gradient_checkpointing_func"
+"""The argument of the first that takes the function to checkpoint with, where the release has it."""
 DIFFUSERS_CLAIM = "_supports_gradient_checkpointing"
 """What says of it that it can checkpoint."""
 TIMM_SWITCH = "set_grad_checkpointing"
 """The method of models of timm and open_clip that switches checkpointing on and off."""
+
+TRAINING_SWITCH = ("activation_checkpointing", "gradient_checkpointing")
+"""The argument of a Trainer, and the option of its scripts, that switches checkpointing on."""
 
 RELEASES: Mapping[str, tuple[str, str]] = {
     "cache": ("5.24.0", ""),
@@ -53,6 +66,10 @@ RELEASES: Mapping[str, tuple[str, str]] = {
     "activation_checkpointing_enable": ("5.23.0", ""),
     "activation_checkpointing_disable": ("5.23.0", ""),
     "activation_checkpointing_kwargs": ("5.23.0", ""),
+    "activation_checkpointing": ("5.23.0", ""),
+    "check_model_inputs": ("4.54.0", ""),
+    "merge_with_config_defaults": ("5.3.0", ""),
+    "layer_past": ("4.53.0", ""),
     KEEPS_CACHE: ("5.15.0", ""),
     RECORDER: ("4.54.0", ""),
     "_require_grads_hooks": ("5.0.0", ""),

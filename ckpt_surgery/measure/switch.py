@@ -9,7 +9,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -19,8 +19,11 @@ from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import (
     CLAIM,
     DIFFUSERS_CLAIM,
+    DIFFUSERS_FUNCTION,
     DIFFUSERS_SWITCH,
+    DIFFUSERS_SWITCH_OFF,
     FUNCTION,
+    INPUT_GRADIENTS,
     SWITCH_OFF,
     SWITCH_ON,
     SWITCH_OPTIONS,
@@ -84,7 +87,7 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
     with contextlib.suppress(ValueError):
         disable()
     if getattr(model, "_hf_peft_config_loaded", False):  # then those outputs were set back
-        cast(Any, model).enable_input_require_grads()
+        getattr(model, INPUT_GRADIENTS)()
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:
@@ -142,17 +145,16 @@ def _surgical_blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
-    methods = cast(Any, model)
     if checkpointing is None:
-        methods.disable_gradient_checkpointing()
+        getattr(model, DIFFUSERS_SWITCH_OFF)()
         return
-    takes_function = "gradient_checkpointing_func" in inspect.signature(getattr(model, DIFFUSERS_SWITCH)).parameters
+    takes_function = DIFFUSERS_FUNCTION in inspect.signature(getattr(model, DIFFUSERS_SWITCH)).parameters
     if not takes_function and checkpointing == "reentrant":
         raise OptionTypeError(
             f"{type(model).__name__}.{DIFFUSERS_SWITCH} takes no function, so that there is no other mode"
         )
     function = partial(checkpoint, use_reentrant=checkpointing == "reentrant")
-    methods.enable_gradient_checkpointing(*([function] if takes_function else []))
+    getattr(model, DIFFUSERS_SWITCH)(*([function] if takes_function else []))
 
 
 def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:

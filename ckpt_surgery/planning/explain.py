@@ -21,7 +21,7 @@ from ckpt_surgery.measure.arguments import Inputs, call_arguments, checked_input
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
-from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
@@ -248,4 +248,4 @@ def _is_checkpointed(block: Block) -> bool:
     """Whether a block is recomputed, by a surgery or by its own class."""
     values = vars(block.module)
     operated = isinstance(values.get("forward"), BlockForward)
-    return values.get(FUNCTION) is not None and (operated or bool(values.get("gradient_checkpointing", False)))
+    return values.get(FUNCTION) is not None and (operated or bool(values.get(FLAG, False)))

@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ModuleCall
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITCH
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
-_SWITCH_OFF = {"check_model_inputs", "merge_with_config_defaults"}
-"""Decorators of transformers that set `use_cache` to False while a model trains under checkpointing."""
 _CACHE = "cache"
 
 
@@ -20,8 +19,11 @@ def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> I
     """A method's calls, with what it does about their caches."""
     flow = _Flow()
     for decorator in function.decorator_list:
-        if dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2] in _SWITCH_OFF:
-            flow.off["use_cache"] = function.lineno
+        if (
+            dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2]
+            in CACHE_STOPPERS
+        ):
+            flow.off[CACHE_SWITCH] = function.lineno
     flow.statements(function.body, ())
     for call in calls:
         place = (call.span.line, call.span.column)

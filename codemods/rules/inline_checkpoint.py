@@ -70,6 +70,7 @@ from ckpt_surgery.codemods.wording import (
     refusal_text,
     replaced_text,
 )
+from ckpt_surgery.model_patches.release_names import FLAG
 
 RULE = Declaration(
     code="CKPT002",
@@ -278,7 +279,7 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     """Why the repair of a branch is not safe."""
     if "other" in inline.body_kinds:
         yield Hindrance(Obstacle.OTHER_STATEMENTS)
-    if inline.test and "gradient_checkpointing" not in inline.test:
+    if inline.test and FLAG not in inline.test:
         yield Hindrance(Obstacle.OTHER_SWITCH)
     core, pretrained = context.tree.layers.is_core(owner.path), context.tree.bases.is_pretrained(owner)
     if inline.test and "config" in inline.test and not (core or pretrained):

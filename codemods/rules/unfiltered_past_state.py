@@ -29,6 +29,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
+from ckpt_surgery.model_patches.release_names import KEEPS_CACHE
 
 RULE = Declaration(
     code="CKPT008",
@@ -40,7 +41,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every past state keyword that goes through the checkpoint."""
     for site in context.tree.calls.all():
         block, forward = site.blocks[0]
-        if context.tree.bases.flag(block, "_can_checkpoint_with_cache") == "True":
+        if context.tree.bases.flag(block, KEEPS_CACHE) == "True":
             continue
         past = meaning_of(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
@@ -50,7 +51,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if argument.name in cleared:
                 continue
             message = (
-                f"{block.name} gets past state as `{argument.name}`, which this release's "
+                f"{block.name} gets past state as `{argument.name}`, which "
                 f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
             )
             applicability = Applicability.UNSAFE

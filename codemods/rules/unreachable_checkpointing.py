@@ -28,6 +28,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
 from ckpt_surgery.model_patches import family_facts
+from ckpt_surgery.model_patches.release_names import CLAIM
 
 RULE = Declaration(
     code="CKPT009",
@@ -41,7 +42,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     models = [
         ref
         for ref in context.tree.names.checked_classes()
-        if context.tree.bases.flag(ref, "supports_gradient_checkpointing") == "True"
+        if context.tree.bases.flag(ref, CLAIM) == "True"
         and any(method.name == "__init__" for method in ref.cls.methods)
         and ref.cls.attributes
         and not _is_block(context, ref)

@@ -7,11 +7,10 @@ import ast
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, CheckpointSwitch, Spot
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of
 from ckpt_surgery.codemods.scripts.names import Function, Names, is_test, scopes, tail, takes_training_arguments
-from ckpt_surgery.model_patches.release_names import SWITCH_ON
+from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
 _OPTION = "use_reentrant"
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
-_ARGUMENTS = {"gradient_checkpointing", "activation_checkpointing"}
 
 
 class CheckpointReader:
@@ -64,7 +63,7 @@ class CheckpointReader:
             options = bool(call.args or call.keywords)
             self.switches.append(CheckpointSwitch(spot, f"{callee}()", "method", options, conditional))
         elif takes_training_arguments(call):
-            for name in sorted(_ARGUMENTS & {keyword.arg for keyword in call.keywords if keyword.arg}):
+            for name in sorted({*TRAINING_SWITCH} & {keyword.arg for keyword in call.keywords if keyword.arg}):
                 value = given[name]
                 if isinstance(value, ast.Constant) and value.value is True:
                     options = f"{name}_kwargs" in given
@@ -76,5 +75,5 @@ def _switches_on(statement: ast.Assign) -> bool:
     """`training_args.gradient_checkpointing = True`."""
     match statement:
         case ast.Assign(targets=[ast.Attribute(attr=name, value=owner)], value=ast.Constant(value=True)):
-            return name in _ARGUMENTS and dotted(owner).lower().endswith(("args", "arguments"))
+            return name in TRAINING_SWITCH and dotted(owner).lower().endswith(("args", "arguments"))
     return False

@@ -18,6 +18,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     Strategy,
 )
 from ckpt_surgery.codemods.scripts.configurations import is_true, whole_number
+from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _COMMAND = re.compile(
     r"(?<![\w./-])(accelerate launch|torchrun|python3? -m torch\.distributed\.(?:run|launch)|deepspeed)"
@@ -30,7 +31,7 @@ _QUOTES = "`\"'"
 _CONFIGURATION = ("--config_file", "--config-file")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
 _ADAPTERS = ("--use_peft", "--use_peft_lora", "--use_lora", "--lora", "--lora_enable", "--use_qlora", "--qlora")
-_CHECKPOINTING = ("--gradient_checkpointing", "--activation_checkpointing")
+_CHECKPOINTING = tuple(f"--{name}" for name in TRAINING_SWITCH)
 _PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
 

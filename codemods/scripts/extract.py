@@ -12,6 +12,7 @@ from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import Names
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
+from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _PROCESSES = (
     "DistributedDataParallel",
@@ -51,7 +52,7 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     if not _has(text, _PROCESSES):
         return None
     trains = _has(text, ("backward(", "compute_loss"))
-    checkpoints = _has(text, ("use_reentrant", "checkpoint(", "gradient_checkpointing", "activation_checkpointing"))
+    checkpoints = _has(text, ("use_reentrant", "checkpoint(", *TRAINING_SWITCH))
     loads = "device_map" in text and any(
         f'"{placement}"' in text or f"'{placement}'" in text for placement in SPLITTING
     )

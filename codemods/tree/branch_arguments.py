@@ -12,6 +12,7 @@ from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.model_patches.vocabulary import is_surely_no_state, may_be_state
 
 
@@ -47,7 +48,7 @@ def _between(
     if site is None:
         return
     ref, forward = site.blocks[0]
-    past = meaning_of(ref).past_names(forward.params) | {"use_cache", *TORCH_OPTIONS}
+    past = meaning_of(ref).past_names(forward.params) | {CACHE_SWITCH, *TORCH_OPTIONS}
     inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
     if isinstance(inside, Unknown) or isinstance(outside, Unknown):
         return

@@ -10,8 +10,8 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.builds import BuildResolver
 from ckpt_surgery.codemods.tree.classes import ClassRef, Target
 from ckpt_surgery.codemods.tree.names import TreeNames
+from ckpt_surgery.model_patches.release_names import CLAIM
 
-_FLAG = "supports_gradient_checkpointing"
 _DEEPEST_STACK = 5
 """Containers nested deeper than this hold no blocks."""
 
@@ -74,13 +74,13 @@ class Containers:
         seen: set[ClassRef] = set(waiting)
         while waiting:
             for part in self.parts(waiting.pop()):
-                if part not in seen and self.bases.flag(part, _FLAG) in (None, "True"):
+                if part not in seen and self.bases.flag(part, CLAIM) in (None, "True"):
                     seen.add(part)
                     waiting.append(part)
         return frozenset(seen)
 
     def _flag(self, ref: ClassRef) -> bool:
-        return self.bases.flag(ref, _FLAG) == "True"
+        return self.bases.flag(ref, CLAIM) == "True"
 
     def learns(self, ref: ClassRef, path: AttributePath) -> bool:
         """Whether what is at a path from `self` is a parameter, or a module that has some."""

@@ -23,10 +23,10 @@ from ckpt_surgery.codemods.tree.module_modes import ModuleModes
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
 from ckpt_surgery.codemods.tree.places import Places
 from ckpt_surgery.codemods.tree.switches import Switches
+from ckpt_surgery.model_patches.release_names import CLEARED
 
 LINE_LENGTH = 119
 """The line length of transformers."""
-_CLEARED_BY_DEFAULT = ("use_cache", "past_key_values", "layer_past")
 _FOLDERS_ABOVE = 3
 """How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
 
@@ -129,7 +129,7 @@ class SourceTree:
         folder = os.path.dirname(path)
         if folder not in self._cleared:
             found = (facts.cleared for place in self._layer_files(path) if (facts := self.names.facts(place)))
-            self._cleared[folder] = next((cleared for cleared in found if cleared is not None), _CLEARED_BY_DEFAULT)
+            self._cleared[folder] = next((cleared for cleared in found if cleared is not None), CLEARED)
         return self._cleared[folder]
 
     def _layer_files(self, path: str) -> Iterator[str]:

@@ -15,7 +15,13 @@ pytestmark = pytest.mark.both
 
 FILES = ("modeling_utils.py", "modeling_layers.py", "cache_utils.py", "utils/generic.py")
 MODELS = ("models/llama/modeling_llama.py", "models/mamba/modeling_mamba.py")
-OF_OTHERS = {release_names.DIFFUSERS_CLAIM, release_names.DIFFUSERS_SWITCH, release_names.TIMM_SWITCH}
+OF_OTHERS = {
+    release_names.DIFFUSERS_CLAIM,
+    release_names.DIFFUSERS_FUNCTION,
+    release_names.DIFFUSERS_SWITCH,
+    release_names.DIFFUSERS_SWITCH_OFF,
+    release_names.TIMM_SWITCH,
+}
 ROLES = [value for constant, value in vars(release_names).items() if constant.isupper() and constant != "RELEASES"]
 NAMES = {name for role in ROLES for name in ((role,) if isinstance(role, str) else role)} - OF_OTHERS
 

@@ -17,14 +17,14 @@ from packaging.version import Version
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, RECORDER
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, INPUT_GRADIENTS, RECORDER
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of, names_in
 
 _FLAGS = re.compile(r"checkpoint|ckpt|^with_cp$|^memory_efficient$")
 _CHECKPOINTS = re.compile(r"^checkpoint(_seq|_sequential)?$|_checkpointing_func$")
 _MODULE_FILE = nn.Module.__call__.__code__.co_filename
-_EMBEDDING_HOOK = "enable_input_require_grads.<locals>"
+_EMBEDDING_HOOK = f"{INPUT_GRADIENTS}.<locals>"
 
 
 def checkpoints_itself(module: nn.Module) -> bool:
