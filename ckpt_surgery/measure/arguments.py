@@ -65,7 +65,12 @@ def checked_inputs(inputs: Any) -> dict[str, Any]:
             f"the inputs are of type {type(inputs).__name__}: give a dictionary of the forward's keyword arguments, a "
             "tuple of positional ones, or a tensor"
         )
-    return {f"{_POSITIONAL}{place}": value for place, value in enumerate(inputs)}
+    return {positional_key(place): value for place, value in enumerate(inputs)}
+
+
+def positional_key(place: int) -> str:
+    """The name among inputs of what goes to the model by position."""
+    return f"{_POSITIONAL}{place}"
 
 
 def call_arguments(inputs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

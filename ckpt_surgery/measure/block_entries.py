@@ -14,13 +14,16 @@ from types import TracebackType
 from typing import Any
 
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.tools.rng import generator_state
+from ckpt_surgery.torch_names import current_autograd_node
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 ENDLESS = 500
@@ -94,6 +97,7 @@ class EntryCounter:
         self._inner = modules & set(blocks.values())
         self._devices = devices_of(model)
         self._phase = FORWARD
+        self._recomputing: set[type] = set()
         self._handles: list[RemovableHandle] = []
         self._functions: list[tuple[nn.Module, dict[str, Any]]] = []
 
@@ -128,6 +132,18 @@ class EntryCounter:
         """The entries of each block, by its name in `blocks`."""
         return {name: _entries(tally) for name, tally in self._tallies.items()}
 
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """The modes that recomputes may have been of, by the nodes of the graph that they began in.
+
+        A reentrant one begins in a function of autograd, that of torch or another; any other one wherever the graph
+        first needs what was not kept, which may be such a function too.
+        """
+        functions = [issubclass(node, BackwardCFunction) for node in self._recomputing]
+        reentrant: set[Mode] = {"reentrant"} if any(functions) or not functions else set()
+        plain = any(node.__name__ != "CheckpointFunctionBackward" for node in self._recomputing) or not functions
+        return frozenset(reentrant | ({"non_reentrant"} if plain else set()))
+
     def recomputed_inside(self, name: str) -> bool:
         """Whether something in this block was entered in the backward."""
         return any(counts[BACKWARD] for counts in self._tallies[name].submodules.values())
@@ -146,6 +162,7 @@ class EntryCounter:
             if counts[BACKWARD] > ENDLESS * max(counts[FORWARD], 1):
                 name = type(tally.block).__name__
                 raise EndlessBackward(f"{name} had run {counts[BACKWARD] - 1:,} times in it when it was stopped")
+            self._recomputing.add(type(current_autograd_node()))
             self._note_recompute(tally.block)
         tally.rng_states.setdefault((self._phase, probe), set()).add(generator_state(self._devices))
 

@@ -239,19 +239,25 @@ def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fau
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
         wanted = reference.calls[name].backward_calls if name in reference.calls else entries.forward
-        if fault := _entry_fault(before, entries, wanted):
+        trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
+        if fault := _entry_fault(before, entries, wanted, trained=trained):
             kind, details = fault
             blocks.setdefault((kind, tuple(details.items())), []).append(name)
     return [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
 
 
-def _entry_fault(before: Entries, entries: Entries, wanted: int) -> tuple[FaultKind, dict[str, int]] | None:
-    """What is wrong with the entries of one block, of which the reference has `before`; None where nothing is."""
+def _entry_fault(
+    before: Entries, entries: Entries, wanted: int, *, trained: bool
+) -> tuple[FaultKind, dict[str, int]] | None:
+    """What is wrong with the entries of one block, of which the reference has `before`; None where nothing is.
+
+    `trained` says that parameters of it get gradients.
+    """
     forward, backward = entries.forward, entries.backward
     if before.backward:
         return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
-    if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
-        return None
+    if before.direct and entries.direct:  # nobody saw a call: that the backward came through it, gradients alone tell
+        return (FaultKind.NOT_RECOMPUTED, {}) if trained and not backward else None
     if before.forward and not before.direct and forward != before.forward:
         return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
     if backward == wanted:
@@ -295,7 +301,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     if changed:
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
-    faults += cache_faults(checkpointed)
+    faults += cache_faults(checkpointed, reference)
     drawing = tuple(n for n in checkpointed.rng.mismatches if n in reference.calls and reference.calls[n].uses_rng)
     if drawing:
         faults.append(Fault(FaultKind.RNG_NOT_RESTORED, drawing))
@@ -304,9 +310,9 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     return faults
 
 
-def cache_faults(run: RunRecord) -> list[Fault]:
-    """The caches among the inputs that the backward wrote into."""
-    return [
+def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
+    """The caches, and other inputs, into which the backward wrote and that of the reference did not."""
+    grown = [
         Fault(
             FaultKind.CACHE_WRITTEN,
             (input_name(name),),
@@ -315,6 +321,9 @@ def cache_faults(run: RunRecord) -> list[Fault]:
         for name, (before, forward, backward) in run.cache.items()
         if backward != forward
     ]
+    told = {fault.subjects[0] for fault in grown}
+    written = (input_name(name) for name in run.written if name not in reference.written)
+    return grown + [Fault(FaultKind.INPUT_WRITTEN, (name,)) for name in written if name not in told]
 
 
 def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:

@@ -10,12 +10,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from torch import nn
 
+from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Skip
@@ -23,7 +24,6 @@ from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITCH
 from ckpt_surgery.model_patches.vocabulary import is_past_state
 from ckpt_surgery.runtime.blocks.library_switch import takes_switch
-from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache
 
 _CACHE = re.compile(r"\b(?:Dynamic|EncoderDecoder)?Cache\b")
 _ANY_CACHE = re.compile(r"Cache\b")
@@ -31,24 +31,24 @@ _ANY_CACHE = re.compile(r"Cache\b")
 
 @dataclass(frozen=True, slots=True)
 class GivenCache:
-    """The argument of a model for an empty cache, and the run without checkpointing that filled it."""
+    """The arguments of a model for empty caches, and the run without checkpointing that filled them."""
 
-    argument: str
+    arguments: tuple[str, ...]
     make: Callable[[], Any]
     switch: dict[str, Any]
     record: RunRecord
 
     def inputs(self) -> dict[str, Any]:
-        """The inputs that a run is to be given besides its own: a new cache, and what has the model fill it."""
-        return {self.argument: self.make(), **self.switch}
+        """The inputs that a run is to be given besides its own: new caches, and what has the model fill them."""
+        return {**{argument: self.make() for argument in self.arguments}, **self.switch}
 
 
-def given_cache(setup: Setup) -> GivenCache | Skip | None:
-    """Fill a cache without checkpointing; None where a caller cannot give the model one, or has given it one already.
+def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
+    """Fill a cache without checkpointing; None where a caller can give the model none, or gave one that it fills.
 
-    A skip says why none is filled although the model may take one.
+    A skip says why none is filled although the model may take one. `reference` is a run without checkpointing.
     """
-    if any(map(is_cache, setup.inputs.values())):
+    if any(after > before for before, after, _ in reference.cache.values()):
         return None
     parameters = _parameters(setup.model)
     arguments = _arguments_for_caches(parameters)
@@ -64,22 +64,29 @@ def given_cache(setup: Setup) -> GivenCache | Skip | None:
         return Skip(("state",), SkipKind.NO_CACHE, details)
     error = ""
     switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
-    for argument, switched, make in product(arguments, switches, makers):
-        record = setup.run(None, **{argument: make(), **switched})
-        before, after, _ = record.cache.get(argument, (0, 0, 0))
-        if record.error is None and after > before:
-            return GivenCache(argument, make, switched, record)
+    together = [tuple(arguments)] if len(arguments) > 1 else []
+    for names, switched, make in product([*together, *((name,) for name in arguments)], switches, makers):
+        tried = GivenCache(tuple(_key(setup, parameters, name) for name in names), make, switched, reference)
+        record = setup.run(None, **tried.inputs())
+        if record.error is None and any(after > before for before, after, _ in record.cache.values()):
+            return replace(tried, record=record)
         error = error or str(record.error or "")
     details = {"argument": arguments[0], "error": error or "it stays empty"}
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
 
 
+def _key(setup: Setup, parameters: Mapping[str, inspect.Parameter], argument: str) -> str:
+    """The key among the inputs of an argument: its place where it is given by position."""
+    place = positional_key(list(parameters).index(argument))
+    return place if place in setup.inputs else argument
+
+
 def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """The parameters of the forward; where a wrapper hands all keywords on, those of the model inside too."""
+    """The parameters of the forward; where it hands keywords on and names no cache, those of the model inside too."""
     own = inspect.signature(model.forward).parameters
-    if takes_switch(model) or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in own.values()):
+    if _arguments_for_caches(own) or all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return own
-    inside = next((module for module in model.modules() if takes_switch(module)), model)
+    inside = next((module for module in model.modules() if module is not model and takes_switch(module)), model)
     return {**inspect.signature(inside.forward).parameters, **own}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -28,8 +28,9 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.switch import NoSuchModeError
 from ckpt_surgery.model_patches.release_names import CLAIM
-from ckpt_surgery.text import error_line
+from ckpt_surgery.text import error_line, listed
 
 
 def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
@@ -50,10 +51,16 @@ class _Judge:
         started = time.perf_counter()
         try:
             run = self._setup.run(self._mode)
+        except NoSuchModeError as error:
+            return self._not_measured(SkipKind.NO_SUCH_MODE, {"error": str(error)})
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         if run.refused is not None:
             return self._refusal(run.refused)
+        if self._mode not in run.modes:
+            return self._not_measured(SkipKind.OTHER_MODE)
+        if not (self._setup.blocks or run.error or self._claims or self._saves(run)):
+            return self._not_measured(SkipKind.NOTHING_CHECKPOINTED)
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
             return self._broken_off(fault)
@@ -87,7 +94,14 @@ class _Judge:
             return []
         without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
         cut_off: list[Level] = ["cost"] if lost and self._setup.blocks else []
-        kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
+        calls, entries = self._reference.record.calls, run.entries.values()
+        reached = any(facts.backward_calls for facts in calls.values()) or any(e.backward or e.direct for e in entries)
+        unreached: list[Level] = [] if reached or without_blocks else ["recompute", "cost"]
+        kinds = (
+            (without_blocks, SkipKind.NO_BLOCKS),
+            (unreached, SkipKind.NO_BLOCK_REACHED),
+            (cut_off, SkipKind.GRADIENTS_LOST),
+        )
         asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
         return [Skip(levels, kind) for levels, kind in asked if levels]
 
@@ -109,6 +123,12 @@ class _Judge:
         faults = self._ranks(()).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, refused=sentence)
+
+    def _not_measured(self, kind: SkipKind, details: Mapping[str, str] | None = None) -> ModeReport:
+        """Report a mode that does not run; the other ranks hear of no fault."""
+        faults = self._ranks(()).faults
+        outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
+        return ModeReport(self._mode, faults, outcomes, skips=(Skip(("run",), kind, details or {}),))
 
     def _broken_off(self, fault: Fault) -> ModeReport:
         """A mode of which nothing else is known; the other ranks wait to hear of it."""
@@ -136,11 +156,17 @@ class _Judge:
 
     def _missing_blocks(self, run: RunRecord) -> list[Fault]:
         """The fault of a model of transformers that says it supports checkpointing and has nothing to checkpoint."""
-        claims = bool(getattr(self._setup.model, CLAIM, False))
-        saves = run.memory.kept < self._reference.record.memory.kept  # in a block that is no stack
-        if self._setup.blocks or run.error or not claims or saves:
+        if self._setup.blocks or run.error or not self._claims or self._saves(run):
             return []
         return [Fault(FaultKind.NO_BLOCKS)]
+
+    @property
+    def _claims(self) -> bool:
+        return bool(getattr(self._setup.model, CLAIM, False))
+
+    def _saves(self, run: RunRecord) -> bool:
+        """Whether a step keeps less than without checkpointing, as in a block that is no stack."""
+        return run.memory.kept < self._reference.record.memory.kept
 
     def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""
@@ -153,11 +179,11 @@ class _Judge:
             return LevelVerdict(skips=(given,), measured=False)
         again = self._setup.run(self._mode, **given.inputs())
         if again.refused is not None:
-            details = {"argument": given.argument, "error": again.refused}
+            details = {"argument": listed(given.arguments), "error": again.refused}
             return LevelVerdict(skips=(Skip(("state",), SkipKind.CACHE_REFUSED, details),), measured=False)
-        faults = cache_faults(again)
+        faults = cache_faults(again, given.record)
         if again.error and not faults:
-            subjects, details = (input_name(given.argument),), {"error": str(again.error)}
+            subjects, details = tuple(map(input_name, given.arguments)), {"error": str(again.error)}
             faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
         return LevelVerdict(explain(faults, replace(self._case, reference=given.record)))
 

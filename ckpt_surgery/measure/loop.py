@@ -21,11 +21,11 @@ from torch import nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
 from ckpt_surgery.measure.compare import LEAST_SAVING, WORTH_SAVING, Floor
-from ckpt_surgery.measure.kinds import FaultKind, LoopKind
+from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.training import Training, run_training
+from ckpt_surgery.measure.training import Training, are_samples_alike, run_training
 from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
 from ckpt_surgery.runtime.tools.containers import tensors
 
@@ -63,9 +63,10 @@ class LoopLevel:
         """The part of a training that another kind of loop has not asked for yet."""
         self._growth_alone = 0  # what the last step leaves behind without checkpointing
         self._kept_alone = 0  # what its forward keeps
-        self._judges = [
-            TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise) for kind in LoopKind
-        ]
+        self._judges = {
+            kind: TrainingJudge("loop", kind, partial(self._train, kind), setup.tolerance, likely=noise)
+            for kind in LoopKind
+        }
 
     def verdict(self, mode: Mode, step: RunRecord) -> LevelVerdict:
         """What is wrong in this mode, in each loop that the model trains in without checkpointing.
@@ -73,8 +74,16 @@ class LoopLevel:
         `step` is one step in this mode.
         """
         self._shared.clear()
-        results = [judge.judge(mode) for judge in self._judges]
+        results = [self._impossible(kind) or judge.judge(mode) for kind, judge in self._judges.items()]
         return sorted_out([self._grown(result) or self._lost(result, step) or result for result in results])
+
+    def _impossible(self, kind: LoopKind) -> Skip | None:
+        """Why a kind of loop would show nothing of this model and these inputs."""
+        if kind is LoopKind.TWO_FORWARDS and are_samples_alike(self._setup.inputs):
+            return Skip(("loop",), SkipKind.SAME_SAMPLES, {"loop": str(kind)})
+        if kind is LoopKind.ADAPTERS and not _places_of_adapters(self._setup):
+            return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
+        return None
 
     def _lost(self, result: Training | Fault | Skip, step: RunRecord) -> Fault | None:
         """The fault of a loop that computes the same, and saves less memory in its last step than in its first."""
@@ -173,25 +182,23 @@ def _adapters(training: Training) -> None:
     """Freeze the model, and train adapters on some linear layers of each block.
 
     What goes into the blocks requires gradient, as those who train adapters have it: the outputs of embeddings, or the
-    inputs of the model. Raises ValueError where no block has a linear layer.
+    inputs of the model.
     """
     setup = training.setup
     setup.model.requires_grad_(False)
     generator = torch.Generator().manual_seed(setup.seed)
-    places = {
-        place: None
-        for block in setup.blocks.values()
-        if not block.inside
-        for place in islice(_linear_layers(block.module), _ADAPTERS)
-    }
-    if not places:
-        raise ValueError("no block has a linear layer")
-    for holder, name in places:
+    for holder, name in _places_of_adapters(setup):
         setattr(holder, name, Adapted(getattr(holder, name), generator))
     for module in setup.model.modules():
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(_require_gradient)
     training.backward(training.forward(inputs_require_gradient=True))
+
+
+def _places_of_adapters(setup: Setup) -> dict[tuple[nn.Module, str], None]:
+    """Find linear layers of each block: what holds one, and its name there."""
+    blocks = (block for block in setup.blocks.values() if not block.inside)
+    return {place: None for block in blocks for place in islice(_linear_layers(block.module), _ADAPTERS)}
 
 
 def _require_gradient(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

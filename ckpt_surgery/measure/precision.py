@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from ckpt_surgery.measure.casting import DTYPES, WIDE
-from ckpt_surgery.measure.kinds import FaultKind, Precision
+from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.training import Training, one_step, run_training
 from ckpt_surgery.measure.training_judge import TrainingJudge, sorted_out
+from ckpt_surgery.text import listed
 
 
 class PrecisionLevel:
@@ -22,14 +23,15 @@ class PrecisionLevel:
         self._setup = setup
         dtypes = {parameter.dtype for parameter in setup.model.parameters() if parameter.is_floating_point()}
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
+        self._narrow = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - set(WIDE))
         self._watch = _AutocastWatch(setup)
-        self._judges = [
-            TrainingJudge("precision", precision, partial(self._train, precision))
-            for precision in (others if dtypes <= set(WIDE) else ())
-        ]
+        self._judges = [TrainingJudge("precision", precision, partial(self._train, precision)) for precision in others]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each precision that the model trains in without checkpointing."""
+        if self._narrow:
+            skip = Skip(("precision",), SkipKind.NOT_WIDE, {"dtypes": listed(self._narrow)})
+            return LevelVerdict(skips=(skip,), measured=False)
         return sorted_out([self._outside_autocast(judge.judge(mode)) for judge in self._judges])
 
     def _outside_autocast(self, result: Training | Fault | Skip) -> Training | Fault | Skip:
@@ -60,8 +62,7 @@ class _AutocastWatch:
         """One step that is watched; the hooks go with the state of the model."""
         for name, block in self._blocks.items():
             for part in block.module.modules():
-                if part is not block.module:  # hooks of a block may lie outside of its checkpoint
-                    part.register_forward_pre_hook(partial(self._look, name), prepend=True)
+                part.register_forward_pre_hook(partial(self._look, name), prepend=True)
         loss = training.forward()
         self._in_backward = True
         training.backward(loss)

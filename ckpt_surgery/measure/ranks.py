@@ -45,7 +45,7 @@ _RANK_GONE = ("Timed out", "Connection closed", "Connection reset")
 class RankObstacle(Enum):
     """Why ranks are not compared."""
 
-    ONE_PROCESS = None  # is no news
+    ONE_PROCESS = SkipKind.ONE_PROCESS
     NOT_WRAPPED = SkipKind.NOT_WRAPPED
     OTHER_GROUP = SkipKind.OTHER_GROUP
     MIXED_PRECISION = SkipKind.MIXED_PRECISION
@@ -112,9 +112,10 @@ def judge_ranks(
     itself stays unused and intact, also after a step that breaks, and no wait is longer than `TIMEOUT` and the
     time of four more. Costs one step, and while it lasts a second set of gradients.
     """
-    hindrance = obstacle(model)
-    if hindrance is not None or not isinstance(model, DistributedDataParallel):
-        return LevelVerdict(skips=_skips(hindrance, model), measured=False)
+    if (hindrance := obstacle(model)) is not None:
+        skip = Skip(("ranks",), hindrance.value, {"model": type(unwrapped(model)).__name__})
+        return LevelVerdict(skips=(skip,), measured=False)
+    assert isinstance(model, DistributedDataParallel)
     try:
         with _group("gloo", 4 * TIMEOUT) as talk:
             comparison = _Comparison(model, mode, reference, tuple(faults), talk, tolerance)
@@ -122,12 +123,6 @@ def judge_ranks(
     except RuntimeError as error:  # torch raises nothing narrower where a rank is missing
         missing = Fault(FaultKind.RANK_MISSING, details={"error": _short(error)})
         return LevelVerdict((missing,))
-
-
-def _skips(hindrance: RankObstacle | None, model: nn.Module) -> tuple[Skip, ...]:
-    if hindrance is None or hindrance.value is None:
-        return ()
-    return (Skip(("ranks",), hindrance.value, {"model": type(unwrapped(model)).__name__}),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.results import Timeline
+from ckpt_surgery.measure.results import MODES, Mode, Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
 
@@ -106,6 +106,8 @@ class RunRecord:
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
+        written: the inputs into which the backward wrote.
+        modes: those that the recomputes of blocks may have been of.
         generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.
     """
@@ -117,6 +119,8 @@ class RunRecord:
     entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
+    modes: frozenset[Mode] = frozenset(MODES)
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)
     rng: RngRecord = RngRecord()

@@ -6,7 +6,7 @@ import inspect
 from functools import cached_property
 from typing import Any
 
-from ckpt_surgery.errors import VerifyError
+from ckpt_surgery.errors import CkptSurgeryError, VerifyError
 from ckpt_surgery.measure.compare import Verdict, compare
 from ckpt_surgery.measure.given_cache import GivenCache, given_cache
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
@@ -16,7 +16,9 @@ from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
 from ckpt_surgery.measure.results import Fault, FaultCause, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
+from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
+from ckpt_surgery.text import error_line
 
 
 class Reference:
@@ -60,7 +62,7 @@ class Reference:
     @cached_property
     def given_cache(self) -> GivenCache | Skip | None:
         """The run that fills an empty cache; why there is none, or None where the model can be given none."""
-        return given_cache(self._setup)
+        return given_cache(self._setup, self.record)
 
     def equals_without_cache(self, run: RunRecord) -> bool:
         """Whether the model can be told to make no cache, and computes the same as in `run` then."""
@@ -77,8 +79,20 @@ class Reference:
 
 def run_reference(setup: Setup) -> Reference:
     """Run once without checkpointing. Raises VerifyError where nothing can be held against that run."""
-    record = setup.run(None)
     name = setup.name
+    for argument, value in setup.inputs.items():
+        try:
+            own_copy(value)
+        except Exception as error:  # whatever a copy of an object of the caller raises
+            raise VerifyError(
+                f"the input {argument} of {name} cannot be copied, and each run gets a copy: {error_line(error)}"
+            ) from error
+    try:
+        record = setup.run(None)
+    except CkptSurgeryError:
+        raise
+    except Exception as error:  # whatever the caller's method, or that of the library, raises
+        raise VerifyError(f"checkpointing of {name} cannot be switched off: {error_line(error)}") from error
     if record.error:
         what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
         raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")

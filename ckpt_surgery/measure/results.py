@@ -36,7 +36,7 @@ LEVEL_TITLES: Mapping[Level, str] = {
     "recompute": "every block is recomputed once",
     "set": "no gradient is lost",
     "values": "gradients are equal",
-    "state": "buffers, cache and randomness are as without checkpointing",
+    "state": "a recompute changes no buffer, cache or randomness",
     "cost": "memory is saved at the expected price",
     "loop": "a training loop computes the same",
     "precision": "half precision and autocast compute the same",
@@ -67,6 +67,7 @@ _FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "state": (
         FaultKind.BUFFER_CHANGED,
         FaultKind.CACHE_WRITTEN,
+        FaultKind.INPUT_WRITTEN,
         FaultKind.CACHE_STEP_RAISED,
         FaultKind.RNG_NOT_RESTORED,
         FaultKind.RNG_MOVED,
@@ -323,10 +324,13 @@ class ModeReport:
 
     @property
     def status(self) -> Cell:
-        """Tell what came of the mode as a whole: skipped where no level of it was judged."""
+        """Tell what came of the mode as a whole: skipped where of what was asked nothing but the run was judged."""
         if self.faults:
             return "failed"
-        return "refused" if self.refused else "ok" if "ok" in self.outcomes.values() else "skipped"
+        if self.refused:
+            return "refused"
+        judged = {level for level, outcome in self.outcomes.items() if outcome == "ok"}
+        return "ok" if judged - {"run"} or (judged and not self.skips) else "skipped"
 
     @property
     def ok(self) -> bool:

@@ -37,7 +37,8 @@ from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointin
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
-from ckpt_surgery.runtime.tools.tensors import inner_tensors
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, same_bits
+from ckpt_surgery.torch_names import disable_current_modes
 
 _GATE = 1e-3
 
@@ -89,10 +90,12 @@ def run_step(
             loss=step.loss,
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
-            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
+            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*_kept_tensors(model), *_written(versions))},
             entries=counter.entries(),
             calls=step.calls,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
+            written=step.written,
+            modes=counter.modes,
             memory=MemoryRecord(
                 kept=step.meter.kept_bytes,
                 best=step.meter.best_kept_bytes,
@@ -154,6 +157,7 @@ class _Step:
     loss: float = float("nan")
     cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: dict[str, CallFacts] = field(default_factory=dict)
+    written: tuple[str, ...] = ()
     left_bytes: int = 0
     rng_moved: bool = False
     generated: Tensor | None = None
@@ -182,6 +186,7 @@ class _Step:
                     del output
                 self.loss = float(value.detach())
                 self._measure_caches()
+                contents = {name: _contents(argument) for name, argument in self.arguments.items()}
                 seed_all(self.seed + 1)
                 before, others = generator_state(devices), generator_states()
                 part = StepPart.BACKWARD
@@ -192,6 +197,7 @@ class _Step:
             self.left_bytes = self._left(gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices) or drawn_since(others)
             self._measure_caches()
+            self.written = tuple(n for n, before in contents.items() if not _equal(before, self.arguments[n]))
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
@@ -222,6 +228,26 @@ class _Step:
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
 
 
+def _contents(value: Any) -> list[Tensor]:
+    """Copies of the tensors in an argument, which no meter sees."""
+    with torch.no_grad(), disable_current_modes():
+        return [tensor.detach().clone() for tensor in hidden_tensors(value, CACHE_DEPTH)]
+
+
+def _equal(before: list[Tensor], value: Any) -> bool:
+    now = list(hidden_tensors(value, CACHE_DEPTH))
+    return len(before) == len(now) and all(map(same_bits, before, now))
+
+
+def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The buffers, and the tensors without gradient that modules have as plain attributes."""
+    yield from model.named_buffers()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if type(value) is Tensor and not value.requires_grad:
+                yield f"{path}.{name}" if path else name, value
+
+
 def _extent(cache: Any) -> int:
     """The length of a cache in positions; where it has none, the number of elements that its tensors hold."""
     try:
@@ -240,7 +266,8 @@ def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
 
 def own_copy(value: Any) -> Any:
     """A copy that the step may write into. Tensors in it are leaves, whatever made those of `value`."""
-    leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in tensors(value)}
+    found = (*tensors(value), *hidden_tensors(value, CACHE_DEPTH))
+    leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in {id(t): t for t in found}.values()}
     return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))
 
 

@@ -35,6 +35,11 @@ from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.surgery.surgery import SURGERY, Surgery
 
+
+class NoSuchModeError(OptionTypeError):
+    """The library of a model has one mode of checkpointing, and it is not this one."""
+
+
 Switch = Callable[[nn.Module, Mode | None], None]
 """Switches checkpointing on in a mode, or off with None."""
 
@@ -150,7 +155,7 @@ def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
         return
     takes_function = DIFFUSERS_FUNCTION in inspect.signature(getattr(model, DIFFUSERS_SWITCH)).parameters
     if not takes_function and checkpointing == "reentrant":
-        raise OptionTypeError(
+        raise NoSuchModeError(
             f"{type(model).__name__}.{DIFFUSERS_SWITCH} takes no function, so that there is no other mode"
         )
     function = partial(checkpoint, use_reentrant=checkpointing == "reentrant")
@@ -159,7 +164,7 @@ def _switch_diffusers(model: nn.Module, checkpointing: Mode | None) -> None:
 
 def _switch_timm(model: nn.Module, checkpointing: Mode | None) -> None:
     if checkpointing == "reentrant":
-        raise OptionTypeError(f"{type(model).__name__}.{TIMM_SWITCH} has no reentrant mode of its own")
+        raise NoSuchModeError(f"{type(model).__name__}.{TIMM_SWITCH} has no reentrant mode")
     getattr(model, TIMM_SWITCH)(checkpointing is not None)
 
 

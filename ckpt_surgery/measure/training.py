@@ -106,6 +106,12 @@ def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**inputs, **{name: tensor.flip(0) for name, tensor in tensors.items()}} if len(rows) == 1 else inputs
 
 
+def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
+    """Tell whether the inputs are the same with their samples in reverse order, as those of one sample are."""
+    turned = reversed_samples(inputs)
+    return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
+
+
 def _requiring_gradient(value: Any) -> Any:
     is_float = isinstance(value, Tensor) and value.is_floating_point()
     return value.detach().requires_grad_() if is_float else value  # the forward works on copies

@@ -49,10 +49,13 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
     FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
     FaultKind.BUFFER_CHANGED: FaultText(
-        "the values after a step without checkpointing", "others ({count} of {total} buffers)"
+        "the values after a step without checkpointing", "others ({count} of {total} buffers and tensors kept)"
     ),
     FaultKind.CACHE_WRITTEN: FaultText(
         "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
+    ),
+    FaultKind.INPUT_WRITTEN: FaultText(
+        "the contents after the backward as after the forward", "others: the backward writes into what it was given"
     ),
     FaultKind.CACHE_STEP_RAISED: FaultText(
         "a step with a cache that ends, as it does without checkpointing", "{error}"
@@ -112,7 +115,13 @@ WORDS: Mapping[str, str] = {
 
 SKIPS: Mapping[SkipKind, str] = {
     SkipKind.ALWAYS_NON_REENTRANT: "wrap_blocks checkpoints non-reentrant in either mode",
+    SkipKind.NO_SUCH_MODE: "{error}",
+    SkipKind.OTHER_MODE: "its blocks are checkpointed in the other mode, whichever is asked for",
+    SkipKind.NOTHING_CHECKPOINTED: (
+        "no stack of blocks was found, and the step keeps no less with checkpointing on: nothing was checkpointed"
+    ),
     SkipKind.NO_BLOCKS: "no stack of blocks was found",
+    SkipKind.NO_BLOCK_REACHED: "the backward of this step comes through none of the blocks",
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
@@ -123,10 +132,16 @@ SKIPS: Mapping[SkipKind, str] = {
         "the model does not run with a cache in {argument} without checkpointing either ({error})"
     ),
     SkipKind.CACHE_REFUSED: "a cache in {argument} is refused: {error}",
+    SkipKind.SAME_SAMPLES: (
+        "two forwards would be given the same {loop:words}: give samples that differ, as many in each input"
+    ),
+    SkipKind.NO_LINEAR_LAYER: "no block has a linear layer for an adapter",
     SkipKind.LOOP_NOT_RUN: "the model does not train without checkpointing either {loop:words} ({error})",
     SkipKind.LOOP_REFUSED: "it is refused to train {loop:words}: {error}",
+    SkipKind.NOT_WIDE: "the model is in {dtypes}: give it in float32 or float64",
     SkipKind.PRECISION_NOT_RUN: "the model does not train without checkpointing either {precision:words} ({error})",
     SkipKind.PRECISION_REFUSED: "it is refused to train {precision:words}: {error}",
+    SkipKind.ONE_PROCESS: "there is one process: start it with torchrun to compare ranks",
     SkipKind.NOT_WRAPPED: "{model} is not wrapped in DistributedDataParallel",
     SkipKind.OTHER_GROUP: "the process group of {model} is not that of all ranks",
     SkipKind.MIXED_PRECISION: "{model} has a mixed precision of its own",

@@ -31,7 +31,7 @@ def test_every_kind_of_fault_has_a_level_and_both_clauses(kind: FaultKind) -> No
 @pytest.mark.parametrize("kind", SkipKind)
 def test_every_reason_to_skip_levels_has_a_sentence_and_goes_through_json(kind: SkipKind) -> None:
     details = {"error": "none", "loop": "steps", "precision": "float16", "model": "Toy"}
-    details |= {"argument": "cache", "arguments": "mems"}
+    details |= {"argument": "cache", "arguments": "mems", "dtypes": "float16"}
     skip = Skip(("state", "loop"), kind, details)
     assert str(skip).startswith("levels state and loop were skipped: ")
     assert not re.search(r"[{}]", str(skip))
