@@ -59,8 +59,12 @@ class _Judge:
             return self._refusal(run.refused)
         if self._mode not in run.modes:
             return self._not_measured(SkipKind.OTHER_MODE)
-        if not (self._setup.blocks or run.error or self._claims or self._saves(run)):
-            return self._not_measured(SkipKind.NOTHING_CHECKPOINTED)
+        if not (
+            run.error or self._reaches_blocks(run) or self._saves(run) or (self._claims and not self._setup.blocks)
+        ):
+            return self._not_measured(
+                SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
+            )
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
             return self._broken_off(fault)
@@ -94,14 +98,7 @@ class _Judge:
             return []
         without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
         cut_off: list[Level] = ["cost"] if lost and self._setup.blocks else []
-        calls, entries = self._reference.record.calls, run.entries.values()
-        reached = any(facts.backward_calls for facts in calls.values()) or any(e.backward or e.direct for e in entries)
-        unreached: list[Level] = [] if reached or without_blocks else ["recompute", "cost"]
-        kinds = (
-            (without_blocks, SkipKind.NO_BLOCKS),
-            (unreached, SkipKind.NO_BLOCK_REACHED),
-            (cut_off, SkipKind.GRADIENTS_LOST),
-        )
+        kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
         asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
         return [Skip(levels, kind) for levels, kind in asked if levels]
 
@@ -163,6 +160,11 @@ class _Judge:
     @property
     def _claims(self) -> bool:
         return bool(getattr(self._setup.model, CLAIM, False))
+
+    def _reaches_blocks(self, run: RunRecord) -> bool:
+        """Whether the backward comes through a block, as far as anything tells."""
+        alone = self._reference.record.calls.values()
+        return any(c.backward_calls for c in alone) or any(e.backward or e.direct for e in run.entries.values())
 
     def _saves(self, run: RunRecord) -> bool:
         """Whether a step keeps less than without checkpointing, as in a block that is no stack."""

@@ -121,7 +121,9 @@ SKIPS: Mapping[SkipKind, str] = {
         "no stack of blocks was found, and the step keeps no less with checkpointing on: nothing was checkpointed"
     ),
     SkipKind.NO_BLOCKS: "no stack of blocks was found",
-    SkipKind.NO_BLOCK_REACHED: "the backward of this step comes through none of the blocks",
+    SkipKind.NO_BLOCK_REACHED: (
+        "the backward of this step comes through none of its blocks: nothing was checkpointed"
+    ),
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
