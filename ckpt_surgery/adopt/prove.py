@@ -15,7 +15,7 @@ from ckpt_surgery.adopt.source import SourceResult
 from ckpt_surgery.adopt.used_classes import used_classes
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS
+from ckpt_surgery.measure.results import LONE_LEVELS
 from ckpt_surgery.survey import SurveyProgress, survey
 from ckpt_surgery.survey.resolve import resolve_in
 from ckpt_surgery.survey.target import SurveyTarget
@@ -53,7 +53,7 @@ def prove(
             if progress is not None:
                 progress(f"{when}: {counts}" if counts else when, done, total)
 
-        return survey(targets, levels=LEVELS, workers=workers, timeout=timeout, progress=step, pool=pool)
+        return survey(targets, levels=LONE_LEVELS, workers=workers, timeout=timeout, progress=step, pool=pool)
 
     original = source.folder
     reports = examined(resolved(original.path), "as it is")

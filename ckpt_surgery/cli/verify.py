@@ -149,7 +149,7 @@ class _Request:
         shard: str | None,
         timeout: float,
     ) -> None:
-        from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS
+        from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, MODES, QUICK_LEVELS
         from ckpt_surgery.survey.options import checked_timeout, parse_shard
         from ckpt_surgery.survey.target import TargetError
 
@@ -163,7 +163,7 @@ class _Request:
         chosen = _chosen(levels, ("all", *LEVELS), "--levels")
         if deep and chosen:
             raise ConfigError("--deep and --levels exclude each other: give one of them")
-        self.levels: tuple[Level, ...] = LEVELS
+        self.levels: tuple[Level, ...] = LONE_LEVELS
         if chosen and "all" not in chosen:
             self.levels = tuple(level for level in LEVELS if level in chosen)
         elif everything and not chosen and not deep:

@@ -107,6 +107,19 @@ class SkipKind(StrEnum):
     MIXED_PRECISION = "mixed_precision"
 
 
+OF_A_PART = frozenset(
+    {
+        SkipKind.SAME_SAMPLES,
+        SkipKind.NO_LINEAR_LAYER,
+        SkipKind.LOOP_NOT_RUN,
+        SkipKind.LOOP_REFUSED,
+        SkipKind.PRECISION_NOT_RUN,
+        SkipKind.PRECISION_REFUSED,
+    }
+)
+"""The reasons to skip a part of a level; the rest of it was judged, unless all parts were skipped."""
+
+
 class CauseKind(StrEnum):
     """Why a fault is there. A static rule finds those of the first group in source."""
 

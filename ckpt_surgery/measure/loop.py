@@ -80,7 +80,7 @@ class LoopLevel:
     def _impossible(self, kind: LoopKind) -> Skip | None:
         """Why a kind of loop would show nothing of this model and these inputs."""
         if kind is LoopKind.TWO_FORWARDS and are_samples_alike(self._setup.inputs):
-            return Skip(("loop",), SkipKind.SAME_SAMPLES, {"loop": str(kind)})
+            return Skip(("loop",), SkipKind.SAME_SAMPLES)
         if kind is LoopKind.ADAPTERS and not _places_of_adapters(self._setup):
             return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ckpt_surgery.measure import wording
-from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import OF_A_PART, CauseKind, FaultKind, SkipKind
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import listed, some
 
@@ -29,7 +29,9 @@ SURGERY_MODE: Mode = "non_reentrant"
 LEVELS: tuple[Level, ...] = get_args(Level)
 DEEP_LEVELS: tuple[Level, ...] = ("loop", "precision")
 """The levels that take more steps than all others together."""
-QUICK_LEVELS: tuple[Level, ...] = tuple(level for level in LEVELS if level not in DEEP_LEVELS)
+LONE_LEVELS: tuple[Level, ...] = tuple(level for level in LEVELS if level != "ranks")
+"""The levels of a model in one process."""
+QUICK_LEVELS: tuple[Level, ...] = tuple(level for level in LONE_LEVELS if level not in DEEP_LEVELS)
 """The levels of which many models are judged."""
 LEVEL_TITLES: Mapping[Level, str] = {
     "run": "the step ends",
@@ -228,7 +230,8 @@ class Skip:
 
     def __str__(self) -> str:
         noun, verb = ("level", "was") if len(self.levels) == 1 else ("levels", "were")
-        return f"{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
+        part = "a part of " if self.kind in OF_A_PART else ""
+        return f"{part}{noun} {listed(self.levels)} {verb} skipped: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, the words included; `skip_of` reads it back."""

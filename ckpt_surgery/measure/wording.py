@@ -135,7 +135,7 @@ SKIPS: Mapping[SkipKind, str] = {
     ),
     SkipKind.CACHE_REFUSED: "a cache in {argument} is refused: {error}",
     SkipKind.SAME_SAMPLES: (
-        "two forwards would be given the same {loop:words}: give samples that differ, as many in each input"
+        "two forwards before a backward would be given the same: give samples that differ, as many in each input"
     ),
     SkipKind.NO_LINEAR_LAYER: "no block has a linear layer for an adapter",
     SkipKind.LOOP_NOT_RUN: "the model does not train without checkpointing either {loop:words} ({error})",

@@ -79,6 +79,7 @@ _MELS = re.compile(r"^(num_mel_bins|n_mels|num_mels|feature_size|n_mel_bins|inpu
 _IMAGE = re.compile(r"^((input_|pretrain_)?image_size|img_size|resolution|crop_size|input_size)$")
 _LATENTS = re.compile(r"^(num_query_tokens|resampler_n_latents|resampler_num_latents|num_latents|latent_query_num)$")
 _IMAGE_TOKENS = re.compile(r"^(mm_tokens_per_image|num_image_tokens|image_seq_length|vision_soft_tokens_per_image)$")
+_LAYER_DROP = re.compile(r"layer_?drop$")
 _NOT_TOKEN = re.compile(r"(ignore_index|active_idx|lang_id|default_prompt_id|patch_position)")
 
 
@@ -90,6 +91,8 @@ def changed_value(name: str, value: Any, context: ShrinkContext) -> Any:
         return _changed_dict(name, value, context)
     if isinstance(value, (list, tuple)):
         return _changed_list(name, value, context)
+    if isinstance(value, float) and _LAYER_DROP.search(name):
+        return 0.0  # a layer that is left out by chance shows nothing
     rule = _rule(name, context.values) if isinstance(value, int) else None
     return rule(value, context) if rule else value
 

@@ -122,3 +122,41 @@ def test_the_size_of_a_cache_is_seen_where_it_does_not_tell_its_length(monkeypat
     cache = DynamicCache()
     cache.update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4), 0)
     assert _extent(cache) == 48
+
+
+class Outer(transformers.PreTrainedModel):  # type: ignore[misc]
+    """A model of transformers that hands all keywords on to the one inside."""
+
+    def __init__(self) -> None:
+        tiny = tiny_model(transformers.ImageGPTModel)
+        super().__init__(tiny.model.config)
+        self.inner = tiny.model
+        self.inputs = {"input_ids": tiny.inputs["input_ids"]}
+
+    supports_gradient_checkpointing = True
+
+    def forward(self, **given: Any) -> Any:
+        return self.inner(**given).last_hidden_state.square().mean()
+
+
+class TwoCaches(Plain):
+    """Fills only the second of two caches."""
+
+    def forward(
+        self, input_ids: Tensor, first_cache: DynamicCache | None = None, second_cache: DynamicCache | None = None
+    ) -> Tensor:
+        return self.run(second_cache, {"input_ids": input_ids})
+
+
+@pytest.mark.parametrize("kind", [Outer, TwoCaches])
+def test_a_cache_is_given_through_keywords_and_beside_another(kind: Any) -> None:
+    assert states(examined(kind())) == {"failed"}
+
+
+@pytest.mark.parametrize("given", [DynamicCache(), None])
+def test_a_cache_that_the_caller_gives_and_the_model_does_not_fill_shows_nothing(given: Any) -> None:
+    model = FilledOnDemand()
+    inputs = (model.inputs["input_ids"], given)
+    report = verify(model.train(), inputs, loss=lambda value: value, levels=["state"])
+    assert states(report) == {"failed"}
+    assert report.faults[0][1].subjects == ("input *1",)
