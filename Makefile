@@ -5,7 +5,7 @@ READY := $(VENV)/.ready-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test integrations releases release gpu clean tools python
+.PHONY: help demo check lint types test integrations releases release gpu clean tools python version
 
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
@@ -40,6 +40,12 @@ demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what chan
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
 	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
+lint: tools $(READY)
+	$(VENV)/bin/python -m nox --session lint
+
+types: tools $(READY)
+	$(VENV)/bin/python -m nox --session types
+
 check: tools $(READY)  ## lint, types and the tests of the static half
 	$(VENV)/bin/python -m nox --session lint types static
 
@@ -52,9 +58,11 @@ integrations: tools $(READY)  ## run trainings of other packages under the guard
 releases: tools $(READY)  ## try the most used classes under six releases of transformers
 	$(VENV)/bin/python -m nox --session releases
 
-release: tools $(READY)  ## try everything on one release of transformers
-	@test -n "$(VERSION)" || { echo "name the release, as in 'make release VERSION=5.24.0'." >&2; exit 1; }
+release: version tools $(READY)  ## try everything on one release of transformers
 	$(VENV)/bin/python -m nox --session release -- $(VERSION) $(TORCH)
+
+version:
+	@test -n "$(VERSION)" || { echo "name the release, as in 'make release VERSION=5.24.0'." >&2; exit 1; }
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .nox out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -88,8 +88,11 @@ class Installation:
 
 def tracked_files(root: Path) -> list[str]:
     """The files that a commit of this working tree would hold; a link to a folder is one of them."""
-    listed = subprocess.check_output(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=root)
-    names = sorted(set(listed.decode().split("\0")) - {""})
+    command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"needs a git checkout: {done.stderr.strip()}", allow_module_level=True)
+    names = sorted(set(done.stdout.split("\0")) - {""})
     return [name for name in names if os.path.lexists(root / name)]
 
 
