@@ -10,6 +10,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
 	@echo "make check     lint, types and the tests of the static half, in under two minutes"
+	@echo "make lint      the rules and the formatting of ruff alone"
+	@echo "make types     mypy alone"
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
@@ -40,10 +42,10 @@ demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what chan
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
 	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))
 
-lint: tools $(READY)
+lint: tools $(READY)  ## what .pre-commit-config.yaml runs before a commit
 	$(VENV)/bin/python -m nox --session lint
 
-types: tools $(READY)
+types: tools $(READY)  ## what it runs before a push
 	$(VENV)/bin/python -m nox --session types
 
 check: tools $(READY)  ## lint, types and the tests of the static half

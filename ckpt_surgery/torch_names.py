@@ -5,9 +5,9 @@ operators from here, and asks the objects of torch only for the attributes in `A
 tells each other use. Operators and files that are only compared as text stay where that is done: one that is missing
 equals nothing.
 
-torch 2.8.0, 2.11.0, 2.13.0, 2.14.1 and 2.15.0 have all of them, but for what says otherwise. Where an operator is missing, nothing
-runs it; where another name is, this module cannot be imported, and the error names it: only the functions of
-`kernel_reader` have a substitute.
+torch 2.8.0, 2.11.0, 2.13.0, 2.14.1 and 2.15.0 have all of them, but for what says otherwise. Where an operator is
+missing, nothing runs it; where another name is, this module cannot be imported, and the error names it: only the
+functions of `kernel_reader` have a substitute.
 """
 
 from __future__ import annotations
