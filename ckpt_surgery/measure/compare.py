@@ -236,28 +236,30 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
 def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     """One fault for all blocks with the same counts."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
+    saved = checkpointed.memory.kept < reference.memory.kept
+    something = saved or any(entries.backward for entries in checkpointed.entries.values())
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
         wanted = reference.calls[name].backward_calls if name in reference.calls else entries.forward
         trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
-        if fault := _entry_fault(before, entries, wanted, trained=trained):
+        if fault := _entry_fault(before, entries, wanted, lost=trained and not something):
             kind, details = fault
             blocks.setdefault((kind, tuple(details.items())), []).append(name)
     return [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
 
 
 def _entry_fault(
-    before: Entries, entries: Entries, wanted: int, *, trained: bool
+    before: Entries, entries: Entries, wanted: int, *, lost: bool
 ) -> tuple[FaultKind, dict[str, int]] | None:
     """What is wrong with the entries of one block, of which the reference has `before`; None where nothing is.
 
-    `trained` says that parameters of it get gradients.
+    `lost` says that parameters of it get gradients, and that nothing is saved or recomputed in the whole model.
     """
     forward, backward = entries.forward, entries.backward
     if before.backward:
         return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
-    if before.direct and entries.direct:  # nobody saw a call: that the backward came through it, gradients alone tell
-        return (FaultKind.NOT_RECOMPUTED, {}) if trained and not backward else None
+    if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
+        return (FaultKind.NOT_RECOMPUTED, {}) if lost else None
     if before.forward and not before.direct and forward != before.forward:
         return FaultKind.FORWARD_COUNT, {"reference": before.forward, "forward": forward}
     if backward == wanted:
@@ -311,7 +313,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
 
 
 def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
-    """The caches, and other inputs, into which the backward wrote and that of the reference did not."""
+    """The caches, other inputs and attributes into which the backward wrote and that of the reference did not."""
     grown = [
         Fault(
             FaultKind.CACHE_WRITTEN,
@@ -322,8 +324,8 @@ def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
         if backward != forward
     ]
     told = {fault.subjects[0] for fault in grown}
-    written = (input_name(name) for name in run.written if name not in reference.written)
-    return grown + [Fault(FaultKind.INPUT_WRITTEN, (name,)) for name in written if name not in told]
+    written = [name for name in run.written if name not in reference.written and name not in told]
+    return [*grown, Fault(FaultKind.WRITTEN_AGAIN, tuple(written))] if written else grown
 
 
 def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
@@ -332,6 +334,8 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
     if same_bits(ours, theirs):
         return True
     if not ours.is_floating_point() or ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return False
+    if ours.itemsize < 2 or ours.layout != torch.strided:  # such tensors cannot be subtracted
         return False
     # a forward without gradients, as in reentrant mode, takes other kernels here and there
     return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)

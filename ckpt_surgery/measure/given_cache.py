@@ -66,7 +66,7 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
     together = [tuple(arguments)] if len(arguments) > 1 else []
     for names, switched, make in product([*together, *((name,) for name in arguments)], switches, makers):
-        tried = GivenCache(tuple(_key(setup, parameters, name) for name in names), make, switched, reference)
+        tried = GivenCache(tuple(_key(setup, name) for name in names), make, switched, reference)
         record = setup.run(None, **tried.inputs())
         if record.error is None and any(after > before for before, after, _ in record.cache.values()):
             return replace(tried, record=record)
@@ -75,9 +75,10 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
 
 
-def _key(setup: Setup, parameters: Mapping[str, inspect.Parameter], argument: str) -> str:
+def _key(setup: Setup, argument: str) -> str:
     """The key among the inputs of an argument: its place where it is given by position."""
-    place = positional_key(list(parameters).index(argument))
+    parameters = list(inspect.signature(setup.model.forward).parameters)
+    place = positional_key(parameters.index(argument)) if argument in parameters else argument
     return place if place in setup.inputs else argument
 
 

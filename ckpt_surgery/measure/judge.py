@@ -28,7 +28,7 @@ from ckpt_surgery.measure.results import (
     Skip,
 )
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.switch import NoSuchModeError
+from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
 from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.text import error_line, listed
 
@@ -52,19 +52,15 @@ class _Judge:
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
-            return self._not_measured(SkipKind.NO_SUCH_MODE, {"error": str(error)})
+            return self._not_run(SkipKind.NO_SUCH_MODE, {"error": str(error)})
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         if run.refused is not None:
             return self._refusal(run.refused)
-        if self._mode not in run.modes:
-            return self._not_measured(SkipKind.OTHER_MODE)
         if not (
             run.error or self._reaches_blocks(run) or self._saves(run) or (self._claims and not self._setup.blocks)
         ):
-            return self._not_measured(
-                SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
-            )
+            return self._not_run(SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED)
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
             return self._broken_off(fault)
@@ -76,6 +72,9 @@ class _Judge:
         faults = [fault for fault in faults if fault.level in ("run", *self._setup.levels)]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
+        if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
+            skip = Skip(("run",), SkipKind.OTHER_MODE)
+            return ModeReport(self._mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(skip,))
         skips = [*self._unjudged(run, lost=bool(verdict.lost)), *(skip for v in levels.values() for skip in v.skips)]
         skipped = {level for skip in skips for level in skip.levels if level not in levels}
         skipped |= {level for level, found in levels.items() if not found.measured}
@@ -121,8 +120,8 @@ class _Judge:
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, refused=sentence)
 
-    def _not_measured(self, kind: SkipKind, details: Mapping[str, str] | None = None) -> ModeReport:
-        """Report a mode that does not run; the other ranks hear of no fault."""
+    def _not_run(self, kind: SkipKind, details: Mapping[str, str] | None = None) -> ModeReport:
+        """Report a mode that does not run, or shows nothing where it does; the other ranks hear of no fault."""
         faults = self._ranks(()).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, skips=(Skip(("run",), kind, details or {}),))

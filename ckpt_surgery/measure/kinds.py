@@ -32,7 +32,7 @@ class FaultKind(StrEnum):
     # state
     BUFFER_CHANGED = "buffer_changed"
     CACHE_WRITTEN = "cache_written"
-    INPUT_WRITTEN = "input_written"
+    WRITTEN_AGAIN = "written_again"
     CACHE_STEP_RAISED = "cache_step_raised"
     RNG_NOT_RESTORED = "rng_not_restored"
     RNG_MOVED = "rng_moved"

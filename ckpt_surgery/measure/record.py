@@ -106,7 +106,7 @@ class RunRecord:
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
-        written: the inputs into which the backward wrote.
+        written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
         modes: those that the recomputes of blocks may have been of.
         generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.

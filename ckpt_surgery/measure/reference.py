@@ -91,8 +91,8 @@ def run_reference(setup: Setup) -> Reference:
         record = setup.run(None)
     except CkptSurgeryError:
         raise
-    except Exception as error:  # whatever the caller's method, or that of the library, raises
-        raise VerifyError(f"checkpointing of {name} cannot be switched off: {error_line(error)}") from error
+    except Exception as error:  # whatever switching checkpointing off, or putting back what the model holds, raises
+        raise VerifyError(f"{name} cannot be run with its checkpointing off: {error_line(error)}") from error
     if record.error:
         what = "the loss function" if record.error.part is StepPart.LOSS else "model and inputs"
         raise VerifyError(f"the run of {name} without checkpointing failed: {record.error}; check {what}")

@@ -69,7 +69,7 @@ _FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "state": (
         FaultKind.BUFFER_CHANGED,
         FaultKind.CACHE_WRITTEN,
-        FaultKind.INPUT_WRITTEN,
+        FaultKind.WRITTEN_AGAIN,
         FaultKind.CACHE_STEP_RAISED,
         FaultKind.RNG_NOT_RESTORED,
         FaultKind.RNG_MOVED,

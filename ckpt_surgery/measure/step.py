@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
+from ckpt_surgery.measure.contents import Contents, contents_of, differ
 from ckpt_surgery.measure.generators import devices_of, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
@@ -37,8 +38,7 @@ from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointin
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, same_bits
-from ckpt_surgery.torch_names import disable_current_modes
+from ckpt_surgery.runtime.tools.tensors import inner_tensors
 
 _GATE = 1e-3
 
@@ -90,7 +90,7 @@ def run_step(
             loss=step.loss,
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
-            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*_kept_tensors(model), *_written(versions))},
+            buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
             entries=counter.entries(),
             calls=step.calls,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
@@ -186,7 +186,7 @@ class _Step:
                     del output
                 self.loss = float(value.detach())
                 self._measure_caches()
-                contents = {name: _contents(argument) for name, argument in self.arguments.items()}
+                contents = self._contents(model)
                 seed_all(self.seed + 1)
                 before, others = generator_state(devices), generator_states()
                 part = StepPart.BACKWARD
@@ -197,7 +197,8 @@ class _Step:
             self.left_bytes = self._left(gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices) or drawn_since(others)
             self._measure_caches()
-            self.written = tuple(n for n, before in contents.items() if not _equal(before, self.arguments[n]))
+            now = self._contents(model)
+            self.written = tuple(name for name, before in contents.items() if differ(before, now.get(name)))
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
@@ -222,30 +223,19 @@ class _Step:
             left = self.meter.left_bytes(gradients)
         return left
 
+    def _contents(self, model: nn.Module) -> dict[str, Contents]:
+        """What the inputs hold, and the tensors that are plain attributes of modules."""
+        contents = {f"input {name}": contents_of(value) for name, value in self.arguments.items()}
+        for path, module in model.named_modules():
+            for name, value in vars(module).items():
+                if type(value) is Tensor:
+                    contents[f"{path}.{name}" if path else name] = contents_of(value)
+        return contents
+
     def _measure_caches(self) -> None:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
-
-
-def _contents(value: Any) -> list[Tensor]:
-    """Copies of the tensors in an argument, which no meter sees."""
-    with torch.no_grad(), disable_current_modes():
-        return [tensor.detach().clone() for tensor in hidden_tensors(value, CACHE_DEPTH)]
-
-
-def _equal(before: list[Tensor], value: Any) -> bool:
-    now = list(hidden_tensors(value, CACHE_DEPTH))
-    return len(before) == len(now) and all(map(same_bits, before, now))
-
-
-def _kept_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The buffers, and the tensors without gradient that modules have as plain attributes."""
-    yield from model.named_buffers()
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if type(value) is Tensor and not value.requires_grad:
-                yield f"{path}.{name}" if path else name, value
 
 
 def _extent(cache: Any) -> int:

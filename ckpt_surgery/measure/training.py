@@ -108,8 +108,11 @@ def reversed_samples(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def are_samples_alike(inputs: Mapping[str, Any]) -> bool:
     """Tell whether the inputs are the same with their samples in reverse order, as those of one sample are."""
-    turned = reversed_samples(inputs)
-    return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
+    try:
+        turned = reversed_samples(inputs)
+        return all(torch.equal(turned[n], value) for n, value in inputs.items() if isinstance(value, Tensor))
+    except RuntimeError:  # of tensors that cannot be turned round, the loop itself tells
+        return False
 
 
 def _requiring_gradient(value: Any) -> Any:

@@ -49,13 +49,13 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
     FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
     FaultKind.BUFFER_CHANGED: FaultText(
-        "the values after a step without checkpointing", "others ({count} of {total} buffers and tensors kept)"
+        "the values after a step without checkpointing", "others ({count} of {total} buffers)"
     ),
     FaultKind.CACHE_WRITTEN: FaultText(
         "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
     ),
-    FaultKind.INPUT_WRITTEN: FaultText(
-        "the contents after the backward as after the forward", "others: the backward writes into what it was given"
+    FaultKind.WRITTEN_AGAIN: FaultText(
+        "the same there after the backward as after the forward", "something else: a recompute writes there again"
     ),
     FaultKind.CACHE_STEP_RAISED: FaultText(
         "a step with a cache that ends, as it does without checkpointing", "{error}"

@@ -52,7 +52,7 @@ def proofs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Proofs:
     stand_in = Proofs()
     monkeypatch.setattr("ckpt_surgery.adopt.prove.prove", stand_in)
     monkeypatch.setattr("ckpt_surgery.survey.worker_pool.WorkerPool", stand_in.pool)
-    monkeypatch.setattr(optional, "find_spec", lambda name: name)
+    monkeypatch.setattr(optional, "is_installed", lambda name: True)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -95,7 +95,7 @@ class TestWithoutTrust:
     def test_it_runs_where_torch_is_not_installed(
         self, proofs: Proofs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(optional, "find_spec", lambda name: None)
+        monkeypatch.setattr(optional, "is_installed", lambda name: False)
         write_shape(Path("toy"), "healthy")
         assert run("toy") == 0
         assert run("toy --trust-remote-code") == 2

@@ -21,7 +21,7 @@ from ckpt_surgery.cli.main import main
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.kinds import CauseKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, MODES, QUICK_LEVELS, Fault, ModeReport, Outcome, Repair, Skip
+from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, MODES, QUICK_LEVELS, Fault, ModeReport, Outcome, Repair, Skip
 from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError
@@ -106,7 +106,7 @@ class TestWhatTheSurveyIsAsked:
         assert asked == {
             "jobs": [SurveyTarget("bert", "BertModel")],
             "modes": MODES,
-            "levels": LEVELS,
+            "levels": LONE_LEVELS,
             "fix": False,
             "workers": None,
             "timeout": TIMEOUT,
@@ -129,12 +129,12 @@ class TestWhatTheSurveyIsAsked:
 
     def test_words_may_be_written_with_dashes(self, survey: Survey) -> None:
         run("bert --modes Non-Reentrant,reentrant --levels all")
-        assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, LEVELS)
+        assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, LONE_LEVELS)
 
     def test_all_classes_are_judged_at_the_levels_loop_and_precision_only_with_deep(self, survey: Survey) -> None:
         for line, levels in (
             ("--all", QUICK_LEVELS),
-            ("--all --deep", LEVELS),
+            ("--all --deep", LONE_LEVELS),
             ("--all --levels loop,set", ("set", "loop")),
         ):
             run(line)

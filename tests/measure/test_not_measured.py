@@ -167,7 +167,7 @@ def test_whatever_is_given_is_left_as_the_forward_left_it(kind: str, by_position
     }
     given: Any = (inputs(), made[kind]) if by_position else {"hidden": inputs(), "state": made[kind]}
     report = verify(Stateful(), given, switch=with_arguments, levels=["state"], modes="non_reentrant")
-    assert faults(report) == {FaultKind.INPUT_WRITTEN}
+    assert faults(report) == {FaultKind.WRITTEN_AGAIN}
     assert report.faults[0][1].subjects == ("input *1" if by_position else "input state",)
     assert verify(Stateful(), inputs(), switch=with_arguments, levels=["state"], modes="non_reentrant").ok
 
@@ -184,11 +184,11 @@ class Averages(Layer):
         return super().forward(hidden)
 
 
-def test_a_tensor_that_a_module_keeps_counts_like_a_buffer() -> None:
+def test_a_tensor_that_a_module_keeps_is_watched() -> None:
     model = Stack()
     model.blocks = nn.ModuleList(Averages() for _ in range(3))
     report = verify(model, inputs(), switch=own_switch, levels=["state"])
-    assert faults(report) == {FaultKind.BUFFER_CHANGED}
+    assert faults(report) == {FaultKind.WRITTEN_AGAIN}
     assert report.faults[0][1].subjects == ("blocks.0.mean", "blocks.1.mean", "blocks.2.mean")
 
 
@@ -204,5 +204,5 @@ def test_a_switch_that_cannot_switch_off_is_refused() -> None:
     def switch(model: nn.Module, mode: Mode | None) -> None:
         raise NotImplementedError("there is no way back")
 
-    with pytest.raises(VerifyError, match=r"^checkpointing of Stack cannot be switched off: NotImpl.*no way back$"):
+    with pytest.raises(VerifyError, match=r"^Stack cannot be run with its checkpointing off: NotImpl.*no way back$"):
         verify(Stack(), inputs(), switch=switch)

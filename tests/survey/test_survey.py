@@ -663,7 +663,7 @@ class TestResuming:
             ({"modes": ["reentrant"]}, "was made with modes non_reentrant, reentrant, and this is reentrant: name"),
             (
                 {"levels": ["set"]},
-                "was made with levels run, recompute, set, values, state, cost, ranks, and this is set",
+                "was made with levels run, recompute, set, values, state, cost, and this is set",
             ),
             ({"fix": True}, "was made with fix no, and this is yes"),
         ],

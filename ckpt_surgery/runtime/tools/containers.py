@@ -92,7 +92,8 @@ def hidden_tensors(value: Any, depth: int = 4) -> Iterator[Tensor]:
             names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
             contents = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
         for item in contents:
-            yield from hidden_tensors(item, depth - 1)
+            if type(item) not in PLAIN:
+                yield from hidden_tensors(item, depth - 1)
 
 
 @dataclass(frozen=True, slots=True)

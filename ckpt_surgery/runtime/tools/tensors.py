@@ -45,7 +45,8 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
         return
     inside, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     for name in inside:
-        yield from inner_tensors(getattr(tensor, name))
+        if isinstance(held := getattr(tensor, name), Tensor):  # a sharded one names its mesh, too
+            yield from inner_tensors(held)
 
 
 def is_differentiable(tensor: Tensor) -> bool:
@@ -86,7 +87,7 @@ def copy_of(tensor: Tensor) -> Tensor:
 
 def raw_bytes(tensor: Tensor) -> Tensor:
     """Return all elements in their order, as uint8 of shape (bytes,)."""
-    tensor = tensor.detach()
+    tensor = tensor.int_repr() if tensor.is_quantized else tensor.detach()
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
     flat = dense.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.numel() and flat.stride(0) != 1:  # one element has any stride
