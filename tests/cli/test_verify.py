@@ -21,7 +21,17 @@ from ckpt_surgery.cli.main import main
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.kinds import CauseKind, SkipKind
 from ckpt_surgery.measure.report import Report
-from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, MODES, QUICK_LEVELS, Fault, ModeReport, Outcome, Repair, Skip
+from ckpt_surgery.measure.results import (
+    LEVELS,
+    LONE_LEVELS,
+    MODES,
+    QUICK_LEVELS,
+    Fault,
+    ModeReport,
+    Outcome,
+    Repair,
+    Skip,
+)
 from ckpt_surgery.survey.resume import ResumeError
 from ckpt_surgery.survey.target import SurveyTarget
 from ckpt_surgery.survey.worker_pool import WorkerPoolError

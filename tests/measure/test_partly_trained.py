@@ -57,7 +57,10 @@ def without_fault(report: Report) -> None:
 )
 def test_frozen_parts_are_no_fault(kind: str, frozen: tuple[str, ...]) -> None:
     model, inputs = tiny(kind)
-    without_fault(verify(freeze(model, *frozen), inputs, modes="non_reentrant"))
+    report = verify(freeze(model, *frozen), inputs, modes="non_reentrant")
+    reached = any(block.backward for mode in report.modes for block in mode.blocks)  # in transformers 5, by a hook
+    assert report.faults == ()
+    assert report.status == ("ok" if reached or frozen != ("model",) else "skipped"), str(report)
 
 
 def test_frozen_blocks_of_a_plain_stack_need_no_recompute() -> None:
