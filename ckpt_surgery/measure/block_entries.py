@@ -139,10 +139,12 @@ class EntryCounter:
         A reentrant one begins in a function of autograd, that of torch or another; any other one wherever the graph
         first needs what was not kept, which may be such a function too.
         """
-        functions = [issubclass(node, BackwardCFunction) for node in self._recomputing]
-        reentrant: set[Mode] = {"reentrant"} if any(functions) or not functions else set()
-        plain = any(node.__name__ != "CheckpointFunctionBackward" for node in self._recomputing) or not functions
-        return frozenset(reentrant | ({"non_reentrant"} if plain else set()))
+        nodes, found = self._recomputing, set[Mode]()
+        if not nodes or any(issubclass(node, BackwardCFunction) for node in nodes):
+            found.add("reentrant")
+        if not nodes or any(node.__name__ != "CheckpointFunctionBackward" for node in nodes):
+            found.add("non_reentrant")
+        return frozenset(found)
 
     def recomputed_inside(self, name: str) -> bool:
         """Whether something in this block was entered in the backward."""

@@ -1,62 +1,53 @@
-"""What an argument or an attribute holds, as a few figures, so that a write into it is seen without a copy of it."""
+"""What an argument or an attribute holds, by fingerprints, so that a write into it is seen without a copy of it."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ckpt_surgery.measure.compare import NOISE_EPS
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
-from ckpt_surgery.torch_names import disable_current_modes
+from ckpt_surgery.runtime.tools.tensors import is_plain
 
-_ROUNDINGS = 16
-"""Differences of a sum, in units of the dtype's eps times the largest sum there can be of such a norm."""
-
-
-class _Figures(NamedTuple):
-    """The figures of one tensor; those of a kind that has no sum tell its shape and how often it was written into."""
-
-    shape: tuple[int, ...]
-    total: float
-    norm: float
-    allowed: float
-
-
-Contents = list[_Figures]
+Contents = list[tuple[Fingerprint | None, float]]
+"""The fingerprint and the magnitude of each tensor; of one that has none, how often it was written into."""
 
 
 def contents_of(value: Any) -> Contents:
-    """Return the figures of each tensor in a value, each once. No meter sees what that takes."""
-    with torch.no_grad(), disable_current_modes():
-        return [_figures(tensor) for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values()]
+    """Return what is known of each tensor in a value, each once. No meter sees what that takes."""
+    return [_figures(tensor) for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values()]
 
 
 def differ(before: Contents, after: Contents | None) -> bool:
     """Tell whether something other than rounding is between the contents at two times; None are those of nothing."""
     if after is None or len(before) != len(after):
         return True
-    return any(not _close(ours, theirs) for ours, theirs in zip(before, after, strict=True))
+    return any(not _is_close(*ours, *theirs) for ours, theirs in zip(before, after, strict=True))
 
 
-def _figures(tensor: Tensor) -> _Figures:
-    # kernels of other kinds of tensors lack sums, or end the process
-    if type(tensor) is not Tensor or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        return _Figures((), float(tensor._version), 0.0, 0.0)
-    try:
-        values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor.detach()
-        total = float(values.sum(dtype=torch.float64))
-        norm = float(torch.linalg.vector_norm(values, dtype=torch.float64)) if values.is_floating_point() else 0.0
-        eps = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
-    except RuntimeError:  # dtypes of a byte and less
-        return _Figures(tuple(tensor.shape), float(tensor._version), 0.0, 0.0)
-    return _Figures(tuple(tensor.shape), total, norm, _ROUNDINGS * eps * norm * math.sqrt(max(1, values.numel())))
+def _figures(tensor: Tensor) -> tuple[Fingerprint | None, float]:
+    if is_plain(tensor) and not tensor.is_quantized:  # operators of other kinds may end the process
+        try:
+            if (found := fingerprint(tensor)) is not None:
+                return found, magnitude(tensor)
+        except (RuntimeError, TypeError):  # kinds of tensors that lack an operator
+            pass
+    return None, float(tensor._version)
 
 
-def _close(ours: _Figures, theirs: _Figures) -> bool:
-    if ours.shape != theirs.shape:
+def _is_close(ours: Fingerprint | None, size: float, theirs: Fingerprint | None, other_size: float) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs and size == other_size
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
-    pairs = ((ours.total, theirs.total), (ours.norm, theirs.norm))
-    return all(a == b or abs(a - b) <= ours.allowed or (a != a and b != b) for a, b in pairs)
+    if ours.bits.item() == theirs.bits.item():
+        return True
+    if ours.values is None or theirs.values is None:
+        return False
+    allowed = NOISE_EPS * torch.finfo(ours.dtype).eps * sqrt(ours.shape.numel()) * size
+    return abs(float(ours.values) - float(theirs.values)) <= allowed and abs(size - other_size) <= allowed

@@ -10,7 +10,8 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -34,13 +35,9 @@ class GivenCache:
     """The arguments of a model for empty caches, and the run without checkpointing that filled them."""
 
     arguments: tuple[str, ...]
-    make: Callable[[], Any]
-    switch: dict[str, Any]
+    inputs: Callable[[], dict[str, Any]]
+    """Makes what a run is to be given besides its own inputs: new caches, and what has the model fill them."""
     record: RunRecord
-
-    def inputs(self) -> dict[str, Any]:
-        """The inputs that a run is to be given besides its own: new caches, and what has the model fill them."""
-        return {**{argument: self.make() for argument in self.arguments}, **self.switch}
 
 
 def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
@@ -66,13 +63,18 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
     switches: list[dict[str, Any]] = [{}, {switch: True}] if switch else [{}]
     together = [tuple(arguments)] if len(arguments) > 1 else []
     for names, switched, make in product([*together, *((name,) for name in arguments)], switches, makers):
-        tried = GivenCache(tuple(_key(setup, name) for name in names), make, switched, reference)
-        record = setup.run(None, **tried.inputs())
+        keys = tuple(_key(setup, name) for name in names)
+        inputs = partial(_new_inputs, keys, make, switched)
+        record = setup.run(None, **inputs())
         if record.error is None and any(after > before for before, after, _ in record.cache.values()):
-            return replace(tried, record=record)
+            return GivenCache(keys, inputs, record)
         error = error or str(record.error or "")
     details = {"argument": arguments[0], "error": error or "it stays empty"}
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
+
+
+def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{key: make() for key in keys}, **switch}
 
 
 def _key(setup: Setup, argument: str) -> str:

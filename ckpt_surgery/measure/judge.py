@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -26,6 +26,7 @@ from ckpt_surgery.measure.results import (
     ModeReport,
     Outcome,
     Skip,
+    skipped_mode,
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
@@ -52,19 +53,20 @@ class _Judge:
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
-            return self._not_run(SkipKind.NO_SUCH_MODE, {"error": str(error)})
+            return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         if run.refused is not None:
-            return self._refusal(run.refused)
-        if not (
-            run.error or self._reaches_blocks(run) or self._saves(run) or (self._claims and not self._setup.blocks)
-        ):
-            return self._not_run(SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED)
+            return self._not_run(refused=run.refused)
+        nothing = self._is_nothing_checkpointed(run)
+        missing = nothing and not self._setup.blocks and bool(getattr(self._setup.model, CLAIM, False))
+        if nothing and not missing:
+            kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
+            return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
             return self._broken_off(fault)
-        explained = explain([*verdict.faults, *self._missing_blocks(run)], self._case)
+        explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
         levels |= self._deep_verdicts(run, faults)
@@ -73,8 +75,7 @@ class _Judge:
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
         if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
-            skip = Skip(("run",), SkipKind.OTHER_MODE)
-            return ModeReport(self._mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(skip,))
+            return skipped_mode(self._mode, SkipKind.OTHER_MODE)
         skips = [*self._unjudged(run, lost=bool(verdict.lost)), *(skip for v in levels.values() for skip in v.skips)]
         skipped = {level for skip in skips for level in skip.levels if level not in levels}
         skipped |= {level for level, found in levels.items() if not found.measured}
@@ -114,17 +115,11 @@ class _Judge:
                 verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
-    def _refusal(self, sentence: str) -> ModeReport:
-        """Report that a surgery refuses a call, rather than get it wrong; the other ranks hear of no fault."""
+    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = ()) -> ModeReport:
+        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of no fault."""
         faults = self._ranks(()).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
-        return ModeReport(self._mode, faults, outcomes, refused=sentence)
-
-    def _not_run(self, kind: SkipKind, details: Mapping[str, str] | None = None) -> ModeReport:
-        """Report a mode that does not run, or shows nothing where it does; the other ranks hear of no fault."""
-        faults = self._ranks(()).faults
-        outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
-        return ModeReport(self._mode, faults, outcomes, skips=(Skip(("run",), kind, details or {}),))
+        return ModeReport(self._mode, faults, outcomes, skips=skips, refused=refused)
 
     def _broken_off(self, fault: Fault) -> ModeReport:
         """A mode of which nothing else is known; the other ranks wait to hear of it."""
@@ -150,24 +145,12 @@ class _Judge:
         why = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
 
-    def _missing_blocks(self, run: RunRecord) -> list[Fault]:
-        """The fault of a model of transformers that says it supports checkpointing and has nothing to checkpoint."""
-        if self._setup.blocks or run.error or not self._claims or self._saves(run):
-            return []
-        return [Fault(FaultKind.NO_BLOCKS)]
-
-    @property
-    def _claims(self) -> bool:
-        return bool(getattr(self._setup.model, CLAIM, False))
-
-    def _reaches_blocks(self, run: RunRecord) -> bool:
-        """Whether the backward comes through a block, as far as anything tells."""
-        alone = self._reference.record.calls.values()
-        return any(c.backward_calls for c in alone) or any(e.backward or e.direct for e in run.entries.values())
-
-    def _saves(self, run: RunRecord) -> bool:
-        """Whether a step keeps less than without checkpointing, as in a block that is no stack."""
-        return run.memory.kept < self._reference.record.memory.kept
+    def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
+        """Tell whether a step that ends comes through no block in its backward, and keeps no less than without."""
+        alone = self._reference.record
+        reaches = any(facts.backward_calls for facts in alone.calls.values())
+        reaches = reaches or any(entries.backward or entries.direct for entries in run.entries.values())
+        return not (run.error or reaches or run.memory.kept < alone.memory.kept)
 
     def _cache_verdict(self, run: RunRecord) -> LevelVerdict:
         """What becomes of a cache that is given explicitly, where the model takes one and the inputs have none."""

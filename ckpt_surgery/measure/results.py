@@ -359,6 +359,11 @@ class ModeReport:
         return "refused" if self.refused and level == "run" else self.outcome(level)
 
 
+def skipped_mode(mode: Mode, kind: SkipKind) -> ModeReport:
+    """Return the report of a mode of which nothing was measured, for this reason."""
+    return ModeReport(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(Skip(("run",), kind),))
+
+
 @dataclass(frozen=True, slots=True)
 class Repair:
     """A model after a repair: what runs then, next to the same run without checkpointing.

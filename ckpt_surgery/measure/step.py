@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
+from ckpt_surgery.measure.compare import input_name
 from ckpt_surgery.measure.contents import Contents, contents_of, differ
 from ckpt_surgery.measure.generators import devices_of, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
@@ -225,7 +226,7 @@ class _Step:
 
     def _contents(self, model: nn.Module) -> dict[str, Contents]:
         """What the inputs hold, and the tensors that are plain attributes of modules."""
-        contents = {f"input {name}": contents_of(value) for name, value in self.arguments.items()}
+        contents = {input_name(name): contents_of(value) for name, value in self.arguments.items()}
         for path, module in model.named_modules():
             for name, value in vars(module).items():
                 if type(value) is Tensor:

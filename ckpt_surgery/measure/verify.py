@@ -28,7 +28,7 @@ from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.ranks import first_problem, unwrapped
 from ckpt_surgery.measure.reference import Reference, run_reference
 from ckpt_surgery.measure.report import ModelFacts, Report
-from ckpt_surgery.measure.results import LEVELS, MODES, SURGERY_MODE, Mode, ModeReport, Skip
+from ckpt_surgery.measure.results import MODES, SURGERY_MODE, Mode, ModeReport, skipped_mode
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import Switch, blocks_of, has_surgery, switch_of
 from ckpt_surgery.measure.versions import installed_versions
@@ -151,8 +151,7 @@ class Examination:
         reference.
         """
         if mode != SURGERY_MODE and has_surgery(self._setup.model):
-            skip = Skip(("run",), SkipKind.ALWAYS_NON_REENTRANT)
-            return ModeReport(mode, (), dict.fromkeys(LEVELS, "skipped"), skips=(skip,))
+            return skipped_mode(mode, SkipKind.ALWAYS_NON_REENTRANT)
         if self._reference is None:
             report = self.reference()
             if self._reference is None:

@@ -19,10 +19,8 @@ def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> I
     """A method's calls, with what it does about their caches."""
     flow = _Flow()
     for decorator in function.decorator_list:
-        if (
-            dotted(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2]
-            in CACHE_STOPPERS
-        ):
+        name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        if name.rpartition(".")[2] in CACHE_STOPPERS:
             flow.off[CACHE_SWITCH] = function.lineno
     flow.statements(function.body, ())
     for call in calls:

@@ -206,3 +206,45 @@ def test_a_switch_that_cannot_switch_off_is_refused() -> None:
 
     with pytest.raises(VerifyError, match=r"^Stack cannot be run with its checkpointing off: NotImpl.*no way back$"):
         verify(Stack(), inputs(), switch=switch)
+
+
+class Rows(Layer):
+    """Swaps two rows of what it is given, which no plain sum sees, or writes the same there again."""
+
+    def forward(self, hidden: Tensor, state: Any = None) -> Tensor:
+        if isinstance(state, list):
+            state[0][:] = state[0].flip(0)
+        elif state is not None:
+            state["made"] = torch.tanh(hidden.detach())
+        return super().forward(hidden)
+
+
+@pytest.mark.parametrize(("state", "written"), [([torch.arange(4.0)], True), ({"made": torch.zeros(1)}, False)])
+def test_a_write_is_seen_by_what_is_there_then(state: Any, written: bool) -> None:
+    model = Stateful()
+    model.blocks = nn.ModuleList([Rows()])
+    given = {"hidden": inputs(), "state": state}
+    report = verify(model, given, switch=with_arguments, levels=["state"], modes="non_reentrant")
+    assert faults(report) == ({FaultKind.WRITTEN_AGAIN} if written else set())
+
+
+class Ignores(Stack):
+    """Takes a state, and makes nothing of it."""
+
+    def forward(self, hidden: Tensor, state: Any = None) -> Tensor:
+        return super().forward(hidden)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), id="quantized"),
+        pytest.param(lambda: torch.ones(3).to_sparse(), id="sparse"),
+        pytest.param(lambda: torch.ones(3, device="meta"), id="meta"),
+        pytest.param(lambda: torch.ones(3).to(torch.float8_e4m3fn), id="float8"),
+        pytest.param(lambda: torch.ones(3, dtype=torch.complex64), id="complex"),
+    ],
+)
+def test_a_tensor_of_any_kind_may_be_given(odd: Any) -> None:
+    given = {"hidden": inputs(), "state": (odd(),)}
+    assert verify(Ignores(), given, switch=own_switch, levels=["state"], modes="non_reentrant").ok
