@@ -16,7 +16,6 @@ from ckpt_surgery.measure.precision import PrecisionLevel
 from ckpt_surgery.measure.record import RunRecord, StepPart
 from ckpt_surgery.measure.results import Fault, FaultCause, Level, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import own_copy
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 from ckpt_surgery.text import error_line
 
@@ -80,13 +79,6 @@ class Reference:
 def run_reference(setup: Setup) -> Reference:
     """Run once without checkpointing. Raises VerifyError where nothing can be held against that run."""
     name = setup.name
-    for argument, value in setup.inputs.items():
-        try:
-            own_copy(value)
-        except Exception as error:  # whatever a copy of an object of the caller raises
-            raise VerifyError(
-                f"the input {argument} of {name} cannot be copied, and each run gets a copy: {error_line(error)}"
-            ) from error
     try:
         record = setup.run(None)
     except CkptSurgeryError:

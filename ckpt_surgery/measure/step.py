@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.compare import input_name
@@ -40,6 +41,7 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
+from ckpt_surgery.text import error_line
 
 _GATE = 1e-3
 
@@ -78,7 +80,7 @@ def run_step(
     """
     with prepared(model, checkpointing, switch=switch, open_gates=open_gates):
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
-        step = _Step({name: own_copy(value) for name, value in inputs.items()}, seed)
+        step = _Step(own_copies(model, inputs), seed)
         with EntryCounter(model, blocks, on_recompute=step.meter.start_recompute) as counter:
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
             step.run(model, loss or loss_of, counter, marker, rounding_seed)
@@ -132,7 +134,7 @@ def prepared(
 
 def run_forward(model: nn.Module, arguments: Mapping[str, Any], loss: Callable[[Any], Tensor] | None) -> Tensor:
     """The loss of a forward on copies of the arguments. Raises like the model and the loss function."""
-    given, named = call_arguments({name: own_copy(value) for name, value in arguments.items()})
+    given, named = call_arguments(own_copies(model, arguments))
     with torch.enable_grad():
         return scalar((loss or loss_of)(model(*given, **named)))
 
@@ -210,7 +212,7 @@ class _Step:
         model.eval()
         seed_all(self.seed)
         try:
-            tokens = cast(Any, model).generate(**{name: own_copy(value) for name, value in arguments.items()})
+            tokens = cast(Any, model).generate(**own_copies(model, arguments))
         except Exception as error:
             self.error = step_error(StepPart.GENERATE, error)
         else:
@@ -255,8 +257,26 @@ def _three(sizes: tuple[int, ...]) -> tuple[int, int, int]:
     return before, between, later[1] if len(later) > 1 else between
 
 
+def own_copies(model: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the arguments of a model that a step may write into.
+
+    Raises:
+        VerifyError: an argument cannot be copied.
+    """
+    copies = {}
+    for name, value in arguments.items():
+        try:
+            copies[name] = own_copy(value)
+        except Exception as error:  # whatever a copy of an object of the caller raises
+            raise VerifyError(
+                f"the input {name} of {type(model).__name__} cannot be copied, and each run gets a copy: "
+                f"{error_line(error)}"
+            ) from error
+    return copies
+
+
 def own_copy(value: Any) -> Any:
-    """A copy that the step may write into. Tensors in it are leaves, whatever made those of `value`."""
+    """Copy a value. Tensors in the copy are leaves, whatever made those of `value`."""
     found = (*tensors(value), *hidden_tensors(value, CACHE_DEPTH))
     leaves = {id(t): t.detach().clone().requires_grad_(t.requires_grad) for t in {id(t): t for t in found}.values()}
     return leaves[id(value)] if isinstance(value, Tensor) else copy.deepcopy(value, dict(leaves))

@@ -21,7 +21,7 @@ from ckpt_surgery.measure.meter import LiveBytes, perturbed_rounding
 from ckpt_surgery.measure.record import RunRecord, StepPart, step_error
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.setup import Setup
-from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copy, run_forward
+from ckpt_surgery.measure.step import gradient_copies, gradients_of, own_copies, run_forward
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Training:
         model = self.setup.model
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
-        given, named = call_arguments({name: own_copy(value) for name, value in self.setup.inputs.items()})
+        given, named = call_arguments(own_copies(model, self.setup.inputs))
         with suppress(Exception), torch.no_grad():
             model(*given, **named)
         for module, training in modes:

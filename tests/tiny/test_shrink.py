@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from transformers import (
+    BartConfig,
     BertConfig,
     CLIPConfig,
     DetrConfig,
@@ -115,6 +116,11 @@ def test_an_instance_keeps_its_switches() -> None:
     assert (config.hidden_act, config.attention_bias, config.tie_word_embeddings) == ("gelu", True, True)
     assert config.attention_dropout == 0.3
     assert config.num_key_value_heads < config.num_attention_heads, "grouped queries stay grouped"
+
+
+def test_no_layer_is_left_out_by_chance() -> None:
+    config = tiny_config(BartConfig(encoder_layerdrop=0.3, decoder_layerdrop=0.2, dropout=0.4))
+    assert (config.encoder_layerdrop, config.decoder_layerdrop, config.dropout) == (0.0, 0.0, 0.4)
 
 
 def test_heads_of_their_own_for_keys_and_values_stay() -> None:
