@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
 from ckpt_surgery.codemods.facts.file_facts import Capture, CheckpointedFunction, ReentrantOption
-from ckpt_surgery.codemods.facts.result_flow import Held, ResultFlow
+from ckpt_surgery.codemods.facts.module_flow import ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of, walk
 
 TORCH_OPTIONS = frozenset(
@@ -25,7 +25,7 @@ TORCH_OPTIONS = frozenset(
 """The keywords that torch's checkpoint function keeps for itself."""
 
 _Function: TypeAlias = ast.FunctionDef | ast.Lambda
-_RESULT = frozenset({("<checkpoint>",)})
+_RESULT = Result(("<checkpoint>",), plain=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,27 @@ class _Reader:
         return is_given(function) or name in self._torch_names or name in self._helpers
 
 
+class _ResultReader(ModuleFlow):
+    """Follows what checkpoint calls return through the function that has them.
+
+    For each call `names` has the names that hold such a result, and `containers` the positions of the arguments that
+    hold one in a list, tuple or dict.
+    """
+
+    def __init__(self, places: Iterable[_Place]) -> None:
+        super().__init__({})
+        self.names: dict[int, set[str]] = {id(place.call): set() for place in places}
+        self.containers: dict[int, set[int]] = {call: set() for call in self.names}
+
+    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
+        """Note what a checkpoint call is given."""
+        if id(node) not in self.names:
+            return super().called(node, base, callee, values)
+        self.names[id(node)] |= {name for name, value in self.env.items() if _RESULT in value.all}
+        self.containers[id(node)] |= {at for at, value in enumerate(values) if _RESULT in value.inside}
+        return Value(results=frozenset({_RESULT}))
+
+
 class _Scope:
     """One function with checkpoint calls: the names that it binds, and the functions that it makes of them."""
 
@@ -193,8 +214,8 @@ class _Scope:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() | ast.Call() as value):
                     self._made.setdefault(name, []).append(value)
-        self._flow = ResultFlow({span_of(place.call): _RESULT for place in places})
-        self._flow.read(function)
+        self._flow = _ResultReader(places)
+        self._flow.follow(function.body)
 
     def captures(self, place: _Place) -> tuple[Capture, ...] | None:
         """What the function of a checkpoint call captures; None where it is no function, or not known to be one."""
@@ -202,16 +223,15 @@ class _Scope:
         if names is None:
             return None
         rebound = _rebound(place)
-        held = self._flow.names.get(span_of(place.call), {})
+        holding = self._flow.names.get(id(place.call), ())
         return tuple(
-            Capture(name, late and name in rebound, bool(held.get(name, Held()).all), kept)
+            Capture(name, late and name in rebound, name in holding, kept)
             for name, (late, kept) in sorted(names.items())
         )
 
     def containers(self, place: _Place) -> tuple[int, ...]:
         """The arguments of a call that hold results of checkpoint calls in a list, tuple or dict."""
-        held = self._flow.held.get(span_of(place.call), [])
-        return tuple(position for position, value in enumerate(held) if value.inside)
+        return tuple(sorted(self._flow.containers.get(id(place.call), ())))
 
     def dropped(self, place: _Place) -> tuple[str, ...]:
         """The names that a statement before the call sets to None."""

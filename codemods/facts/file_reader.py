@@ -25,8 +25,8 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ParameterKind,
 )
 from ckpt_surgery.codemods.facts.forward_patches import forward_patches
-from ckpt_surgery.codemods.facts.method_reader import MethodReader
-from ckpt_surgery.codemods.facts.method_values import accessors
+from ckpt_surgery.codemods.facts.method_reader import MethodReader, Wanted
+from ckpt_surgery.codemods.facts.module_flow import accessors
 from ckpt_surgery.codemods.facts.module_modes import may_evaluate
 from ckpt_surgery.codemods.facts.old_switches import old_switch
 from ckpt_surgery.codemods.facts.own_switches import SWITCHES, may_switch, own_switches
@@ -142,15 +142,15 @@ class FileReader:
 
     def _value(self, name: str, value: ast.expr) -> None:
         if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple | ast.Call | ast.Lambda):
-            built = Builder().of(value)
+            built = Builder().value(value)
             if _holds_class(built):
                 self.values.append((name, built))
 
     def _maker(self, function: ast.FunctionDef) -> None:
         builder = Builder(_given(function))
-        builder.read(function.body)
-        if any(map(_holds_class, builder.returned)):
-            self.makers.append(Maker(function.name, _params(function), _choice(builder.returned)))
+        builder.follow(function.body)
+        if any(map(_holds_class, builder.made)):
+            self.makers.append(Maker(function.name, _params(function), _choice(builder.made)))
 
     # -- classes
 
@@ -182,7 +182,7 @@ class FileReader:
                     if name in _FLAGS:
                         flags.append((name, ast.unparse(value)))
                     elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
-                        class_values.append((name, builder.of(value)))
+                        class_values.append((name, builder.value(value)))
         forward = None
         for function in functions:
             if function.name == "forward":
@@ -190,8 +190,8 @@ class FileReader:
             else:
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
-                own.read(function.body)
-                returned = [built for built in own.returned if _useful(built)]
+                own.follow(function.body)
+                returned = [built for built in own.made if _useful(built)]
                 if returned and function.name != "__init__":
                     makers.append(Maker(function.name, _params(function), _choice(returned)))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
@@ -211,8 +211,8 @@ class FileReader:
             makers=tuple(makers),
             forward=forward,
             methods=tuple(Method(node.name, _first_line(node), node.end_lineno or node.lineno) for node in functions),
-            calls=tuple(call for reader in readers for call in reader.calls),
-            inlines=tuple(inline for reader in readers for inline in reader.inlines),
+            calls=tuple(call for reader in readers for call in reader.calls.values()),
+            inlines=tuple(inline for reader in readers for inline in reader.inlines.values()),
             old_switch=old_switch(node),
             own_switches=(*switches, *own_switches(inner for inner in functions if may_switch(self._text(inner)))),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
@@ -251,11 +251,11 @@ class FileReader:
             text = self._text(function)
             if _may_call_blocks(text) or (wanted and wanted.search(text)):
                 may_checkpoint = "checkpoint" in text or any(alias in text for alias in self.aliases)
-                names = self.helpers.names
-                reader = MethodReader(function.name, direct, names, returned, may_checkpoint, set(self.aliases))
+                wanted_here = Wanted(direct, self.helpers.names, self.aliases)
+                reader = MethodReader(function.name, wanted_here, returned, may_checkpoint=may_checkpoint)
                 reader.read(function)
                 if reader.calls and "cache" in text:
-                    reader.calls = list(with_cache_flow(function, reader.calls))
+                    reader.calls = {call.span: call for call in with_cache_flow(function, reader.calls.values())}
                 readers.append(reader)
         return readers
 

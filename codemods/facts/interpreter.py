@@ -14,8 +14,8 @@ from ckpt_surgery.codemods.facts.syntax import dotted
 
 V = TypeVar("V")
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
+Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While | Comprehension
 SAME_ITEMS = frozenset({"iter", "list", "reversed", "sorted", "tqdm", "tuple"})
 """Functions whose result holds what their first argument holds."""
 _PAIRS = frozenset({"items", "named_children", "named_modules"})
@@ -47,6 +47,8 @@ class Interpreter(Generic[V]):
         """The loops around it, the outermost first."""
         self.statement: ast.stmt = ast.Pass()
         """The statement that is being followed."""
+        self.tries = 0
+        """How many `try` statements it is in."""
         self.returned: list[V] = []
         self._exits: list[list[dict[str, V]]] = []
         """What names hold where `break` and `continue` leave each of the loops."""
@@ -77,13 +79,16 @@ class Interpreter(Generic[V]):
         """What a starred name gets there."""
         return value
 
+    def spread(self, value: V) -> V:
+        """What `*value` adds to a list or to the arguments of a call."""
+        return value
+
     def name(self, node: ast.Name) -> V:
         """The value of a name."""
         return self.env.get(node.id, self.nothing)
 
-    def attribute(self, node: ast.Attribute) -> V:
+    def attribute(self, node: ast.Attribute, base: V) -> V:
         """The value of `base.name`."""
-        self.value(node.value)
         return self.nothing
 
     def subscript(self, node: ast.Subscript) -> V:
@@ -135,6 +140,15 @@ class Interpreter(Generic[V]):
                 break
         self.conditions = conditions  # those of branches that left hold up to the end of their block
         return ended
+
+    def enter(self, statements: Iterable[ast.stmt], env: dict[str, V]) -> list[V]:
+        """Follow the body of another function, where names hold what `env` says; return what it returns."""
+        outer = self.env, self.statement, self.returned, self._exits
+        self.env, self.returned, self._exits = env, [], []
+        self.follow(statements)
+        returned = self.returned
+        self.env, self.statement, self.returned, self._exits = outer
+        return returned
 
     def _other(self, node: ast.stmt) -> bool:
         self.parts(node)
@@ -192,8 +206,12 @@ class Interpreter(Generic[V]):
         return not going_on
 
     def _for(self, node: ast.For | ast.AsyncFor) -> bool:
-        self.value(node.iter)
-        return self._loop(node, lambda: self.bind_items(node.target, node.iter))
+        items = self.items(node.target, node.iter)
+        return self._loop(node, lambda: self._bind_all(items))
+
+    def _bind_all(self, items: Iterable[tuple[ast.expr, V]]) -> None:
+        for target, value in items:
+            self.bind(target, value)
 
     def _while(self, node: ast.While) -> bool:
         return self._loop(node, lambda: self._holds(node.test))
@@ -203,7 +221,7 @@ class Interpreter(Generic[V]):
         self.conditions = (*self.conditions, Condition(test, True))
         self.assume(test, True)
 
-    def _loop(self, node: Loop, head: Callable[[], None]) -> bool:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> bool:
         conditions = self.conditions
         self.loops += (node,)
         self._exits.append([])
@@ -231,6 +249,7 @@ class Interpreter(Generic[V]):
         return self.inside(node)
 
     def _try(self, node: ast.Try) -> bool:
+        self.tries += 1
         before = dict(self.env)
         ended = self.follow([*node.body, *node.orelse])
         after = self.env
@@ -240,19 +259,21 @@ class Interpreter(Generic[V]):
             if not self.follow(handler.body):
                 going_on.append(self.env)
         self.env = self.joined(going_on) if going_on else after
+        self.tries -= 1
         return self.follow(node.finalbody) or not going_on
 
     def _match(self, node: ast.Match) -> bool:
         self.value(node.subject)
-        before = self.env
+        before, conditions = self.env, self.conditions
         going_on = [before]
+        self.conditions = (*conditions, Condition(node.subject, True))
         for case in node.cases:
             self.env = dict(before)
             if case.guard is not None:
                 self.value(case.guard)
             if not self.follow(case.body):
                 going_on.append(self.env)
-        self.env = self.joined(going_on)
+        self.env, self.conditions = self.joined(going_on), conditions
         return False
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
@@ -289,24 +310,18 @@ class Interpreter(Generic[V]):
             case ast.Attribute() | ast.Subscript():
                 self.store(target, value)
 
-    def bind_items(self, target: ast.expr, iterable: ast.expr) -> None:
-        """Bind the target of `for target in iterable`, also where it goes over several at once."""
-        if isinstance(iterable, ast.Call) and iterable.args:
-            name, first = dotted(iterable.func).rpartition(".")[2], iterable.args[0]
-            if name in SAME_ITEMS:
-                return self.bind_items(target, first)
-            if isinstance(target, ast.Tuple) and name == "enumerate" and len(target.elts) == 2:
-                return self.bind_items(target.elts[1], first)
-            if isinstance(target, ast.Tuple) and name == "zip":
-                for inner, item in zip(target.elts, iterable.args, strict=False):
-                    self.bind_items(inner, item)
-                return None
+    def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, V]]:
+        """What `for target in iterable` binds, and to what, also where it goes over several at once."""
         match iterable, target:
+            case ast.Call(func=function, args=[first, *_]), _ if dotted(function).rpartition(".")[2] in SAME_ITEMS:
+                return self.items(target, first)
+            case ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]), ast.Tuple(elts=[_, inner]):
+                return self.items(inner, first)
+            case ast.Call(func=ast.Name(id="zip"), args=every), ast.Tuple(elts=targets):
+                return [pair for inner, item in zip(targets, every, strict=False) for pair in self.items(inner, item)]
             case ast.Call(func=ast.Attribute(value=mapping, attr=name)), ast.Tuple(elts=[*_, last]) if name in _PAIRS:
-                self.bind(last, self.item(self.value(mapping)))
-            case _:
-                self.bind(target, self.item(self.value(iterable)))
-        return None
+                return [(last, self.item(self.value(mapping)))]
+        return [(target, self.item(self.value(iterable)))]
 
     # -- expressions
 
@@ -369,16 +384,17 @@ class Interpreter(Generic[V]):
         return self.contain([self.value(item) for item in node.values])
 
     def _comprehension(self, node: Comprehension) -> V:
-        before = self.env
+        before, loops = self.env, self.loops
         self.env = dict(before)
         for generator in node.generators:
-            self.bind_items(generator.target, generator.iter)
+            self._bind_all(self.items(generator.target, generator.iter))
+            self.loops = (*loops, node)
             for test in generator.ifs:
                 self.value(test)
         if isinstance(node, ast.DictComp):
             self.value(node.key)
         made = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
-        self.env = before
+        self.env, self.loops = before, loops
         return self.contain([made])
 
     def _named(self, node: ast.NamedExpr) -> V:
@@ -386,7 +402,10 @@ class Interpreter(Generic[V]):
         self.bind(node.target, value)
         return value
 
-    def _inner(self, node: ast.Starred | ast.Await) -> V:
+    def _starred(self, node: ast.Starred) -> V:
+        return self.spread(self.value(node.value))
+
+    def _await(self, node: ast.Await) -> V:
         return self.value(node.value)
 
 
@@ -413,7 +432,7 @@ _STATEMENTS: Mapping[type[ast.stmt], Callable[[Any, Any], bool]] = {
 }
 _EXPRESSIONS: Mapping[type[ast.expr], Callable[[Any, Any], Any]] = {
     ast.Name: lambda reader, node: reader.name(node),
-    ast.Attribute: lambda reader, node: reader.attribute(node),
+    ast.Attribute: lambda reader, node: reader.attribute(node, reader.value(node.value)),
     ast.Call: lambda reader, node: reader.call(node),
     ast.Subscript: lambda reader, node: reader.subscript(node),
     ast.IfExp: lambda reader, node: reader.choice(node),
@@ -431,6 +450,6 @@ _EXPRESSIONS: Mapping[type[ast.expr], Callable[[Any, Any], Any]] = {
     ast.GeneratorExp: Interpreter._comprehension,
     ast.DictComp: Interpreter._comprehension,
     ast.NamedExpr: Interpreter._named,
-    ast.Starred: Interpreter._inner,
-    ast.Await: Interpreter._inner,
+    ast.Starred: Interpreter._starred,
+    ast.Await: Interpreter._await,
 }
