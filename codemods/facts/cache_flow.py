@@ -136,8 +136,8 @@ class _CacheReader(Interpreter[None]):
             case ast.Name(id=name) if name not in seen:
                 seen.add(name)
                 for given in self._assigned.get(name, ()):
-                    inner = [ast.Name(part) for part in _names([given.value])] if given.is_item else [given.value]
-                    for part in inner:
+                    parts = map(ast.Name, _names([given.value])) if given.is_item else iter([given.value])
+                    for part in parts:
                         yield from self._made(part, (*tests, *given.tests), seen)
             case ast.Name() | ast.Constant():
                 return

@@ -109,6 +109,10 @@ class ModuleFlow(Interpreter[Value]):
         total = self.join(values)
         return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
 
+    def collect(self, item: Value) -> Value:
+        """What a comprehension makes may be anything: masks, sizes, shapes."""
+        return NOTHING
+
     def item(self, container: Value) -> Value:
         """What a loop over a stack or a list yields, or an index picks."""
         below = frozenset((*path, ELEMENT) for path in container.paths)
