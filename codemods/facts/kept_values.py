@@ -194,7 +194,8 @@ class _ForwardReader(Interpreter[_Held]):
     def subscript(self, node: ast.Subscript) -> _Held:
         """What an item holds: it lives as long as its container."""
         index, base = self.value(node.slice), self.value(node.value)
-        return _Held(max(index.flow, base.flow), base.place)
+        is_option = base.place == "kwargs" and isinstance(node.value, ast.Name)
+        return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
 
     def compare(self, node: ast.Compare) -> _Held:
         """A comparison has no gradient."""

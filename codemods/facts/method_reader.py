@@ -36,6 +36,8 @@ from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, argumen
 from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _BUILTINS = frozenset(dir(builtins))
+_OWN_CALLS = ("forward", "__call__")
+"""Methods that mean the module: `layer.forward(x)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class MethodReader(ModuleFlow):
         if isinstance(node.func, ast.Name) and node.func.id in self._functions:
             self._enter_at(node, self._functions[node.func.id], values)
             return self._record(node, frozenset({(LOCAL, node.func.id)}), values)
-        module = base if isinstance(node.func, ast.Attribute) and node.func.attr in ("forward", "__call__") else callee
+        module = base if isinstance(node.func, ast.Attribute) and node.func.attr in _OWN_CALLS else callee
         is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or _is_getattr(node.func)
         wanted = frozenset(path for path in module.paths if self._is_wanted(path)) if is_plain else None
         return self._record(node, wanted, values) if wanted else super().called(node, base, callee, values)
@@ -170,7 +172,7 @@ class MethodReader(ModuleFlow):
         if name in self._given or (
             self._may_checkpoint and runs_what_it_is_given(node, self._wanted.checkpoint_names)
         ):
-            paths = [path for path in reached if path] + elements
+            paths = [path[:-1] if path[-1] in _OWN_CALLS else path for path in reached if path] + elements
             name = ""
         else:
             paths = [path for path in reached if self._is_wanted(path)]

@@ -189,7 +189,7 @@ class ModuleFlow(Interpreter[Value]):
                 name = node.args[1]
                 attribute = str(name.value) if isinstance(name, ast.Constant) else DYNAMIC
                 return Value(frozenset((*path, attribute) for path in given.paths))
-            case ast.Name(id=name) if node.args and (name in _SAME or name in _CONTAINERS):
+            case ast.Name(id=name) if values and (name in _SAME or name in _CONTAINERS):
                 modules = given.without_results() if name in _SAME else NOTHING
                 return modules | Value(inside=self.join(values).all if name in _CONTAINERS else _NO_RESULTS)
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _ADDING and values:
