@@ -6,7 +6,9 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 
+from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.module_flow import SELF, ModuleFlow, Value
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
@@ -22,8 +24,10 @@ _EVALUATING = re.compile(
 _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=", "freeze")
 
 
-def may_evaluate(text: str) -> bool:
-    """Whether the code of a class may take modules out of training mode."""
+def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
+    if not any(sign in file.source for sign in _SIGNS):
+        return False
+    text = file.text(cls)
     return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
 
 
@@ -118,3 +122,7 @@ def _is_plain(value: ast.expr, names: set[str]) -> bool:
         case ast.BinOp(left=left, right=right):
             return _is_plain(left, names) or _is_plain(right, names)
     return isinstance(value, _PLAIN)
+
+
+MAY_EVALUATE = ClassFact("may_evaluate", _may_evaluate, nothing=False)
+"""Whether the code of a class may take modules out of training mode."""
