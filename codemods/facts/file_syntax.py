@@ -16,6 +16,13 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
+        self._mentioned: dict[tuple[str, ...], bool] = {}
+
+    def mentions(self, *words: str) -> bool:
+        """Whether one of the words is anywhere in the file; asked again, as for each class, it costs nothing."""
+        if words not in self._mentioned:
+            self._mentioned[words] = any(word in self.source for word in words)
+        return self._mentioned[words]
 
     def text(self, node: ast.stmt) -> str:
         """The lines of a statement, without its decorators."""
@@ -40,14 +47,14 @@ class FileSyntax:
     def helpers(self) -> CheckpointHelpers:
         """Its functions that checkpoint what they are given, or make one that does."""
         helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
-        if "checkpoint" in self.source:
+        if self.mentions("checkpoint"):
             helpers.read(function for function in self.functions if helpers.may_be_in(self.text(function)))
         return helpers
 
     @cached_property
     def aliases(self) -> frozenset[str]:
         """The names that the module binds to checkpoint functions."""
-        return self.helpers.aliases(self.tree.body) if "checkpoint" in self.source else frozenset()
+        return self.helpers.aliases(self.tree.body) if self.mentions("checkpoint") else frozenset()
 
 
 def own_statements(cls: ast.ClassDef) -> Iterator[ast.stmt]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ckpt_surgery.codemods.facts.syntax import dotted
 
@@ -138,8 +138,7 @@ class Interpreter(Generic[V]):
         conditions, ended = self.conditions, False
         for statement in statements:
             self.statement = statement
-            handler = _STATEMENTS.get(statement.__class__, Interpreter._other)
-            if handler(self, statement):
+            if getattr(self, _STATEMENTS.get(statement.__class__, "_other"))(statement):
                 ended = True
                 break
         self.conditions = conditions  # those of branches that left hold up to the end of their block
@@ -334,12 +333,15 @@ class Interpreter(Generic[V]):
         kind = node.__class__
         if kind is ast.Constant:
             return self.nothing
-        handler = _EXPRESSIONS.get(kind)
-        if handler is None:
-            self.parts(node)
-            return self.nothing
-        result: V = handler(self, node)
-        return result
+        value: V = getattr(self, _EXPRESSIONS.get(kind, "_rest"))(node)
+        return value
+
+    def _rest(self, node: ast.expr) -> V:
+        self.parts(node)
+        return self.nothing
+
+    def _attribute(self, node: ast.Attribute) -> V:
+        return self.attribute(node, self.value(node.value))
 
     def parts(self, node: ast.AST) -> None:
         """Follow every expression directly inside a node."""
@@ -413,47 +415,47 @@ class Interpreter(Generic[V]):
         return self.value(node.value)
 
 
-_STATEMENTS: Mapping[type[ast.stmt], Callable[[Any, Any], bool]] = {
-    ast.Assign: Interpreter._assign,
-    ast.AnnAssign: Interpreter._annotated,
-    ast.AugAssign: lambda reader, node: reader.augment(node),
-    ast.Return: Interpreter._return,
-    ast.Raise: Interpreter._raise,
-    ast.Break: Interpreter._exit,
-    ast.Continue: Interpreter._exit,
-    ast.If: Interpreter._if,
-    ast.For: Interpreter._for,
-    ast.AsyncFor: Interpreter._for,
-    ast.While: Interpreter._while,
-    ast.With: Interpreter._with,
-    ast.AsyncWith: Interpreter._with,
-    ast.Try: Interpreter._try,
-    ast.TryStar: Interpreter._try,
-    ast.Match: Interpreter._match,
-    ast.FunctionDef: Interpreter._define,
-    ast.AsyncFunctionDef: Interpreter._define,
-    ast.ClassDef: Interpreter._define,
+_STATEMENTS: Mapping[type[ast.stmt], str] = {
+    ast.Assign: "_assign",
+    ast.AnnAssign: "_annotated",
+    ast.AugAssign: "augment",
+    ast.Return: "_return",
+    ast.Raise: "_raise",
+    ast.Break: "_exit",
+    ast.Continue: "_exit",
+    ast.If: "_if",
+    ast.For: "_for",
+    ast.AsyncFor: "_for",
+    ast.While: "_while",
+    ast.With: "_with",
+    ast.AsyncWith: "_with",
+    ast.Try: "_try",
+    ast.TryStar: "_try",
+    ast.Match: "_match",
+    ast.FunctionDef: "_define",
+    ast.AsyncFunctionDef: "_define",
+    ast.ClassDef: "_define",
 }
-_EXPRESSIONS: Mapping[type[ast.expr], Callable[[Any, Any], Any]] = {
-    ast.Name: lambda reader, node: reader.name(node),
-    ast.Attribute: lambda reader, node: reader.attribute(node, reader.value(node.value)),
-    ast.Call: lambda reader, node: reader.call(node),
-    ast.Subscript: lambda reader, node: reader.subscript(node),
-    ast.IfExp: lambda reader, node: reader.choice(node),
-    ast.Lambda: lambda reader, node: reader.function(node),
-    ast.Compare: lambda reader, node: reader.compare(node),
-    ast.BoolOp: Interpreter._operands,
-    ast.BinOp: Interpreter._binary,
-    ast.UnaryOp: Interpreter._unary,
-    ast.Tuple: Interpreter._container,
-    ast.List: Interpreter._container,
-    ast.Set: Interpreter._container,
-    ast.Dict: Interpreter._dict,
-    ast.ListComp: Interpreter._comprehension,
-    ast.SetComp: Interpreter._comprehension,
-    ast.GeneratorExp: Interpreter._comprehension,
-    ast.DictComp: Interpreter._comprehension,
-    ast.NamedExpr: Interpreter._named,
-    ast.Starred: Interpreter._starred,
-    ast.Await: Interpreter._await,
+_EXPRESSIONS: Mapping[type[ast.expr], str] = {
+    ast.Name: "name",
+    ast.Attribute: "_attribute",
+    ast.Call: "call",
+    ast.Subscript: "subscript",
+    ast.IfExp: "choice",
+    ast.Lambda: "function",
+    ast.Compare: "compare",
+    ast.BoolOp: "_operands",
+    ast.BinOp: "_binary",
+    ast.UnaryOp: "_unary",
+    ast.Tuple: "_container",
+    ast.List: "_container",
+    ast.Set: "_container",
+    ast.Dict: "_dict",
+    ast.ListComp: "_comprehension",
+    ast.SetComp: "_comprehension",
+    ast.GeneratorExp: "_comprehension",
+    ast.DictComp: "_comprehension",
+    ast.NamedExpr: "_named",
+    ast.Starred: "_starred",
+    ast.Await: "_await",
 }

@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
 
-_ASSIGNED = re.compile(r"\.forward\s*=[^=]")
+_ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
 
 
@@ -36,7 +36,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     source = file.source
     if "transformers" not in source and "modeling_" not in source:
         return ()
-    if "setattr(" not in source and not _ASSIGNED.search(source):
+    if not _ASSIGNED.search(source):
         return ()
     reader = _PatchReader()
     reader.visit(file.tree)

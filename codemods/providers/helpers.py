@@ -13,6 +13,8 @@ def _functions(file: FileSyntax) -> tuple[str, ...]:
 
 
 def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+    if not file.mentions("checkpoint"):
+        return ()
     methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
     return tuple(dict.fromkeys(file.helpers.of_class(methods)))
 

@@ -11,7 +11,7 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 def _cleared(file: FileSyntax) -> tuple[str, ...] | None:
-    for node in file.tree.body if LAYER_CLASS in file.source else ():
+    for node in file.tree.body if file.mentions(f"class {LAYER_CLASS}") else ():
         if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS:
             return tuple(filter(None, map(_looked_up, walk(node))))
     return None

@@ -25,10 +25,7 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
-    if not any(sign in file.source for sign in _SIGNS):
-        return False
-    text = file.text(cls)
-    return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
+    return file.mentions(*_SIGNS) and _EVALUATING.search(file.text(cls)) is not None
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:

@@ -31,7 +31,7 @@ class OldSwitch(NamedTuple):
 
 
 def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
-    for function in cls.body:
+    for function in cls.body if file.mentions(INNER_SWITCH) else ():
         if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH:
             names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             if _VALUE in names:
