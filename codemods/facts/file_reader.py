@@ -45,7 +45,7 @@ def read_facts(
     imports = tuple(_imports(file))
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
     layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
-    reader = _ClassReader(file, layers, of_class)
+    reader = _ClassReader(file, layers, [fact for fact in of_class if file.mentions(*fact.signs)])
     classes, values, makers = list[Class](), list[tuple[str, Build]](), list[Maker]()
     for statement, guard in file.statements:
         match statement:
@@ -61,7 +61,7 @@ def read_facts(
         values=tuple(values),
         makers=tuple(makers),
         functions=tuple(function.name for function in file.functions),
-        provided=_provided(of_file, file),
+        provided=_provided([fact for fact in of_file if file.mentions(*fact.signs)], file),
     )
 
 

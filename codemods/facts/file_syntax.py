@@ -16,13 +16,10 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
-        self._mentioned: dict[tuple[str, ...], bool] = {}
 
     def mentions(self, *words: str) -> bool:
-        """Whether one of the words is anywhere in the file; asked again, as for each class, it costs nothing."""
-        if words not in self._mentioned:
-            self._mentioned[words] = any(word in self.source for word in words)
-        return self._mentioned[words]
+        """Whether one of the words is anywhere in the file."""
+        return any(word in self.source for word in words)
 
     def text(self, node: ast.stmt) -> str:
         """The lines of a statement, without its decorators."""
@@ -57,9 +54,14 @@ class FileSyntax:
         return self.helpers.aliases(self.tree.body) if self.mentions("checkpoint") else frozenset()
 
 
-def own_statements(cls: ast.ClassDef) -> Iterator[ast.stmt]:
+_GUARDS = (ast.If, ast.Try, ast.With)
+
+
+def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
     """A class body's statements, also those under an `if`."""
-    return (statement for statement, _ in _guarded(cls.body, ""))
+    if any(isinstance(statement, _GUARDS) for statement in cls.body):
+        return [statement for statement, _ in _guarded(cls.body, "")]
+    return cls.body
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:

@@ -229,8 +229,11 @@ class Interpreter(Generic[V]):
         self.loops += (node,)
         self._exits.append([])
         for _ in range(self.passes):
+            before = dict(self.env)
             self.maybe(node.body, head)
             self.conditions = conditions
+            if self.env == before:
+                break  # what this pass set reaches nothing in the next
         self.env = self.joined([self.env, *self._exits.pop()])
         self.loops = self.loops[:-1]
         self.follow(node.orelse)

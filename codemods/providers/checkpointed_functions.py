@@ -311,4 +311,6 @@ def _stored(node: ast.AST) -> set[str]:
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]]("checkpointed", _checkpointed_functions, nothing=())
+CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]](
+    "checkpointed", _checkpointed_functions, nothing=(), signs=("checkpoint",)
+)

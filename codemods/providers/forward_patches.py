@@ -148,4 +148,6 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
     yield variable.id, name if name.rpartition(".")[2] in _STACKS else ""
 
 
-FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]]("forward_patches", _forward_patches, nothing=())
+FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
+    "forward_patches", _forward_patches, nothing=(), signs=("forward",)
+)

@@ -31,7 +31,7 @@ class OldSwitch(NamedTuple):
 
 
 def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
-    for function in cls.body if file.mentions(INNER_SWITCH) else ():
+    for function in cls.body:
         if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH:
             names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             if _VALUE in names:
@@ -62,4 +62,4 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
     return True
 
 
-OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None)
+OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None, signs=(INNER_SWITCH,))

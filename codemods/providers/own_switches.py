@@ -31,8 +31,6 @@ def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
-    if not file.mentions("checkpointing"):
-        return
     for statement in own_statements(cls):
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
     for function in methods_of(cls):
@@ -73,4 +71,4 @@ def _hands_over(function: ast.FunctionDef) -> bool:
     return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
-OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=())
+OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=(), signs=("checkpointing",))
