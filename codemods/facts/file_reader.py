@@ -29,6 +29,12 @@ from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, fir
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
+_MAKES = re.compile(
+    r"self\.\w+(?:\s*:[^=\n]+)?\s*\+?=(?!=)|setattr\(|\.(?:add_module|append|extend|insert)\("
+    r"|return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(]|.*\b(?:if|or)\b)",
+    re.M,
+)
+"""A method that sets attributes, or may return modules: most do neither."""
 _LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
 _HANDED = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*\(self\.[a-z_]+, ")
 """A stack that is handed to a function as a whole."""
@@ -126,7 +132,7 @@ class _ClassReader:
         functions = methods_of(node)
         makers = list(self._makers(functions, builder))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
-        readers = self._readers(functions, attributes)
+        readers = self._readers(node, functions, attributes)
         forward = next((function for function in reversed(functions) if function.name == "forward"), None)
         return Class(
             name=node.name,
@@ -154,7 +160,9 @@ class _ClassReader:
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
         for function in functions:
-            if function.name != "forward":
+            if function.name == "__init__" or (
+                function.name != "forward" and _MAKES.search(self._file.text(function))
+            ):
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.follow(function.body)
@@ -162,7 +170,9 @@ class _ClassReader:
                 if returned and function.name != "__init__":
                     yield Maker(function.name, _params(function), _choice(returned))
 
-    def _readers(self, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]]) -> list[MethodReader]:
+    def _readers(
+        self, node: ast.ClassDef, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]]
+    ) -> list[MethodReader]:
         direct = frozenset(
             name
             for name, built in attributes
@@ -170,6 +180,8 @@ class _ClassReader:
         )
         own = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
         wanted = Wanted(direct, self._file.helpers.names, self._file.aliases)
+        if not own and not _may_call_blocks(self._file.text(node)):
+            return []
         returned = accessors(functions)
         readers: list[MethodReader] = []
         for function in functions:

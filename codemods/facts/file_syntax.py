@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
 
@@ -16,6 +17,7 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
+        self._starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
 
     def mentions(self, *words: str) -> bool:
         """Whether one of the words is anywhere in the file."""
@@ -23,7 +25,7 @@ class FileSyntax:
 
     def text(self, node: ast.stmt) -> str:
         """The lines of a statement, without its decorators."""
-        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+        return self.source[self._starts[node.lineno - 1] : self._starts[node.end_lineno or node.lineno]]
 
     @cached_property
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
