@@ -17,7 +17,8 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
-        self._starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
+        self._lengths = list(accumulate(map(len, self.lines), initial=0))
+        """Characters before each line, line ends left out."""
 
     def mentions(self, *words: str) -> bool:
         """Whether one of the words is anywhere in the file."""
@@ -25,7 +26,8 @@ class FileSyntax:
 
     def text(self, node: ast.stmt) -> str:
         """The lines of a statement, without its decorators."""
-        return self.source[self._starts[node.lineno - 1] : self._starts[node.end_lineno or node.lineno]]
+        first, last = node.lineno - 1, node.end_lineno or node.lineno
+        return self.source[self._lengths[first] + first : self._lengths[last] + last]
 
     @cached_property
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:

@@ -117,7 +117,9 @@ class MethodReader(ModuleFlow):
         before = self.calls
         self.calls = {}
         ended = super().side(node, truth)
-        inner, self.calls = self.calls, before | self.calls if not (head and truth) else before
+        inner, self.calls = self.calls, before
+        if not (head and truth):
+            self.calls |= inner
         if head and not truth:
             self.inlines[id(node)] = self._branch(node, head, node.body, node.orelse, inner.values())
         return ended
@@ -168,6 +170,8 @@ class MethodReader(ModuleFlow):
 
     def _hand_on(self, node: ast.Call, values: Sequence[Value]) -> None:
         """Record the modules among a call's arguments: what is called may checkpoint them."""
+        if all(value is NOTHING for value in values):
+            return
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         name = dotted(node.func)
         pairs = list(zip(given, values, strict=True))

@@ -31,9 +31,10 @@ def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
-    for statement in own_statements(cls):
+    concerned = "checkpointing" in file.text(cls)
+    for statement in own_statements(cls) if concerned else ():
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
-    for function in methods_of(cls):
+    for function in methods_of(cls) if concerned else ():
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
             yield from _of_method(function)
