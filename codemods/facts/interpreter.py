@@ -153,46 +153,36 @@ class Interpreter(Generic[V]):
         self.env, self.statement, self.returned, self._exits = outer
         return returned
 
-    def _other(self, node: ast.stmt) -> bool:
+    def _other(self, node: ast.stmt) -> None:
         self.parts(node)
-        return False
 
-    def _assign(self, node: ast.Assign) -> bool:
+    def _assign(self, node: ast.Assign) -> None:
         if len(node.targets) == 1:
             self.assign(node.targets[0], node.value)
         else:
             value = self.value(node.value)
             for target in node.targets:
                 self.bind(target, value)
-        return False
 
-    def _annotated(self, node: ast.AnnAssign) -> bool:
+    def _annotated(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.assign(node.target, node.value)
-        return False
 
-    def augment(self, node: ast.AugAssign) -> bool:
+    def augment(self, node: ast.AugAssign) -> None:
         """Follow `target += value`."""
         self.bind(node.target, self.compute([self.value(node.target), self.value(node.value)]))
-        return False
 
-    def _return(self, node: ast.Return) -> bool:
-        if node.value is not None:
+    def _leave(self, node: ast.Return | ast.Raise) -> bool:
+        if isinstance(node, ast.Return) and node.value is not None:
             self.returned.append(self.value(node.value))
-        return True
-
-    def _raise(self, node: ast.Raise) -> bool:
-        self.parts(node)
+        else:
+            self.parts(node)
         return True
 
     def _exit(self, node: ast.stmt) -> bool:
         if self._exits:
             self._exits[-1].append(self.env)
         return True
-
-    def _define(self, node: Function | ast.ClassDef) -> bool:
-        self.define(node)
-        return False
 
     def _if(self, node: ast.If) -> bool:
         self.value(node.test)
@@ -208,23 +198,23 @@ class Interpreter(Generic[V]):
         self.conditions = (*conditions, going_on[0][1]) if len(going_on) == 1 else conditions
         return not going_on
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> bool:
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
         items = self.items(node.target, node.iter)
-        return self._loop(node, lambda: self._bind_all(items))
+        self._loop(node, lambda: self._bind_all(items))
 
     def _bind_all(self, items: Iterable[tuple[ast.expr, V]]) -> None:
         for target, value in items:
             self.bind(target, value)
 
-    def _while(self, node: ast.While) -> bool:
-        return self._loop(node, lambda: self._holds(node.test))
+    def _while(self, node: ast.While) -> None:
+        self._loop(node, lambda: self._holds(node.test))
 
     def _holds(self, test: ast.expr) -> None:
         self.value(test)
         self.conditions = (*self.conditions, Condition(test, True))
         self.assume(test, True)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> bool:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> None:
         conditions = self.conditions
         self.loops += (node,)
         self._exits.append([])
@@ -237,7 +227,6 @@ class Interpreter(Generic[V]):
         self.env = self.joined([self.env, *self._exits.pop()])
         self.loops = self.loops[:-1]
         self.follow(node.orelse)
-        return False
 
     def maybe(self, statements: Iterable[ast.stmt], head: Callable[[], None] = lambda: None) -> None:
         """Follow statements that may run or not."""
@@ -268,7 +257,7 @@ class Interpreter(Generic[V]):
         self.tries -= 1
         return self.follow(node.finalbody) or not going_on
 
-    def _match(self, node: ast.Match) -> bool:
+    def _match(self, node: ast.Match) -> None:
         self.value(node.subject)
         before, conditions = self.env, self.conditions
         going_on = [before]
@@ -280,7 +269,6 @@ class Interpreter(Generic[V]):
             if not self.follow(case.body):
                 going_on.append(self.env)
         self.env, self.conditions = self.joined(going_on), conditions
-        return False
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
         """What names hold where several ways meet. The first of them is changed."""
@@ -411,19 +399,17 @@ class Interpreter(Generic[V]):
         self.bind(node.target, value)
         return value
 
-    def _starred(self, node: ast.Starred) -> V:
-        return self.spread(self.value(node.value))
-
-    def _await(self, node: ast.Await) -> V:
-        return self.value(node.value)
+    def _inner(self, node: ast.Starred | ast.Await) -> V:
+        value = self.value(node.value)
+        return self.spread(value) if isinstance(node, ast.Starred) else value
 
 
 _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Assign: "_assign",
     ast.AnnAssign: "_annotated",
     ast.AugAssign: "augment",
-    ast.Return: "_return",
-    ast.Raise: "_raise",
+    ast.Return: "_leave",
+    ast.Raise: "_leave",
     ast.Break: "_exit",
     ast.Continue: "_exit",
     ast.If: "_if",
@@ -435,9 +421,9 @@ _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Try: "_try",
     ast.TryStar: "_try",
     ast.Match: "_match",
-    ast.FunctionDef: "_define",
-    ast.AsyncFunctionDef: "_define",
-    ast.ClassDef: "_define",
+    ast.FunctionDef: "define",
+    ast.AsyncFunctionDef: "define",
+    ast.ClassDef: "define",
 }
 _EXPRESSIONS: Mapping[type[ast.expr], str] = {
     ast.Name: "name",
@@ -459,6 +445,6 @@ _EXPRESSIONS: Mapping[type[ast.expr], str] = {
     ast.GeneratorExp: "_comprehension",
     ast.DictComp: "_comprehension",
     ast.NamedExpr: "_named",
-    ast.Starred: "_starred",
-    ast.Await: "_await",
+    ast.Starred: "_inner",
+    ast.Await: "_inner",
 }
