@@ -12,12 +12,13 @@ import os
 import stat
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
@@ -43,6 +44,9 @@ SKIPPED_PREFIXES = (
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
 
+_Place: TypeAlias = tuple[str, tuple[str, ...]]
+"""A path to look at, and the real folders that a walk went through to it; none for one that is named."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -65,11 +69,10 @@ def installed_models() -> Path:
         TransformersNotFound: transformers is not installed, or what is installed has no such folder.
     """
     package = _installed_package()
-    if package is None:
-        raise TransformersNotFound("transformers is not installed here: name the files or folders to check")
-    if not (package / "models").is_dir():
-        raise TransformersNotFound(f"{package} has no models folder: name the files or folders to check")
-    return package / "models"
+    if package and (package / "models").is_dir():
+        return package / "models"
+    why = f"{package} has no models folder" if package else "transformers is not installed here"
+    raise TransformersNotFound(f"{why}: name the files or folders to check")
 
 
 def installed_layers() -> str:
@@ -86,7 +89,7 @@ def _installed_package() -> Path | None:
     except ValueError:  # a stand-in in sys.modules without a spec
         return None
     places = spec.submodule_search_locations if spec else None
-    return Path(next(iter(places))) if places else None
+    return Path(places[0]) if places else None
 
 
 def folders_above(path: str, most: int) -> Iterator[Path]:
@@ -106,14 +109,13 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
     if not patterns:
         return False
     absolute = Path(os.path.abspath(path))
-    for pattern in patterns:
-        pattern = pattern.rstrip("/")
-        if "/" not in pattern:
-            if any(fnmatchcase(part, pattern) for part in absolute.parts):
-                return True
-            continue
-        whole = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
-        if fnmatchcase(absolute.as_posix(), whole) or fnmatchcase(absolute.as_posix(), f"{whole}/*"):
+    for pattern in (pattern.rstrip("/") for pattern in patterns):
+        if "/" in pattern:
+            pattern = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
+            names = [folder.as_posix() for folder in (absolute, *absolute.parents)]
+        else:
+            names = list(absolute.parts)
+        if any(fnmatchcase(name, pattern) for name in names):
             return True
     return False
 
@@ -142,108 +144,54 @@ def discover(
     Raises:
         OptionError: an empty path.
     """
-    walk = _Walk(exclude)
-    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        walk.start(checked_path(path))
-    walk.follow_links()
-    return walk.files, walk.problems
-
-
-@dataclass
-class _Walk:
-    """The state of one `discover`. Real paths decide what was seen; paths are returned as they were met."""
-
-    exclude: Collection[str]
-    files: list[Path] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    links: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-
-    def start(self, path: str) -> None:
-        """Take a path that the user named."""
-        kind = self._kind(path)
-        if kind is None:
-            return
-        if stat.S_ISDIR(kind):
-            root = _model_folder(path)
-            self._folder(root, os.path.realpath(root), ())
-        elif not stat.S_ISREG(kind):
-            self._problem(path, "is neither a file nor a folder: name a .py file or a folder")
-        elif not path.endswith(".py"):
-            self._problem(path, "is not a Python file: name a .py file or a folder")
-        else:
-            self._file(path, os.path.realpath(path))
-
-    def follow_links(self) -> None:
-        """Follow symbolic links, last: a file that is also met under its own name is reported under that name."""
-        while self.links:
-            path, chain = self.links.pop(0)
-            kind = self._kind(path)
-            if kind is None:
-                continue
-            real = os.path.realpath(path)
-            if not stat.S_ISDIR(kind):
-                self._file(path, real)
-            elif not any(above == real or above.startswith(real.rstrip(os.sep) + os.sep) for above in chain):
-                self._folder(path, real, chain)
-
-    def _kind(self, path: str) -> int | None:
+    named = [paths] if isinstance(paths, str | os.PathLike) else paths
+    waiting: list[_Place] = []
+    links: list[_Place] = []
+    files: list[Path] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    waiting.extend((_model_folder(checked_path(path)), ()) for path in reversed([*named]))
+    while waiting or links:  # links last: a file that is also met under its own name is reported under that name
+        path, above = waiting.pop() if waiting else links.pop(0)
         try:
-            return os.stat(path).st_mode
-        except OSError as error:
-            self._problem(path, _reason(error, os.path.islink(path)))
-        except ValueError:
-            self._problem(path, "is no path: it contains a NUL character")
-        return None
-
-    def _folder(self, root: str, real: str, chain: tuple[str, ...]) -> None:
-        folders = [(root, real)]
-        while folders:
-            path, real = folders.pop()
-            if real in self.seen:
+            mode = os.stat(path).st_mode
+            plain = above and not os.path.islink(path)
+            real = os.path.join(above[-1], os.path.basename(path)) if plain else os.path.realpath(path)
+            if real in seen or (stat.S_ISDIR(mode) and any(Path(folder).is_relative_to(real) for folder in above)):
                 continue
-            self.seen.add(real)
-            try:
-                with os.scandir(path) as entries:
-                    ordered = sorted(entries, key=lambda entry: entry.name)
-            except OSError as error:
-                self._problem(path, _reason(error, False))
-                continue
-            if path != root and any(entry.name == "pyvenv.cfg" for entry in ordered):
-                continue
-            below = [self._entry(entry, path, real, chain) for entry in ordered]
-            folders.extend(pair for pair in reversed(below) if pair is not None)
-
-    def _entry(
-        self, entry: os.DirEntry[str], folder: str, real: str, chain: tuple[str, ...]
-    ) -> tuple[str, str] | None:
-        """Take one entry of a folder; return it if it is a folder to walk in turn."""
-        name, path = entry.name, os.path.join(folder, entry.name)
-        if name.startswith(".") or name in SKIPPED_FOLDERS or (self.exclude and matches(path, self.exclude)):
-            return None
-        if entry.is_symlink():
-            self._link(path, (*chain, real), name)
-        elif entry.is_dir(follow_symlinks=False):
-            return path, os.path.join(real, name)
-        elif _is_source(name):
-            if entry.is_file(follow_symlinks=False):
-                self._file(path, os.path.join(real, name))
+            seen.add(real)
+            if stat.S_ISDIR(mode):
+                below = [] if above and os.path.isfile(os.path.join(path, "pyvenv.cfg")) else _below(path, exclude)
+                links += [(place, (*above, real)) for place in below if os.path.islink(place)]
+                waiting += [(place, (*above, real)) for place in reversed(below) if not os.path.islink(place)]
+            elif stat.S_ISREG(mode) and path.endswith(".py"):
+                files.append(Path(path))
+            elif stat.S_ISREG(mode):
+                problems.append(Problem(path, "is not a Python file: name a .py file or a folder"))
+            elif above:
+                problems.append(Problem(path, "is not a regular file: not read"))
             else:
-                self._problem(path, "is not a regular file: not read")
-        return None
+                problems.append(Problem(path, "is neither a file nor a folder: name a .py file or a folder"))
+        except OSError as error:
+            if not (above and error.errno == errno.ELOOP):
+                problems.append(_unreadable(path, error))
+        except ValueError:
+            problems.append(Problem(path, "is no path: it contains a NUL character"))
+    return files, problems
 
-    def _link(self, path: str, chain: tuple[str, ...], name: str) -> None:
-        # A link to nothing matters only where it would have been a source file; one to itself nowhere.
-        if not _is_loop(path) and (_is_source(name) or (not name.endswith(".py") and os.path.isdir(path))):
-            self.links.append((path, chain))
 
-    def _file(self, path: str, real: str) -> None:
-        if real not in self.seen:
-            self.seen.add(real)
-            self.files.append(Path(path))
-
-    def _problem(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path, message))
+def _below(folder: str, exclude: Collection[str]) -> list[str]:
+    """What a walk goes on to from a folder: first its sources, then its folders, and links to either."""
+    skipped = ("__init__.py", *SKIPPED_PREFIXES)
+    entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
+    return [
+        entry.path
+        for entry in entries
+        if not entry.name.startswith(".")
+        and entry.name not in SKIPPED_FOLDERS
+        and (not entry.name.startswith(skipped) if entry.name.endswith(".py") else os.path.isdir(entry.path))
+        and not matches(entry.path, exclude)
+    ]
 
 
 def read_source(path: str | Path) -> SourceFile | Problem:
@@ -255,16 +203,16 @@ def read_source(path: str | Path) -> SourceFile | Problem:
                 return Problem(name, f"is larger than {MAX_BYTES // 2**20} MiB: not read; exclude it or split it")
             data = file.readall()
     except OSError as error:
-        return Problem(name, _reason(error, os.path.islink(name)))
+        return _unreadable(name, error)
     if b"\0" in data:
         return Problem(name, "is binary (it contains a NUL byte): not read; exclude it or name another file")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
-        if not encoding.startswith("utf-8"):
-            text.encode("utf-8")  # some codecs decode to lone surrogates, which no parser takes
+        text.encode()  # some codecs decode to lone surrogates, which no parser takes
     except (SyntaxError, LookupError, ValueError) as error:
-        return Problem(name, f"cannot be decoded: {_one_line(error)}; declare its encoding or save it as UTF-8")
+        why = one_line(error) or type(error).__name__
+        return Problem(name, f"cannot be decoded: {why}; declare its encoding or save it as UTF-8")
     return SourceFile(
         path=name,
         text=text,
@@ -281,41 +229,27 @@ def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]
     return sources, [result for result in results if isinstance(result, Problem)]
 
 
+def source_at(path: str) -> SourceFile | None:
+    """What is read at a path where there need not be a file that can be read."""
+    source = read_source(path) if os.path.isfile(path) else None
+    return source if isinstance(source, SourceFile) else None
+
+
 def _model_folder(path: str) -> str:
-    """The folder to walk: the `models` folder of a transformers checkout or package, else the folder itself."""
-    checkout = os.path.join(path, "src", "transformers", "models")
+    """What to walk for a path: the `models` folder of a transformers checkout or package, else the path itself."""
+    checkout, package = os.path.join(path, "src", "transformers", "models"), os.path.join(path, "models")
     if os.path.isdir(checkout):
         return checkout
-    package = os.path.join(path, "models")
-    if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package):
-        return package
-    return path
+    return package if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package) else path
 
 
-def _is_source(name: str) -> bool:
-    return name.endswith(".py") and name != "__init__.py" and not name.startswith(SKIPPED_PREFIXES)
-
-
-def _is_loop(path: str) -> bool:
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
-
-
-def _reason(error: OSError, link: bool) -> str:
+def _unreadable(path: str, error: OSError) -> Problem:
     """Why a path could not be opened, and what to do about it, on one line."""
-    if error.errno == errno.ELOOP:
-        return "is a cycle of symbolic links: not followed; remove the link"
-    if error.errno == errno.ENOENT:
-        return (
-            "is a symbolic link to nothing: remove or repair it" if link else "no such file or folder: check the path"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "may not be read: change its permissions or exclude it"
-    return f"cannot be read: {error.strerror or error}"
-
-
-def _one_line(error: Exception) -> str:
-    return one_line(error) or type(error).__name__
+    link = "is a symbolic link to nothing: remove or repair it"
+    reasons = {
+        errno.ELOOP: "is a cycle of symbolic links: not followed; remove the link",
+        errno.ENOENT: link if os.path.islink(path) else "no such file or folder: check the path",
+        errno.EACCES: "may not be read: change its permissions or exclude it",
+        errno.EPERM: "may not be read: change its permissions or exclude it",
+    }
+    return Problem(path, reasons.get(error.errno or 0, f"cannot be read: {error.strerror or error}"))

@@ -10,21 +10,20 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from ckpt_surgery.static.discover import MAX_BYTES, matches, read_source
-from ckpt_surgery.static.results import Problem
+from ckpt_surgery.static.discover import matches, source_at
 
 MOST_FILES = 500
 """So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
 
 
-def imported_files(scripts: Sequence[str], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
+def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
     """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
-    seen = {os.path.realpath(path) for path in (*map(os.fspath, known), *scripts)}
+    seen = {os.path.realpath(path) for path in (*known, *scripts)}
     found: list[Path] = []
     for script in scripts:
-        folder = Path(script).parent
+        folder = script.parent
         real = os.path.realpath(folder) + os.sep
-        waiting = [Path(script)]
+        waiting = [script]
         followed = 0
         while waiting and followed < MOST_FILES:
             for path in _imports(waiting.pop(0), folder):
@@ -39,34 +38,24 @@ def imported_files(scripts: Sequence[str], known: Collection[Path], exclude: Col
 
 
 def _imports(path: Path, folder: Path) -> Iterator[Path]:
-    source = read_source(path)
-    if isinstance(source, Problem) or len(source.text) > MAX_BYTES:
-        return
+    source = source_at(os.fspath(path))
     try:
-        tree = ast.parse(source.text)
+        tree = ast.parse(source.text if source else "")
     except (SyntaxError, ValueError, RecursionError):  # told as a problem where the file is checked
         return
     for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                for alias in names:
-                    yield from _files(folder, alias.name.split("."))
-            case ast.ImportFrom(level=0, module=str(module), names=names):
-                yield from _from(folder, module.split("."), names)
-            case ast.ImportFrom(level=level, module=module, names=names) if path.parent != folder:
-                above = path.parents[level - 1] if level <= len(path.parents) else folder
-                yield from _from(above, module.split(".") if module else [], names)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(folder, alias.name)
+        elif isinstance(node, ast.ImportFrom) and (not node.level or path.parent != folder):
+            start = path.parents[min(node.level, len(path.parents)) - 1] if node.level else folder
+            for alias in node.names:
+                yield from _files(start, f"{node.module or ''}.{alias.name}")
 
 
-def _from(folder: Path, parts: list[str], names: Sequence[ast.alias]) -> Iterator[Path]:
-    yield from _files(folder, parts)
-    for alias in names:
-        yield from _files(folder, [*parts, alias.name])
-
-
-def _files(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+def _files(folder: Path, name: str) -> Iterator[Path]:
     """The file of a module, and those that run before it: the packages around it."""
-    for part in parts:
+    for part in filter(None, name.split(".")):
         folder = folder / part
         file = folder.with_name(f"{part}.py")
         if (folder / "__init__.py").is_file():

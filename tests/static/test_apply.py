@@ -259,13 +259,12 @@ def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -
 
 def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = apply_module._changes
 
-    def late(state: apply_module._RepairState) -> list[FileChange]:
+    def late(path: str, *texts: str, **options: Any) -> Problem | None:
         (root / FOO).write_text("x = 1\n")
-        return real(state)
+        return write_atomically(path, *texts, **options)
 
-    monkeypatch.setattr(apply_module, "_changes", late)
+    monkeypatch.setattr(apply_module, "write_atomically", late)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: "x = 1\n", "models/b/modeling_b.py": FIXED}
     (problem,) = result.problems

@@ -24,9 +24,8 @@ def write(folder: Path, files: dict[str, str]) -> str:
 
 
 def followed(folder: Path, files: dict[str, str], exclude: tuple[str, ...] = ()) -> set[str]:
-    script = write(folder, files)
-    found = imported_files([script], [], exclude)
-    return {path.relative_to(folder).as_posix() for path in found}
+    script = Path(write(folder, files))
+    return {path.relative_to(folder).as_posix() for path in imported_files([script], [script], exclude)}
 
 
 def test_a_finding_in_what_a_script_imports_is_told(tmp_path: Path) -> None:
