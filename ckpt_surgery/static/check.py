@@ -62,8 +62,8 @@ def check(
     check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
     given = [installed_models()] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
     files, problems = discover(given, exclude=exclude)
-    known = {*files}
-    files += imported_files([path for path in map(Path, given) if path in known], known, exclude)
+    scripts = [path for path in map(Path, given) if path.suffix == ".py" and os.path.isfile(path)]
+    files += imported_files(scripts, files, exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
     key = _key(sources, selected, include_unsupported)

@@ -44,8 +44,8 @@ SKIPPED_PREFIXES = (
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
 
-_Place: TypeAlias = tuple[str, tuple[str, ...]]
-"""A path to look at, and the real folders that a walk went through to it; none for one that is named."""
+_Place: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""A path to look at, its real path where that is known, and the real folders that a walk went through to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +150,20 @@ def discover(
     files: list[Path] = []
     problems: list[Problem] = []
     seen: set[str] = set()
-    waiting.extend((_model_folder(checked_path(path)), ()) for path in reversed([*named]))
+    waiting.extend((_model_folder(checked_path(path)), "", ()) for path in reversed([*named]))
     while waiting or links:  # links last: a file that is also met under its own name is reported under that name
-        path, above = waiting.pop() if waiting else links.pop(0)
+        path, real, above = waiting.pop() if waiting else links.pop(0)
         try:
             mode = os.stat(path).st_mode
-            plain = above and not os.path.islink(path)
-            real = os.path.join(above[-1], os.path.basename(path)) if plain else os.path.realpath(path)
-            if real in seen or (stat.S_ISDIR(mode) and any(Path(folder).is_relative_to(real) for folder in above)):
+            real = real or os.path.realpath(path)
+            if real in seen or any(f"{folder}/".startswith(f"{real.rstrip('/')}/") for folder in above):
                 continue
             seen.add(real)
             if stat.S_ISDIR(mode):
                 below = [] if above and os.path.isfile(os.path.join(path, "pyvenv.cfg")) else _below(path, exclude)
-                links += [(place, (*above, real)) for place in below if os.path.islink(place)]
-                waiting += [(place, (*above, real)) for place in reversed(below) if not os.path.islink(place)]
+                here = (*above, real)
+                links += [(entry.path, "", here) for entry in below if entry.is_symlink()]
+                waiting += [(e.path, os.path.join(real, e.name), here) for e in reversed(below) if not e.is_symlink()]
             elif stat.S_ISREG(mode) and path.endswith(".py"):
                 files.append(Path(path))
             elif stat.S_ISREG(mode):
@@ -180,12 +180,12 @@ def discover(
     return files, problems
 
 
-def _below(folder: str, exclude: Collection[str]) -> list[str]:
+def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
     """What a walk goes on to from a folder: first its sources, then its folders, and links to either."""
     skipped = ("__init__.py", *SKIPPED_PREFIXES)
     entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
     return [
-        entry.path
+        entry
         for entry in entries
         if not entry.name.startswith(".")
         and entry.name not in SKIPPED_FOLDERS
@@ -209,7 +209,8 @@ def read_source(path: str | Path) -> SourceFile | Problem:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
-        text.encode()  # some codecs decode to lone surrogates, which no parser takes
+        if not encoding.startswith("utf-8"):
+            text.encode()  # some codecs decode to lone surrogates, which no parser takes
     except (SyntaxError, LookupError, ValueError) as error:
         why = one_line(error) or type(error).__name__
         return Problem(name, f"cannot be decoded: {why}; declare its encoding or save it as UTF-8")

@@ -18,7 +18,7 @@ MOST_FILES = 500
 
 def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
     """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
-    seen = {os.path.realpath(path) for path in (*known, *scripts)}
+    seen = {os.path.realpath(path) for path in known} if scripts else set()
     found: list[Path] = []
     for script in scripts:
         folder = script.parent
