@@ -10,7 +10,6 @@ from time import perf_counter
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.parts import by_part
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.static.copies import diverged_copies
 from ckpt_surgery.static.discover import discover, read_sources
@@ -139,10 +138,10 @@ class _Tree:
         for finding in chosen:
             for repair in finding.repairs:
                 repairs[repair.path][repair] = None
-        results = self._rewritten(repairs)
+        results = self.parser.rewrite(self.now.files, repairs)
         if broken := [path for path in repairs if results[path] is None]:
             self.frozen.update(broken)
-            self._leave_alone(broken, "its repair would not parse")
+            self.notes += [Note(path, "left alone: its repair would not parse; please report it") for path in broken]
             return
         self.repaired += chosen
         self._keep(results, repairs)
@@ -150,21 +149,22 @@ class _Tree:
     def restore(self, paths: set[str]) -> None:
         """Undo the repair of files that each round changes again."""
         self.unchanged |= paths
-        self._leave_alone(sorted(paths), "a second run would change it again")
-        for path in paths:
+        for path in sorted(paths):
             self.now.files[path] = self.before.files[path]
+            self.notes.append(Note(path, "left alone: a second run would change it again; please report it"))
 
     def clean_up(self, copies_follow: bool) -> None:
         """Remove what the rounds leave behind: unused imports, and comments on copies that are no copies any more."""
         repairs: dict[str, list[SourceRepair]] = defaultdict(list)
         width = self.now.width
-        for path, before, after in self._changed():
-            if unused := unused_imports(path, self.now.files[path].facts, before, after, width):
-                repairs[path].append(unused)
+        for change in self.changes():
+            facts = self.now.files[change.path].facts
+            if unused := unused_imports(change.path, facts, change.before, change.after, width):
+                repairs[change.path].append(unused)
         for repair, note in diverged_copies(self.before, self.now, follow=copies_follow):
             self.notes.append(note)
             repairs[repair.path].append(repair)
-        self._keep(self._rewritten(repairs), repairs)
+        self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:
         """What the repairs made of each file that they changed."""
@@ -173,18 +173,10 @@ class _Tree:
             for repair in finding.repairs:
                 codes[repair.path].add(finding.code)
         return [
-            FileChange(path, before, after, tuple(sorted(codes[path])), tuple(self.made[path]))
-            for path, before, after in self._changed()
+            FileChange(path, before, file.source.text, tuple(sorted(codes[path])), tuple(self.made[path]))
+            for path, file in self.now.files.items()
+            if file.source.text != (before := self.before.text(path))
         ]
-
-    def _changed(self) -> list[tuple[str, str, str]]:
-        """The files that are not as they were: path, text before and text now."""
-        texts = ((path, self.before.text(path), file.source.text) for path, file in self.now.files.items())
-        return [(path, before, after) for path, before, after in texts if before != after]
-
-    def _rewritten(self, repairs: Mapping[str, Collection[SourceRepair]]) -> Mapping[str, ParsedFile | None]:
-        files = [(self.now.files[path], repairs[path]) for path in repairs]
-        return self.parser.rewrite((f.source, by_part(f.source.text, f.facts, made)) for f, made in files)
 
     def _keep(self, results: Mapping[str, ParsedFile | None], repairs: Mapping[str, Collection[SourceRepair]]) -> None:
         """Take the files as they are after their repairs; one that does not parse then stays as it was."""
@@ -192,6 +184,3 @@ class _Tree:
             if result is not None:
                 self.now.files[path] = result
                 self.made[path].append(tuple(repairs[path]))
-
-    def _leave_alone(self, paths: Sequence[str], why: str) -> None:
-        self.notes += [Note(path, f"left alone: {why}; please report it") for path in paths]

@@ -13,6 +13,7 @@ from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import (
     SourceFile,
     discover,
+    imported_files,
     installed_layers,
     installed_models,
     read_sources,
@@ -21,7 +22,6 @@ from ckpt_surgery.static.discover import (
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import RULE_CODES, gc_paused
 from ckpt_surgery.static.results import CheckResult, Progress
-from ckpt_surgery.static.script_imports import imported_files
 from ckpt_surgery.static.snapshot import line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
@@ -76,12 +76,12 @@ def check(
         result = CheckResult(tuple(kept), tuple(unparsed), len(sources), suppressed, 0)
         if cache:
             store_entry(key, (result, _digests(snapshot.imported)))
-    findings, ignored = without_ignored(result.findings, per_file_ignores or {})
+    findings = without_ignored(result.findings, per_file_ignores or {})
     return replace(
         result,
         findings=tuple(findings),
         problems=(*problems, *result.problems),
-        suppressed=result.suppressed + ignored,
+        suppressed=result.suppressed + len(result.findings) - len(findings),
         seconds=perf_counter() - start,
     )
 

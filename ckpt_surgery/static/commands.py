@@ -54,12 +54,8 @@ class RepairAll(CodemodCommand):
 
 def _command(rule: Rule) -> type[RepairAll]:
     """The command that makes the safe repairs of one rule: `PlainBlock` for `plain_block`."""
-    members = {
-        "__doc__": f"{rule.code} alone.",
-        "__module__": __name__,
-        "DESCRIPTION": f"Repair what {rule.code} finds: {rule.summary}",
-        "codes": (rule.code,),
-    }
+    summary = f"Repair what {rule.code} finds: {rule.summary}"
+    members = {"__doc__": f"{rule.code} alone.", "__module__": __name__, "DESCRIPTION": summary, "codes": (rule.code,)}
     return type(rule.name.title().replace("_", ""), (RepairAll,), members)
 
 

@@ -1,10 +1,11 @@
-"""Find the Python files under the given paths, and read them.
+"""Find the Python files under the given paths, and those that scripts among them import, and read them.
 
-Nothing here parses, imports or runs a file. Whatever cannot be read becomes one `Problem`.
+Nothing here imports or runs a file. Whatever cannot be read becomes one `Problem`.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import glob
 import io
@@ -23,6 +24,9 @@ from typing import TypeAlias
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.text import one_line
+
+MAX_FOLLOWED = 500
+"""So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
 
 MAX_BYTES = 5 * 1024 * 1024
 """A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
@@ -110,11 +114,10 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
         return False
     absolute = Path(os.path.abspath(path))
     for pattern in (pattern.rstrip("/") for pattern in patterns):
+        names = absolute.parts
         if "/" in pattern:
             pattern = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
-            names = [folder.as_posix() for folder in (absolute, *absolute.parents)]
-        else:
-            names = list(absolute.parts)
+            names = tuple(map(str, (absolute, *absolute.parents)))
         if any(fnmatchcase(name, pattern) for name in names):
             return True
     return False
@@ -122,12 +125,9 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
 
 def checked_path(path: str | Path) -> str:
     """A path that was named, as text. Raises OptionError for an empty one, which would mean the working folder."""
-    text = os.fspath(path)
-    if not text:
-        raise OptionError(
-            "a path is empty, as from an unset variable: name a file or folder, or . for the working folder"
-        )
-    return text
+    if text := os.fspath(path):
+        return text
+    raise OptionError("a path is empty, as from an unset variable: name a file or folder, or . for the working folder")
 
 
 def discover(
@@ -194,6 +194,53 @@ def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
     ]
 
 
+def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
+    """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
+    seen = {os.path.realpath(path) for path in known} if scripts else set()
+    found: list[Path] = []
+    for script in scripts:
+        folder, real = script.parent, os.path.realpath(script.parent) + os.sep
+        followed = [script]
+        for path in followed:  # it grows meanwhile
+            for imported in _imports(path, folder) if len(followed) <= MAX_FOLLOWED else ():
+                place = os.path.realpath(imported)
+                if place not in seen and place.startswith(real) and not matches(imported, exclude):
+                    seen.add(place)
+                    followed.append(imported)
+        found += followed[1:]
+    return found
+
+
+def _imports(path: Path, folder: Path) -> Iterator[Path]:
+    source = source_at(os.fspath(path))
+    try:
+        tree = ast.parse(source.text if source else "")
+    except (SyntaxError, ValueError, RecursionError):  # told as a problem where the file is checked
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files(folder, alias.name)
+        elif isinstance(node, ast.ImportFrom) and (not node.level or path.parent != folder):
+            start = path.parents[min(node.level, len(path.parents)) - 1] if node.level else folder
+            for alias in node.names:
+                yield from _module_files(start, f"{node.module or ''}.{alias.name}")
+
+
+def _module_files(folder: Path, name: str) -> Iterator[Path]:
+    """The file of a module, and those that run before it: the packages around it."""
+    for part in filter(None, name.split(".")):
+        folder = folder / part
+        file = folder.with_name(f"{part}.py")
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
+        elif file.is_file():
+            yield file
+            return
+        elif not folder.is_dir():
+            return
+
+
 def read_source(path: str | Path) -> SourceFile | Problem:
     """Read and decode one file as Python does (PEP 263), or say in one line why that fails."""
     name = os.fspath(path)
@@ -245,12 +292,15 @@ def _model_folder(path: str) -> str:
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
-    """Why a path could not be opened, and what to do about it, on one line."""
-    link = "is a symbolic link to nothing: remove or repair it"
-    reasons = {
-        errno.ELOOP: "is a cycle of symbolic links: not followed; remove the link",
-        errno.ENOENT: link if os.path.islink(path) else "no such file or folder: check the path",
-        errno.EACCES: "may not be read: change its permissions or exclude it",
-        errno.EPERM: "may not be read: change its permissions or exclude it",
-    }
-    return Problem(path, reasons.get(error.errno or 0, f"cannot be read: {error.strerror or error}"))
+    match error.errno:
+        case errno.ELOOP:
+            why = "is a cycle of symbolic links: not followed; remove the link"
+        case errno.ENOENT if os.path.islink(path):
+            why = "is a symbolic link to nothing: remove or repair it"
+        case errno.ENOENT:
+            why = "no such file or folder: check the path"
+        case errno.EACCES | errno.EPERM:
+            why = "may not be read: change its permissions or exclude it"
+        case _:
+            why = f"cannot be read: {error.strerror or error}"
+    return Problem(path, why)

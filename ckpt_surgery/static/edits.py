@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.parts import by_part
 from ckpt_surgery.static.discover import source_at
 from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
-from ckpt_surgery.static.results import lines_of
+from ckpt_surgery.static.results import FAULTS, lines_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,13 +36,9 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
         unsafe: also choose findings whose repair may break callers outside the tree.
         frozen: paths of files that must not change.
     """
-    wanted = {Applicability.SAFE, Applicability.UNSAFE} if unsafe else {Applicability.SAFE}
+    wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [
-        finding
-        for finding in findings
-        if finding.repairs
-        and finding.applicability in wanted
-        and not any(repair.path in frozen for repair in finding.repairs)
+        f for f in findings if f.repairs and f.applicability in wanted and not any(r.path in frozen for r in f.repairs)
     ]
     taken: dict[str, set[SourceRepair]] = defaultdict(set)
     chosen: list[Finding] = []
@@ -76,34 +70,28 @@ def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
         by_path: dict[str, list[SourceRepair]] = defaultdict(list)
         for repair in finding.repairs:
             by_path[repair.path].append(repair)
-        edits[finding] = [edit for path, repairs in by_path.items() for edit in _edits(path, read(path), repairs)]
+        edits[finding] = [edit for path in by_path if (file := read(path)) for edit in _edits(file, by_path[path])]
     return edits
 
 
-def _read(path: str) -> tuple[str, FileFacts] | None:
+def _read(path: str) -> ParsedFile | None:
     source = source_at(path)
     parsed = parse_file(source, use_cache=True) if source else None
-    return (source.text, parsed.facts) if source and isinstance(parsed, ParsedFile) else None
+    return parsed if isinstance(parsed, ParsedFile) else None
 
 
-def _edits(path: str, file: tuple[str, FileFacts] | None, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
-    if file:
-        text, facts = file
-        for part, after in rewritten_parts(text, by_part(text, facts, repairs)) or ():
-            yield from _differences(path, part.start, text[part.start : part.end], after)
-
-
-def _differences(path: str, offset: int, before: str, after: str) -> Iterator[Edit]:
-    """Where two texts differ, from the first to the last character of each group of lines that do."""
-    old, new = lines_of(before), lines_of(after)
-    starts = [0, *accumulate(map(len, old))]
-    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
-        if kind != "equal":
-            left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
-            same = _common(left, right)
-            end = _common(left[same:][::-1], right[same:][::-1])
-            start = offset + starts[low]
-            yield Edit(path, start + same, start + len(left) - end, right[same : len(right) - end])
+def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
+    """Where repairs change a text, from the first to the last character of each group of lines that differ."""
+    for part, after in rewritten_parts(file, repairs) or ():
+        old, new = lines_of(file.source.text[part.start : part.end]), lines_of(after)
+        starts = [*accumulate(map(len, old), initial=part.start)]
+        for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+            if kind != "equal":
+                left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
+                same = _common(left, right)
+                end = _common(left[same:][::-1], right[same:][::-1])
+                start, stop = starts[low] + same, starts[low] + len(left) - end
+                yield Edit(file.source.path, start, stop, right[same : len(right) - end])
 
 
 def _common(left: str, right: str) -> int:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.parts import Part
+from ckpt_surgery.codemods.repairs.parts import Part, by_part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.results import Problem, Progress
 from ckpt_surgery.static.suppress import Suppressions, read_suppressions
 
 RULE_CODES = tuple(rule.code for rule in RULES)
-Rewriting: TypeAlias = tuple[SourceFile, Mapping[Part, Sequence[SourceRepair]]]
-"""A file, and the repairs to make in each part of its text."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
@@ -89,20 +87,21 @@ class FileParser:
 
     def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem]:
         """What every file says, in the order given."""
-        cached = [parsed for source in sources if use_cache and (parsed := _cached(source))]
-        results: dict[str, ParsedFile | Problem] = {parsed.source.path: parsed for parsed in cached}
-        missing = [source for source in sources if source.path not in results]
+        results = {source.path: _cached(source) if use_cache else None for source in sources}
+        missing = [source for source in sources if results[source.path] is None]
         # The longest first, so that no worker is left with a long one at the end.
         missing.sort(key=lambda source: len(source.text), reverse=True)
-        extracted = partial(_extracted, use_cache=use_cache)
-        for source, result in self._each("reading", extracted, missing, done=len(results)):
-            results[source.path] = result
-        return [results[source.path] for source in sources]
+        known, extracted = len(sources) - len(missing), partial(_extracted, use_cache=use_cache)
+        found = dict(self._each("reading", extracted, missing, done=known))
+        return [results[source.path] or found[source] for source in sources]
 
-    def rewrite(self, files: Iterable[Rewriting]) -> dict[str, ParsedFile | None]:
-        """Every file after its repairs, by path; None where one cannot be made or the text does not parse then."""
-        ordered = sorted(files, key=lambda file: len(file[0].text), reverse=True)
-        return {source.path: result for (source, _), result in self._each("rewriting", _rewritten, ordered)}
+    def rewrite(
+        self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]
+    ) -> dict[str, ParsedFile | None]:
+        """The files after their repairs; None where one cannot be made or the text does not parse then."""
+        ordered = sorted(repairs, key=lambda path: len(files[path].source.text), reverse=True)
+        items = [(files[path], [*repairs[path]]) for path in ordered]
+        return {file.source.path: result for (file, _), result in self._each("rewriting", _rewritten, items)}
 
     def _each(
         self, step: str, function: Callable[[_Item], _Result], items: Sequence[_Item], done: int = 0
@@ -123,24 +122,25 @@ class FileParser:
                 pool.shutdown(cancel_futures=True)
 
 
-def rewritten_parts(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
-    """What takes the place of each part of a text; None where a repair cannot be made."""
+def rewritten_parts(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+    """The parts of a file that its repairs are made in, and what takes their place; None where one cannot be made."""
     from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
 
+    text = file.source.text
     made: list[tuple[Part, str]] = []
-    for part in repairs:
-        after = rewritten(part.before + text[part.start : part.end] + part.after, repairs[part], part.step)
+    for part, of_part in by_part(text, file.facts, repairs).items():
+        after = rewritten(part.before + text[part.start : part.end] + part.after, of_part, part.step)
         if after is None:
             return None
         made.append((part, after.removeprefix(part.before).removesuffix(part.after)))
     return made
 
 
-def _rewritten(file: Rewriting) -> ParsedFile | None:
-    source, repairs = file
-    parts = rewritten_parts(source.text, repairs)
+def _rewritten(item: tuple[ParsedFile, Collection[SourceRepair]]) -> ParsedFile | None:
+    parts = rewritten_parts(*item)
     if parts is None:
         return None
+    source = item[0].source
     text = source.text
     for part, after in reversed(parts):
         text = text[: part.start] + after + text[part.end :]

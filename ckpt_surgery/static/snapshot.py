@@ -47,8 +47,15 @@ class Snapshot:
     def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
         """The rules' view of these files."""
         facts = {path: file.facts for path, file in self.files.items()}
-        layers = installed_layers()
-        tree = SourceTree(facts, self._facts, self.text, self.width, self._configuration, layers, self._required)
+        tree = SourceTree(
+            facts,
+            self._facts,
+            self.text,
+            self.width,
+            self._configuration,
+            installed_layers(),
+            lambda path: required_transformers(path, self._text_beside),
+        )
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 
@@ -62,7 +69,7 @@ class Snapshot:
     ) -> tuple[list[Finding], int]:
         """The findings that no comment and no per-file ignore suppresses, and how many are suppressed."""
         uncovered = [finding for finding in findings if not self.files[finding.path].suppressions.covers(finding)]
-        kept, _ = without_ignored(uncovered, per_file_ignores)
+        kept = without_ignored(uncovered, per_file_ignores)
         return kept, len(findings) - len(kept)
 
     def _imported(self, path: str) -> SourceFile | None:
@@ -92,10 +99,6 @@ class Snapshot:
         places = (os.path.normpath(folder / name) for folder in folders_above(path, _FOLDERS_ABOVE))
         found = (text for place in places if (text := self._text_beside(place)) is not None or os.path.isfile(place))
         return next(found, None)
-
-    def _required(self, path: str) -> tuple[str, ...]:
-        """The requirements on transformers of the package that a file is in."""
-        return required_transformers(path, self._text_beside)
 
 
 def take_snapshot(

@@ -6,11 +6,12 @@ all rules.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.finding import Finding
@@ -49,43 +50,31 @@ def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
     return Suppressions(dict(by_line), tuple(mistakes))
 
 
-def without_ignored(
-    findings: Iterable[Finding], per_file_ignores: Mapping[str, Collection[str]]
-) -> tuple[list[Finding], int]:
-    """The findings that no per-file ignore applies to, in the same order, and how many are ignored.
+def without_ignored(findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]) -> list[Finding]:
+    """The findings that no per-file ignore applies to, in the same order.
 
     `per_file_ignores` are glob patterns, as `discover.matches` reads them, each with the exact codes ignored there.
     """
-    findings = list(findings)
     ignored = {
         path: {code for pattern, codes in per_file_ignores.items() if matches(path, (pattern,)) for code in codes}
         for path in {finding.path for finding in findings}
     }
-    kept = [finding for finding in findings if finding.code not in ignored[finding.path]]
-    return kept, len(findings) - len(kept)
+    return [finding for finding in findings if finding.code not in ignored[finding.path]]
 
 
 def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
     """Each comment with the mark, and the line it applies to: its own, or the next line of code."""
-    pending: list[str] = []
-    code_on_line = False
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
-            if token.type == tokenize.COMMENT:
-                if _MARK.search(token.string) and code_on_line:
-                    yield token.start[0], token.string
-                elif _MARK.search(token.string):
-                    pending.append(token.string)
-            elif token.type in (tokenize.NL, tokenize.NEWLINE):
-                code_on_line = False
-                if not token.line.strip():
-                    pending.clear()  # a blank line separates a comment from the code below it
-            elif token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
-                yield from ((token.start[0], comment) for comment in pending)
-                pending.clear()
-                code_on_line = True
-    except (tokenize.TokenError, SyntaxError):
-        return  # the parser reports a file that does not parse
+    lines = [*io.StringIO(text, newline=None).readlines(), ""]
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # the parser reports a file that does not parse
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type == tokenize.COMMENT and _MARK.search(token.string):
+                line, column = token.start
+                if not lines[line - 1][:column].strip():
+                    while lines[line].lstrip().startswith("#"):
+                        line += 1
+                    line += 1
+                if lines[line - 1].strip():  # a blank line separates a comment from the code below it
+                    yield line, token.string
 
 
 def _codes(comment: str, rule_codes: Collection[str]) -> tuple[set[str], str]:

@@ -16,14 +16,6 @@ from pathlib import Path
 from ckpt_surgery.static.results import Problem
 
 READ_ONLY = "left as it was: it is read-only; make it writable and run again"
-_FULL = "the disk is full; make room and run again"
-_SHUT = "its folder cannot be written to; change its permissions and run again"
-_REASONS = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _SHUT),
-    errno.ENOENT: "it is no longer there",
-}
-"""Why a file could not be replaced, by the number of the error."""
 
 
 def write_atomically(
@@ -43,7 +35,7 @@ def write_atomically(
     except UnicodeEncodeError as error:
         why = f"its encoding {encoding} has no character {error.object[error.start]!r}"
     except OSError as error:
-        why = _REASONS.get(error.errno or 0, f"it could not be written ({error.strerror or error})")
+        why = _reason(error)
     return Problem(os.fspath(path), f"left as it was: {why}")
 
 
@@ -83,3 +75,14 @@ def _replace(name: str, old: bytes, new: bytes) -> Problem | None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
     return None
+
+
+def _reason(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "the disk is full; make room and run again"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "its folder cannot be written to; change its permissions and run again"
+        case errno.ENOENT:
+            return "it is no longer there"
+    return f"it could not be written ({error.strerror or error})"

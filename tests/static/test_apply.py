@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ckpt_surgery.codemods.repair import Definition, DeriveLayer, DropImports, S
 from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import reading
+from ckpt_surgery.static.reading import ParsedFile
 from ckpt_surgery.static.render.text import apply_lines
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
@@ -302,9 +303,9 @@ def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
     real = reading.rewritten_parts
 
-    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
-        parts = real(text, repairs) or []
-        return [(part, after + ("(" if "_func(" in text else "")) for part, after in parts]
+    def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+        parts = real(file, repairs) or []
+        return [(part, after + ("(" if "_func(" in file.source.text else "")) for part, after in parts]
 
     monkeypatch.setattr(reading, "rewritten_parts", broken)
     result = apply([root], jobs=1)
@@ -328,9 +329,9 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
     root = tree(tmp_path, partial + INLINE.replace("layer.__call__", "partial(layer.__call__)"))
     real = reading.rewritten_parts
 
-    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
-        cleaned = any(isinstance(repair, DropImports) for made in repairs.values() for repair in made)
-        return [(part, "(") for part in repairs] if cleaned else real(text, repairs)
+    def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+        parts = real(file, repairs) or []
+        return [(part, "(" if isinstance(next(iter(repairs)), DropImports) else after) for part, after in parts]
 
     monkeypatch.setattr(reading, "rewritten_parts", broken)
     apply([root], jobs=1)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.static.render.report import CheckReport, display_path, sentence
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence
 
-_LEVELS = {
-    Applicability.SAFE: "error",
-    Applicability.UNSAFE: "error",
-    Applicability.INFO: "notice",
-    Applicability.UNKNOWN: "warning",
-}
+_LEVELS = {**LEVELS, Applicability.INFO: "notice"}
 
 
 def to_github(report: CheckReport) -> str:

@@ -11,7 +11,8 @@ from ckpt_surgery.static.render.report import CheckReport, statistics
 
 JSON_SCHEMA_VERSION = 1
 """Raised when a key changes its meaning or is removed; a new key leaves it as it is."""
-_FIELDS = [field.name for field in fields(Finding) if field.name != "repairs"]
+_FINDING = [field.name for field in fields(Finding) if field.name != "repairs"]
+_RULE = ("code", "name", "summary")
 
 
 def to_json(report: CheckReport, version: str) -> str:
@@ -25,18 +26,12 @@ def to_json(report: CheckReport, version: str) -> str:
         "suppressed": result.suppressed,
         "hidden": report.hidden,
         "findings": [
-            {**{name: getattr(finding, name) for name in _FIELDS}, "edits": [*map(asdict, edits[finding])]}
+            {**{name: getattr(finding, name) for name in _FINDING}, "edits": [*map(asdict, edits[finding])]}
             for finding in report.shown
         ],
         "problems": [*map(asdict, result.problems)],
         "statistics": [
-            {
-                "code": rule.code,
-                "name": rule.name,
-                "summary": rule.summary,
-                "count": counts.total(),
-                "by_applicability": counts,
-            }
+            {**{name: getattr(rule, name) for name in _RULE}, "count": counts.total(), "by_applicability": counts}
             for rule, counts in statistics(report)
         ],
     }

@@ -11,6 +11,14 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.results import FAULTS, CheckResult
 
+LEVELS = {
+    Applicability.SAFE: "error",
+    Applicability.UNSAFE: "error",
+    Applicability.INFO: "note",
+    Applicability.UNKNOWN: "warning",
+}
+"""What other tools call a finding, in the words of SARIF."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:

@@ -10,19 +10,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.edits import Edit, edits_of
-from ckpt_surgery.static.render.report import CheckReport, display_path
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path
 from ckpt_surgery.static.results import Problem
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {
-    Applicability.SAFE: "error",
-    Applicability.UNSAFE: "error",
-    Applicability.INFO: "note",
-    Applicability.UNKNOWN: "warning",
-}
 
 
 def to_sarif(report: CheckReport, version: str) -> str:
@@ -51,44 +45,29 @@ def _rule(rule: Rule) -> dict[str, object]:
 
 def _result(finding: Finding, edits: Sequence[Edit], rules: Sequence[Rule]) -> dict[str, object]:
     index, rule = next(((i, rule) for i, rule in enumerate(rules) if rule.code == finding.code), (-1, None))
-    location: dict[str, object] = {
-        "physicalLocation": {
-            "artifactLocation": _artifact(finding.path),
-            "region": {"startLine": finding.line, "startColumn": finding.column},
-        }
-    }
-    if finding.class_name:
-        kind = "function" if rule and rule.subject is Subject.SCRIPT else "type"
-        location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
-    result: dict[str, object] = {
+    kind = "function" if rule and rule.subject is Subject.SCRIPT else "type"
+    subject = {"logicalLocations": [{"name": finding.class_name, "kind": kind}]} if finding.class_name else {}
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    place = {"artifactLocation": _artifact(finding.path), "region": region}
+    return {
         "ruleId": finding.code,
         "ruleIndex": index,
-        "level": _LEVELS[finding.applicability],
+        "level": LEVELS[finding.applicability],
         "message": {"text": finding.message},
-        "locations": [location],
+        "locations": [{"physicalLocation": place, **subject}],
         "properties": {"applicability": finding.applicability, "family": finding.family},
+        **({"fixes": [_fix(edits)]} if edits else {}),
     }
-    if edits:
-        result["fixes"] = [_fix(edits)]
-    return result
 
 
 def _fix(edits: Sequence[Edit]) -> dict[str, object]:
     replacements: dict[str, list[object]] = defaultdict(list)
     for edit in sorted(edits):
-        replacements[edit.path].append(
-            {
-                "deletedRegion": {"charOffset": edit.start, "charLength": edit.end - edit.start},
-                "insertedContent": {"text": edit.text},
-            }
-        )
-    return {
-        "description": {"text": "Repair it as `ckpt_surgery apply` does."},
-        "artifactChanges": [
-            {"artifactLocation": _artifact(path), "replacements": replacements[path]}
-            for path in dict.fromkeys(edit.path for edit in edits)
-        ],
-    }
+        deleted = {"charOffset": edit.start, "charLength": edit.end - edit.start}
+        replacements[edit.path].append({"deletedRegion": deleted, "insertedContent": {"text": edit.text}})
+    paths = dict.fromkeys(edit.path for edit in edits)
+    changes = [{"artifactLocation": _artifact(path), "replacements": replacements[path]} for path in paths]
+    return {"description": {"text": "Repair it as `ckpt_surgery apply` does."}, "artifactChanges": changes}
 
 
 def _notification(problem: Problem) -> dict[str, object]:
