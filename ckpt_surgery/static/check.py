@@ -20,9 +20,9 @@ from ckpt_surgery.static.discover import (
     source_at,
 )
 from ckpt_surgery.static.options import check_options
-from ckpt_surgery.static.reading import RULE_CODES, gc_paused
+from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.results import CheckResult, Progress
-from ckpt_surgery.static.snapshot import line_length, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
 

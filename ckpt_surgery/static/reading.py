@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.repair import SourceRepair
@@ -19,9 +18,7 @@ from ckpt_surgery.codemods.repairs.parts import Part, by_part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
 from ckpt_surgery.static.results import Problem, Progress
-from ckpt_surgery.static.suppress import Suppressions, read_suppressions
 
-RULE_CODES = tuple(rule.code for rule in RULES)
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _POOL_THRESHOLD = 24
@@ -29,13 +26,11 @@ _POOL_THRESHOLD = 24
 _CHUNK = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedFile:
-    """A file, what it says, and which findings its comments suppress."""
+class ParsedFile(NamedTuple):
+    """A file, and what it says."""
 
     source: SourceFile
     facts: FileFacts
-    suppressions: Suppressions
 
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
@@ -44,10 +39,8 @@ def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
 
 
 def _cached(source: SourceFile) -> ParsedFile | None:
-    match load_entry(source.digest):
-        case FileFacts() as facts, Suppressions() as suppressions:
-            return ParsedFile(source, facts, suppressions)
-    return None
+    facts = load_entry(source.digest)
+    return ParsedFile(source, facts) if isinstance(facts, FileFacts) else None
 
 
 def _extracted(source: SourceFile, use_cache: bool = False) -> ParsedFile | Problem:
@@ -57,10 +50,9 @@ def _extracted(source: SourceFile, use_cache: bool = False) -> ParsedFile | Prob
         return Problem(source.path, f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it")
     except (RecursionError, MemoryError, ValueError) as error:
         return Problem(source.path, f"is too deep for Python's parser ({type(error).__name__}): not checked")
-    suppressions = read_suppressions(source.text, RULE_CODES)
     if use_cache:
-        store_entry(source.digest, (facts, suppressions))
-    return ParsedFile(source, facts, suppressions)
+        store_entry(source.digest, facts)
+    return ParsedFile(source, facts)
 
 
 @contextlib.contextmanager

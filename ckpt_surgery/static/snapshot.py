@@ -17,11 +17,12 @@ from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, source_at
 from ckpt_surgery.static.options import check_codes
-from ckpt_surgery.static.reading import RULE_CODES, FileParser, ParsedFile, parse_file
+from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import Problem, Progress
-from ckpt_surgery.static.suppress import without_ignored
+from ckpt_surgery.static.suppress import read_suppressions, without_ignored
 
+RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
 
 
@@ -68,7 +69,8 @@ class Snapshot:
         self, findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]
     ) -> tuple[list[Finding], int]:
         """The findings that no comment and no per-file ignore suppresses, and how many are suppressed."""
-        uncovered = [finding for finding in findings if not self.files[finding.path].suppressions.covers(finding)]
+        comments = {path: read_suppressions(self.text(path), RULE_CODES) for path in {f.path for f in findings}}
+        uncovered = [finding for finding in findings if not comments[finding.path].covers(finding)]
         kept = without_ignored(uncovered, per_file_ignores)
         return kept, len(findings) - len(kept)
 
@@ -107,13 +109,12 @@ def take_snapshot(
     """Parse the files; a file that does not parse is a problem, and so is a wrong comment."""
     files: dict[str, ParsedFile] = {}
     problems: list[Problem] = []
-    for result in FileParser(jobs, progress).parse(sources, use_cache=cache):
+    for source, result in zip(sources, FileParser(jobs, progress).parse(sources, use_cache=cache), strict=True):
         if isinstance(result, Problem):
             problems.append(result)
         else:
-            path = result.source.path
-            files[path] = result
-            problems += [Problem(path, mistake) for mistake in result.suppressions.mistakes]
+            files[source.path] = result
+            problems += [Problem(source.path, said) for said in read_suppressions(source.text, RULE_CODES).mistakes]
     return Snapshot(files, cache), problems
 
 
