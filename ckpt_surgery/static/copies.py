@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
+from ckpt_surgery.codemods.facts.file_facts import CopiedFrom
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.repair import DropComment
@@ -56,10 +56,12 @@ def _home(path: str, source: str) -> tuple[str, str]:
 
 def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) -> bool:
     """Whether a copy is its source, which stands in the file `home`, with the comment's replacements made."""
-    span = _named(tree.files[home].facts, name)
-    if span is None:
+    outer, _, inner = name.partition(".")
+    cls = next((cls for cls in tree.files[home].facts.classes if cls.name == outer), None)
+    named = cls.forward if cls and inner == "forward" else None if inner else cls
+    if named is None:
         return False
-    text = _lines(tree.text(home), span)
+    text = _lines(tree.text(home), named.span)
     for pattern in copy.replacements.split(","):
         old, arrow, new = pattern.strip().partition("->")
         new = new.split()[0] if new.split() else ""
@@ -68,14 +70,6 @@ def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) 
             if "all-casing" in pattern:
                 text = text.replace(old.lower(), new.lower()).replace(old.upper(), new.upper())
     return _code(text) == _code(_lines(tree.text(path), copy.span))
-
-
-def _named(facts: FileFacts, name: str) -> Span | None:
-    outer, _, inner = name.partition(".")
-    cls = next((cls for cls in facts.classes if cls.name == outer), None)
-    if cls and inner == "forward":
-        return cls.forward.span if cls.forward else None
-    return cls.span if cls and not inner else None
 
 
 def _lines(text: str, span: Span) -> str:

@@ -156,7 +156,7 @@ def discover(
         try:
             mode = os.stat(path).st_mode
             real = real or os.path.realpath(path)
-            if real in seen or any(f"{folder}/".startswith(f"{real.rstrip('/')}/") for folder in above):
+            if real in seen or any(os.path.join(folder, "").startswith(os.path.join(real, "")) for folder in above):
                 continue
             seen.add(real)
             if stat.S_ISDIR(mode):

@@ -35,15 +35,19 @@ class ParsedFile(NamedTuple):
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
     """What one file says, from the cache if it has that."""
-    return (_cached(source) if use_cache else None) or _extracted(source, use_cache)
+    return _parsed(source, (_cached(source) if use_cache else None) or _extracted(source, use_cache))
 
 
-def _cached(source: SourceFile) -> ParsedFile | None:
+def _parsed(source: SourceFile, facts: FileFacts | Problem) -> ParsedFile | Problem:
+    return facts if isinstance(facts, Problem) else ParsedFile(source, facts)
+
+
+def _cached(source: SourceFile) -> FileFacts | None:
     facts = load_entry(source.digest)
-    return ParsedFile(source, facts) if isinstance(facts, FileFacts) else None
+    return facts if isinstance(facts, FileFacts) else None
 
 
-def _extracted(source: SourceFile, use_cache: bool = False) -> ParsedFile | Problem:
+def _extracted(source: SourceFile, use_cache: bool) -> FileFacts | Problem:
     try:
         facts = extract(source.text)
     except SyntaxError as error:
@@ -52,7 +56,7 @@ def _extracted(source: SourceFile, use_cache: bool = False) -> ParsedFile | Prob
         return Problem(source.path, f"is too deep for Python's parser ({type(error).__name__}): not checked")
     if use_cache:
         store_entry(source.digest, facts)
-    return ParsedFile(source, facts)
+    return facts
 
 
 @contextlib.contextmanager
@@ -79,13 +83,13 @@ class FileParser:
 
     def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem]:
         """What every file says, in the order given."""
-        results = {source.path: _cached(source) if use_cache else None for source in sources}
-        missing = [source for source in sources if results[source.path] is None]
+        cached = {source.path: facts for source in sources if use_cache and (facts := _cached(source))}
+        missing = [source for source in sources if source.path not in cached]
         # The longest first, so that no worker is left with a long one at the end.
         missing.sort(key=lambda source: len(source.text), reverse=True)
-        known, extracted = len(sources) - len(missing), partial(_extracted, use_cache=use_cache)
-        found = dict(self._each("reading", extracted, missing, done=known))
-        return [results[source.path] or found[source] for source in sources]
+        extracted = partial(_extracted, use_cache=use_cache)
+        found = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
+        return [_parsed(source, cached.get(source.path) or found[source.path]) for source in sources]
 
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]
@@ -136,5 +140,5 @@ def _rewritten(item: tuple[ParsedFile, Collection[SourceRepair]]) -> ParsedFile 
     text = source.text
     for part, after in reversed(parts):
         text = text[: part.start] + after + text[part.end :]
-    parsed = _extracted(replace(source, text=text, digest=""))
+    parsed = parse_file(replace(source, text=text, digest=""), use_cache=False)
     return parsed if isinstance(parsed, ParsedFile) else None
