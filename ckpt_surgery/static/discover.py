@@ -25,29 +25,23 @@ from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.text import one_line
 
-MAX_FOLLOWED = 500
-"""So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
-
 MAX_BYTES = 5 * 1024 * 1024
 """A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
-
+MAX_FOLLOWED = 500
+"""So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
 SKIPPED_PREFIXES = (
-    "configuration_",
-    "tokenization_",
-    "processing_",
-    "image_processing_",
-    "video_processing_",
-    "feature_extraction_",
-    "convert_",
-    "modeling_tf_",
-    "modeling_flax_",
-    "test_",
-    "conftest",
+    *(
+        "configuration_",
+        "tokenization_",
+        "processing_",
+        "image_processing_",
+        "video_processing_",
+        "feature_extraction_",
+    ),
+    *("modeling_tf_", "modeling_flax_", "convert_", "test_", "conftest"),
 )
 """Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
-
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
-
 _Place: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A path to look at, its real path where that is known, and the real folders that a walk went through to it."""
 

@@ -32,9 +32,7 @@ class Edit:
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
     """The findings to repair in one round: no two of them change the same text; the others wait for the next.
 
-    Args:
-        unsafe: also choose findings whose repair may break callers outside the tree.
-        frozen: paths of files that must not change.
+    Those whose repair may break callers outside the tree count with `unsafe`, and none that changes a `frozen` file.
     """
     wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [

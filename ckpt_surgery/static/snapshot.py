@@ -48,15 +48,8 @@ class Snapshot:
     def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
         """The rules' view of these files."""
         facts = {path: file.facts for path, file in self.files.items()}
-        tree = SourceTree(
-            facts,
-            self._facts,
-            self.text,
-            self.width,
-            self._configuration,
-            installed_layers(),
-            lambda path: required_transformers(path, self._text_beside),
-        )
+        layers = installed_layers()
+        tree = SourceTree(facts, self._facts, self.text, self.width, self._configuration, layers, self._required)
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 
@@ -89,6 +82,9 @@ class Snapshot:
         """The text of a file that is no source; None where there is none that can be read."""
         source = self._imported(path)
         return source.text if source else None
+
+    def _required(self, path: str) -> tuple[str, ...]:
+        return required_transformers(path, self._text_beside)
 
     def _configuration(self, path: str, name: str) -> str | None:
         """The text of a configuration file that a script names; None where it is not found or cannot be read.

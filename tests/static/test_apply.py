@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
@@ -219,19 +218,6 @@ def test_tabs_are_kept(tmp_path: Path) -> None:
     root = tree(tmp_path, tabbed(INLINE))
     repair(root)
     assert texts(root) == {FOO: tabbed(FIXED)}
-
-
-def test_the_mode_stays(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE)
-    (root / FOO).chmod(0o755)
-    repair(root)
-    assert stat.S_IMODE((root / FOO).stat().st_mode) == 0o755
-
-
-def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE)
-    repair(root)
-    assert [path.name for path in (root / FOO).parent.iterdir()] == ["modeling_foo.py"]
 
 
 # -- what is left alone

@@ -81,3 +81,14 @@ def test_collecting_is_switched_on_again_after_an_error() -> None:
     with pytest.raises(KeyError):
         fail()
     assert gc.isenabled()
+
+
+def test_what_a_caller_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with gc_paused():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
