@@ -94,13 +94,7 @@ def _of_table(value: object) -> Iterator[str]:
         for key, item in value.items():
             version = item.get("version") if isinstance(item, dict) else item
             if key == _NAME and isinstance(version, str):
-                yield _NAME + _poetry(version)
+                # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
+                yield _NAME + (f"=={version}" if version[:1].isdigit() else _CARET.sub(">=", version).strip("*"))
             else:
                 yield from _of_table(item)
-
-
-def _poetry(version: str) -> str:
-    """Poetry's way to write versions: `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any."""
-    if version[:1].isdigit():
-        return f"=={version}"
-    return "" if version == "*" else _CARET.sub(">=", version)
