@@ -95,6 +95,7 @@ def _of_table(value: object) -> Iterator[str]:
             version = item.get("version") if isinstance(item, dict) else item
             if key == _NAME and isinstance(version, str):
                 # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
-                yield _NAME + (f"=={version}" if version[:1].isdigit() else _CARET.sub(">=", version).removeprefix("*"))
+                exact = version[:1].isdigit()
+                yield _NAME + (f"=={version}" if exact else _CARET.sub(">=", version).removeprefix("*"))
             else:
                 yield from _of_table(item)
