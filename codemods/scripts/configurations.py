@@ -6,33 +6,43 @@ Files are texts here; where they lie, and whether they may be read, is decided e
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ckpt_surgery.codemods.facts.launch_facts import UNKNOWN_SETUP, ConfigurationKind, LaunchSetup, Strategy
-from ckpt_surgery.codemods.scripts.yaml_subset import read_yaml
 
 _STRATEGIES = {"NO": Strategy.ONE_PROCESS, "DEEPSPEED": Strategy.ZERO, "FSDP": Strategy.FSDP}
 _TRUE = {"true", "yes", "on", "y", "t", "1"}
+_LONGEST = 100_000
+"""No launcher's configuration has more characters, and YAML is slow to read."""
 
 
-def read_setup(text: str, kind: ConfigurationKind) -> LaunchSetup | None:
-    """The setup that a file asks for; None if the file is not understood."""
-    values = _read(text)
+def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | None]) -> LaunchSetup | None:
+    """The setup that a file asks for; None if the file is not understood.
+
+    `read` returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
+    """
+    values = _values(text)
     if values is None:
         return None
     match kind:
-        case ConfigurationKind.ACCELERATE:
-            return _accelerate(values)
         case ConfigurationKind.DEEPSPEED:
             return deepspeed_setup(values)
-    return fsdp_setup(values)
-
-
-def deepspeed_file(text: str) -> str:
-    """The DeepSpeed configuration that an accelerate configuration names; empty if it names none."""
-    section = (_read(text) or {}).get("deepspeed_config")
-    name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
-    return name if isinstance(name, str) and name != "none" else ""
+        case ConfigurationKind.FSDP:
+            return fsdp_setup(values)
+    name = values.get("distributed_type")
+    if name is False:
+        name = "NO"  # which YAML takes for a boolean unless it is quoted
+    if not isinstance(name, str):
+        return UNKNOWN_SETUP
+    strategy = _STRATEGIES.get(name) or (Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
+    if strategy is Strategy.FSDP:
+        return fsdp_setup(_section(values, "fsdp_config"))
+    if strategy is not Strategy.ZERO:
+        return LaunchSetup(strategy)
+    options = _section(values, "deepspeed_config")
+    stage, file = whole_number(options.get("zero_stage")), options.get("deepspeed_config_file")
+    inner = read(file) if stage is None and isinstance(file, str) and file not in ("", "none") else None
+    return LaunchSetup(strategy, stage) if inner is None else read_setup(inner, ConfigurationKind.DEEPSPEED, read)
 
 
 def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
@@ -45,7 +55,7 @@ def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
 def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
     """The setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
     switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
-    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(is_true(switch) for switch in switches))
+    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(is_true, switches)))
 
 
 def is_true(value: object) -> bool:
@@ -58,23 +68,26 @@ def whole_number(value: object) -> int | None:
     return int(str(value)) if str(value).isdecimal() and len(str(value)) < 3 else None
 
 
-def _accelerate(values: Mapping[str, object]) -> LaunchSetup:
-    name = values.get("distributed_type")
-    if not isinstance(name, str):
-        return UNKNOWN_SETUP
-    strategy = _STRATEGIES.get(name) or (Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
-    section = values.get({Strategy.ZERO: "deepspeed_config", Strategy.FSDP: "fsdp_config"}.get(strategy, ""))
-    options: Mapping[str, object] = section if isinstance(section, Mapping) else {}
-    if strategy is Strategy.FSDP:
-        return fsdp_setup(options)
-    return LaunchSetup(strategy, whole_number(options.get("zero_stage")) if strategy is Strategy.ZERO else None)
+def _section(values: Mapping[str, object], name: str) -> Mapping[str, object]:
+    section = values.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
-def _read(text: str) -> Mapping[str, object] | None:
-    if not text.lstrip().startswith("{"):
-        return read_yaml(text)
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+def _values(text: str) -> Mapping[str, object] | None:
+    """The mapping that a file is, if it is one without aliases and tags: a few of these can fill the memory."""
+    import yaml  # few runs meet a configuration
+
+    if len(text) > _LONGEST:
         return None
+    try:
+        if text.lstrip().startswith("{"):
+            values = json.loads(text)
+        elif any(isinstance(token, yaml.AliasToken | yaml.TagToken) for token in yaml.scan(text, yaml.SafeLoader)):
+            return None
+        else:
+            values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if values is None:
+        return {}
     return values if isinstance(values, dict) else None

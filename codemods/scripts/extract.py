@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.checkpoints import CheckpointReader
+from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
 from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
@@ -61,26 +61,25 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     if not (around or ranks or loads or checkpoints):
         return None
     names = Names(tree)
-    losses = LossReader(names) if around else None
-    reader = CheckpointReader(names) if checkpoints else None
+    losses = LossReader(names)
     facts = ScriptFacts(
         signs=(),
-        bypasses=tuple(losses.read()) if losses else (),
-        collectives=tuple(collectives(names)) if ranks else (),
-        loads=tuple(split_loads(names)) if loads else (),
-        modes=tuple(reader.modes) if reader else (),
-        switches=tuple(reader.switches) if reader else (),
+        bypasses=tuple(losses.read() if around else ()),
+        collectives=tuple(collectives(names) if ranks else ()),
+        loads=tuple(split_loads(names) if loads else ()),
+        modes=tuple(checkpoint_modes(names) if checkpoints else ()),
+        switches=tuple(checkpoint_switches(names) if checkpoints else ()),
         launches=(),
         trainers=(),
-        gave_up=losses is not None and losses.gave_up,
+        gave_up=losses.gave_up,
     )
-    launched = tuple(launches(names, text)) if reader else ()
+    launched = tuple(launches(names, text) if checkpoints else ())
     if not any(facts) and not any(launch.checkpointing for launch in launched):
         return None
     return facts._replace(
         signs=tuple(signs(names, text)),
         launches=launched,
-        trainers=tuple(trainer_origins(names)) if reader else (),
+        trainers=tuple(trainer_origins(names) if checkpoints else ()),
     )
 
 

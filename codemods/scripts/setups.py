@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.launch_facts import (
-    UNKNOWN_SETUP,
-    Configuration,
-    ConfigurationKind,
-    Launch,
-    LaunchSetup,
-    Strategy,
-)
+from ckpt_surgery.codemods.facts.launch_facts import UNKNOWN_SETUP, Launch, LaunchSetup, Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.configurations import deepspeed_file, read_setup
+from ckpt_surgery.codemods.scripts.configurations import read_setup
 
 ConfigurationReader: TypeAlias = Callable[[str, str], str | None]
 """The text of a configuration file, by the script that names it and the name; None if it cannot be read."""
@@ -74,30 +68,16 @@ def _doubted(known: KnownLaunch) -> KnownLaunch:
 
 
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> KnownLaunch:
-    file = launch.configuration
+    """A launch with what its configuration file adds to what it says itself."""
+    file, own = launch.configuration, launch.setup
     if file is None:
-        return KnownLaunch(launch, launch.setup)
-    read_from_file = _read(path, file, read)
-    if read_from_file is None:
-        return KnownLaunch(launch, launch.setup, file.name)
-    own = launch.setup
-    if own.strategy not in (None, read_from_file.strategy):
         return KnownLaunch(launch, own)
-    setup = LaunchSetup(
-        read_from_file.strategy,
-        own.stage if own.stage is not None else read_from_file.stage,
-        own.activation_checkpointing or read_from_file.activation_checkpointing,
-    )
-    return KnownLaunch(launch, setup)
-
-
-def _read(path: str, file: Configuration, read: ConfigurationReader) -> LaunchSetup | None:
     text = read(path, file.name)
-    setup = read_setup(text, file.kind) if text is not None else None
-    if text is None or setup is None or file.kind is not ConfigurationKind.ACCELERATE:
-        return setup
-    inner = deepspeed_file(text) if setup.strategy is Strategy.ZERO and setup.stage is None else ""
-    if not inner:
-        return setup
-    inner_text = read(path, inner)
-    return read_setup(inner_text, ConfigurationKind.DEEPSPEED) if inner_text is not None else setup
+    setup = read_setup(text, file.kind, functools.partial(read, path)) if text is not None else None
+    if setup is None:
+        return KnownLaunch(launch, own, file.name)
+    if own.strategy not in (None, setup.strategy):
+        return KnownLaunch(launch, own)
+    doubled = own.activation_checkpointing or setup.activation_checkpointing
+    stage = setup.stage if own.stage is None else own.stage
+    return KnownLaunch(launch, LaunchSetup(setup.strategy, stage, doubled))
