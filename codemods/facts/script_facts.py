@@ -58,7 +58,7 @@ class Bypass(NamedTuple):
     """Whether this file shows that the module was wrapped."""
     runs: bool
     """Whether the call surely runs the module, or only hands it to code elsewhere."""
-    backward: int
+    backward: int = 0
     """The line of the backward call; 0 where a Trainer of transformers makes it."""
 
 

@@ -50,13 +50,11 @@ _REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every switch of checkpointing that a launch of the script switches on a second time."""
     for path, script in context.tree.scripts():
-        if not script.launches:
-            continue
         launches = known_launches(path, script, context.tree.configuration)
         doubling = [launch for launch in launches if launch.setup.activation_checkpointing]
         for launch in doubling[:1]:
             for switch in script.switches:
-                trained = switch.kind == "method" or bool(script.trainers)
+                trained = switch.kind == "method" or script.trainers
                 if trained and (not switch.conditional or launch.launch.checkpointing):
                     yield _finding(context, path, script, switch, launch)
         if not script.switches and script.trainers:
@@ -76,14 +74,10 @@ def _finding(
         repairs = () if launch.launch.conditional else (off,)
         return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, repairs)
     reentrant = any(mode.mode == "reentrant" for mode in script.modes)
-    message = (
-        f"{both} checkpoints the blocks twice: no more memory is saved, and "
-        + (
-            "each block runs its forward three times a step"
-            if reentrant
-            else "up to transformers 4.57, where it is reentrant, each block runs its forward three times a step"
-        )
-        + "; leave it to FSDP"
-    )
     applicability = Applicability.UNSAFE if reentrant else Applicability.INFO
+    where = "" if reentrant else "up to transformers 4.57, where it is reentrant, "
+    message = (
+        f"{both} checkpoints the blocks twice: no more memory is saved, and {where}each block runs its forward three "
+        "times a step; leave it to FSDP"
+    )
     return context.script_finding(RULE, path, switch.spot, message, applicability)

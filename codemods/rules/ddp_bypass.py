@@ -58,8 +58,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
     """The message, and how sure it is: the file has to show the wrapping, and the call has to run the module."""
     backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
-    wrapped = bypass.sure or script.sign("ddp", "accelerate")
-    if not wrapped:
+    if not bypass.sure and not script.sign("ddp", "accelerate"):
         return (
             f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does "
             "not show whether that is inside DistributedDataParallel, where no gradient would be synchronised",

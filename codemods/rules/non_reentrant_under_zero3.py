@@ -61,13 +61,11 @@ _ADVICE = "update DeepSpeed to 0.19.3, or pass use_reentrant=True"
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
     for path, script in context.tree.scripts():
-        if not script.modes and not script.switches:
-            continue
-        launches = known_launches(path, script, context.tree.configuration)
-        for launch in launches:
-            if launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
+        if script.modes or script.switches:
+            launches = known_launches(path, script, context.tree.configuration)
+            for launch in launches:
                 adapters = _adapters(launch, script)
-                if adapters:
+                if adapters and launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
                     only = all(other.setup == launch.setup for other in launches) and not launch.launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
@@ -93,16 +91,15 @@ def _findings(
     where = f"under {setup_text(launch.setup)} ({launch.place}), before DeepSpeed 0.19.3"
     sure = bool(launch.launch.adapters or script.sign("adapters"))
     forced = bool(script.trainers) and all(map(_sets_the_mode, script.trainers))
+    advice = ", or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)" if forced else f"; {_ADVICE}"
     for mode in script.modes:
         if mode.mode == "non_reentrant":
-            fault = f"use_reentrant=False with PEFT adapters ({adapters}) {where}: {_STOPS}"
-            if forced:
-                message = f"{fault}, or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)"
-                yield context.script_finding(RULE, path, mode.spot, message, Applicability.INFO)
-                continue
-            repairs = (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair else ()
-            applicability = Applicability.UNSAFE if sure else Applicability.INFO
-            yield context.script_finding(RULE, path, mode.spot, f"{fault}; {_ADVICE}", applicability, repairs)
+            message = f"use_reentrant=False with PEFT adapters ({adapters}) {where}: {_STOPS}{advice}"
+            applicability = Applicability.UNSAFE if sure and not forced else Applicability.INFO
+            repairs = (
+                (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair and not forced else ()
+            )
+            yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
     if forced or script.modes:
         return
     for switch in script.switches:

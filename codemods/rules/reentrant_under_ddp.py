@@ -60,14 +60,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
         sign = data_parallel(script)
         if sign and (script.modes or script.switches):
             launches = known_launches(path, script, context.tree.configuration)
-            if _may_wrap(launches):
+            may_wrap = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)
+            if may_wrap or all(launch.launch.conditional for launch in launches):
                 yield from _findings(context, path, script, sign, launches)
-
-
-def _may_wrap(launches: Sequence[KnownLaunch]) -> bool:
-    """Whether the script may run under the wrapper: nothing shows another engine, or only under a test."""
-    may = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)
-    return may or all(launch.launch.conditional for launch in launches)
 
 
 def _findings(
@@ -81,33 +76,25 @@ def _findings(
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)
-    doubt = "" if sure else _doubt(sign, launches)
     left_alone = any(may_need_reentrance(launch, script) for launch in launches)
     for mode in script.modes:
-        if mode.mode != "non_reentrant":
-            repairs = () if left_alone else (_repair(context, path, mode),)
-            message = _sure_message(mode, sign) if sure else f"{_unsure_message(mode)}; {doubt}"
-            applicability = Applicability.SAFE if sure else Applicability.UNSAFE
-            yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
-
-
-def _subject(mode: CheckpointMode) -> str:
-    return "use_reentrant=True" if mode.mode == "reentrant" else f"{mode.callee}(...) without use_reentrant"
-
-
-def _sure_message(mode: CheckpointMode, sign: Sign) -> str:
-    return (
-        f"{_subject(mode)} is reentrant under {_WRAPPER} ({sign_text(sign)}): it fails with unused parameters, and "
-        "silently gives each rank different gradients if a block runs twice; use_reentrant=False computes the same "
-        "values"
-    )
-
-
-def _unsure_message(mode: CheckpointMode) -> str:
-    return (
-        f"{_subject(mode)} is reentrant: under {_WRAPPER} it fails with unused parameters or a block that runs twice, "
-        "but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it"
-    )
+        if mode.mode == "non_reentrant":
+            continue
+        subject = "use_reentrant=True" if mode.mode == "reentrant" else f"{mode.callee}(...) without use_reentrant"
+        if sure:
+            message = (
+                f"{subject} is reentrant under {_WRAPPER} ({sign_text(sign)}): it fails with unused parameters, and "
+                "silently gives each rank different gradients if a block runs twice; use_reentrant=False computes the "
+                "same values"
+            )
+        else:
+            message = (
+                f"{subject} is reentrant: under {_WRAPPER} it fails with unused parameters or a block that runs "
+                f"twice, but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it; {_doubt(sign, launches)}"
+            )
+        applicability = Applicability.SAFE if sure else Applicability.UNSAFE
+        repairs = () if left_alone else (_repair(context, path, mode),)
+        yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
 
 
 def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:

@@ -74,7 +74,7 @@ def _section(values: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _values(text: str) -> Mapping[str, object] | None:
-    """The mapping that a file is, if it is one without aliases and tags: a few of these can fill the memory."""
+    """The mapping that a file is, if it is one without anchors and tags: a few of these can fill the memory."""
     import yaml  # few runs meet a configuration
 
     if len(text) > _LONGEST:
@@ -82,7 +82,7 @@ def _values(text: str) -> Mapping[str, object] | None:
     try:
         if text.lstrip().startswith("{"):
             values = json.loads(text)
-        elif any(isinstance(token, yaml.AliasToken | yaml.TagToken) for token in yaml.scan(text, yaml.SafeLoader)):
+        elif any(isinstance(token, yaml.AnchorToken | yaml.TagToken) for token in yaml.scan(text, yaml.SafeLoader)):
             return None
         else:
             values = yaml.safe_load(text)

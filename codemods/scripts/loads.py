@@ -72,13 +72,13 @@ def _placement(values: Sequence[ast.expr | None]) -> str:
 
 def _is_not_trained(names: Names, load: Place) -> bool:
     """Whether the loaded model is only merged or evaluated, and not trained."""
-    bound = {name for name, assigned in names.assigned.items() for place, _ in assigned if place.line == load.line}
+    bound = {name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement}
     uses: set[str] = set()
     for place, call in names.calls:
-        if place.scope != load.scope or _is_decided(place):
-            continue
+        if place.scope != load.scope or _is_decided(place) or hasattr(place.statement, "body"):
+            continue  # what a loop or a test begins with trains nothing
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        if place.line == load.line or (owner and dotted(owner) in bound):
+        if place.statement is load.statement or (owner and dotted(owner) in bound):
             uses.add(tail(call.func))
         elif any(dotted(value) in bound for value in (*call.args, *(keyword.value for keyword in call.keywords))):
             trainer = tail(call.func).endswith("Trainer") or is_distributed_data_parallel(names.origin(call.func))

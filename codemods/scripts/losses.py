@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
@@ -22,7 +22,7 @@ from ckpt_surgery.codemods.scripts.names import (
     words,
 )
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
-from ckpt_surgery.codemods.scripts.values import UNTRACED, BypassingForward, Inner, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
 
 Stack: TypeAlias = tuple[tuple[int, int], ...]
 """Every function that is being followed, and the line that it has reached."""
@@ -95,7 +95,7 @@ class LossReader(Interpreter[TracedValue]):
         """What the methods of a class assign to the attributes of `self`."""
         self.wrapped: dict[str, str] = {}
         """Objects that were wrapped, and the identity of the wrapper of each."""
-        self.backwards: dict[tuple[BypassingForward, int], list[Stack]] = {}
+        self.backwards: dict[Bypass, list[Stack]] = {}
         self.syncs: list[Stack] = []
         self.relevant: set[str] = set()
         self.steps = 0
@@ -123,11 +123,10 @@ class LossReader(Interpreter[TracedValue]):
             self.syncs.clear()
             self._everything()
         seen: set[Spot] = set()
-        for (forward, line), stacks in self.backwards.items():
-            if forward.spot not in seen and not self._made_up(line, stacks):
-                seen.add(forward.spot)
-                inner = forward.inner
-                yield Bypass(forward.spot, forward.callee, inner.how, forward.method, inner.sure, forward.runs, line)
+        for bypass, stacks in self.backwards.items():
+            if bypass.spot not in seen and not self._made_up(bypass, stacks):
+                seen.add(bypass.spot)
+                yield bypass
 
     def _relevant(self) -> set[str]:
         """The functions and classes that deal with wrappers themselves, or call one that does.
@@ -157,9 +156,9 @@ class LossReader(Interpreter[TracedValue]):
                 return wraps or tail(func) in _UNWRAP or _prepares(func)
         return False
 
-    def _made_up(self, line: int, stacks: Sequence[Stack]) -> bool:
+    def _made_up(self, bypass: Bypass, stacks: Sequence[Stack]) -> bool:
         """Whether gradients are synchronised after the backward pass, in a function that leads to both."""
-        if not line:
+        if not bypass.backward:
             return bool(self.syncs)
         return any(
             function == other and after > before
@@ -189,8 +188,7 @@ class LossReader(Interpreter[TracedValue]):
             given["model"] = TracedValue(wrappers=frozenset({"Trainer"}))
         result = self._run(function, cls, given)
         if given and function.name == "compute_loss":
-            for forward in result.around:
-                self.backwards.setdefault((forward, 0), []).append(())
+            self.backwards |= {bypass: [] for bypass in result.around}
 
     def _stack(self) -> Stack:
         self.frame.line = self.statement.lineno
@@ -295,8 +293,8 @@ class LossReader(Interpreter[TracedValue]):
         return container.computed
 
     def part(self, value: TracedValue, position: int) -> TracedValue:
-        """One of the values that a tuple is unpacked into."""
-        return value.item(position)
+        """One of the values that a tuple is unpacked into: another object, computed in the same way."""
+        return replace(value, objects=frozenset(f"{identity}.{position}" for identity in value.objects))
 
     def subscript(self, node: ast.Subscript) -> TracedValue:
         """What is taken out of a container is all that it holds."""
@@ -310,8 +308,9 @@ class LossReader(Interpreter[TracedValue]):
         if isinstance(node.value, ast.Name) and node.value.id == "self" and cls:
             return self._own(cls, node.attr)
         if node.attr == "module" and not base.around and not base.through:
-            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or base.is_unknown else UNTRACED
-        return base.part() if base.inners else base.computed
+            is_unknown = any(" " in identity for identity in base.objects)  # a parameter, or set elsewhere
+            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or is_unknown else UNTRACED
+        return base.part if base.inners else base.computed
 
     def _own(self, cls: ast.ClassDef, name: str) -> TracedValue:
         """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
@@ -346,7 +345,7 @@ class LossReader(Interpreter[TracedValue]):
             is_method = isinstance(func, ast.Attribute) and dotted(func).partition(".")[0] not in self.names.imported
             return call.owner if is_method else first
         if call.name == "getattr":
-            return first.part()
+            return first.part
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
             self.bind(func.value, join([call.owner, *(value.computed for value in call.args)]))
             return UNTRACED
@@ -378,7 +377,7 @@ class LossReader(Interpreter[TracedValue]):
         if owner.inners and name in _NOT_FORWARD:
             return result
         if owner.inners and name.startswith("get_") and not call.args:
-            return owner.part()
+            return owner.part
         computed = mix([*call.args, call.owner])
         if computed.through:
             return computed
@@ -393,12 +392,8 @@ class LossReader(Interpreter[TracedValue]):
 
     def _forward(self, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool) -> TracedValue:
         spot, callee = self._spot(node), ast.unparse(node.func)
-        return TracedValue(
-            around=frozenset(
-                BypassingForward(inner.site or spot, callee, inner._replace(site=None), method, runs)
-                for inner in inners
-            )
-        )
+        bypasses = (Bypass(inner.site or spot, callee, inner.how, method, inner.sure, runs) for inner in inners)
+        return TracedValue(around=frozenset(bypasses))
 
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
@@ -413,8 +408,9 @@ class LossReader(Interpreter[TracedValue]):
         if call.name == "backward" and isinstance(func, ast.Attribute):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
             loss = call.args[0] if taken and call.args else call.owner
-            for forward in loss.around:
-                self.backwards.setdefault((forward, call.node.lineno), []).append(self._stack())
+            for bypass in loss.around:
+                bypass = bypass._replace(backward=call.node.lineno)
+                self.backwards.setdefault(bypass, []).append(self._stack())
         elif _SYNCHRONISES.search(call.name) or (
             call.name.startswith("all_reduce")
             and any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(self.frame.node))
@@ -459,7 +455,10 @@ class LossReader(Interpreter[TracedValue]):
         given = {} if starred else dict(zip(names, call.positional, strict=False))
         given |= {name: call.keywords[name] for name in names if name in call.keywords}
         spot = self._spot(call.node)
-        return self._run(function, cls, {name: value.handed(spot) for name, value in given.items()})
+        for name, value in given.items():
+            inners = frozenset(inner._replace(site=inner.site or spot) for inner in value.inners)
+            given[name] = replace(value, inners=inners) if inners else value
+        return self._run(function, cls, given)
 
     def _spot(self, node: ast.expr) -> Spot:
         return Spot(span_of(node), self.statement.lineno, self.frame.scope)

@@ -13,10 +13,10 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Place(NamedTuple):
-    """A node of a script and where it stands: the line of its statement, its function, the tests above it."""
+    """A node of a script and where it stands: its statement, its function, the tests above it."""
 
     node: ast.AST
-    line: int = 0
+    statement: ast.stmt
     scope: str = ""
     tests: tuple[ast.expr, ...] = ()
     prefix: str = ""
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
     def spot(self, node: ast.expr) -> Spot:
         """The place of a finding about a node of this statement."""
-        return Spot(span_of(node), self.line, self.scope)
+        return Spot(span_of(node), self.statement.lineno, self.scope)
 
 
 class Option(NamedTuple):
@@ -187,9 +187,9 @@ def tail(node: ast.expr) -> str:
 
 def _places(tree: ast.Module) -> list[Place]:
     """Every node with its place, in the order of `ast.walk`."""
-    places = [Place(tree)]
+    places = [Place(tree, ast.Pass())]
     for place in places:  # grows while it is read
-        node, line, scope, tests, prefix = place
+        node, statement, scope, tests, prefix = place
         if isinstance(node, ast.Name | ast.Constant):
             continue
         if isinstance(node, Function):
@@ -200,8 +200,8 @@ def _places(tree: ast.Module) -> list[Place]:
         elif isinstance(node, ast.If | ast.IfExp):
             tests = (*tests, node.test)
         for child in ast.iter_child_nodes(node):
-            first_line = child.lineno if isinstance(child, ast.stmt) else line
-            places.append(Place(child, first_line, scope, tests, prefix))
+            inner = child if isinstance(child, ast.stmt) else statement
+            places.append(Place(child, inner, scope, tests, prefix))
     return places
 
 
