@@ -6,8 +6,9 @@ import ast
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import without_currying
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
-from ckpt_surgery.codemods.facts.file_reader import FileReader
-from ckpt_surgery.codemods.scripts.extract import extract_script
+from ckpt_surgery.codemods.facts.file_reader import read_facts
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.providers import declared_facts
 
 
 def extract(source: str) -> FileFacts:
@@ -19,4 +20,4 @@ def extract(source: str) -> FileFacts:
         RecursionError: the text is nested deeper than Python's parser allows.
     """
     tree = without_currying(ast.parse(source), source)
-    return FileReader(source).facts(tree, script=extract_script(tree, source))
+    return read_facts(FileSyntax(source, tree), *declared_facts())

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ckpt_surgery.codemods.facts.file_facts import CopiedFrom, FileFacts
+from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.providers.copies import COPIES, CopiedFrom
 from ckpt_surgery.codemods.repair import DropComment
 from ckpt_surgery.codemods.tree.places import Places
 from ckpt_surgery.static.discover import SourceFile
@@ -31,8 +32,8 @@ def diverged_copies(
     """
     changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
     for path in sorted(snapshot.parsed):
-        copies = snapshot.parsed[path].facts.copies
-        for copy, then in _pairs(copies, parsed_before[path].facts.copies):
+        copies = snapshot.parsed[path].facts[COPIES]
+        for copy, then in _pairs(copies, parsed_before[path].facts[COPIES]):
             home, name = _home(path, copy.source)
             if home not in snapshot.parsed or not ({path, home} & changed):
                 continue

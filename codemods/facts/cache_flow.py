@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ModuleCall
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.interpreter import Interpreter
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
 from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITCH
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
@@ -17,19 +18,17 @@ _CACHE = "cache"
 
 def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> Iterator[ModuleCall]:
     """A method's calls, with what it does about their caches."""
-    flow = _Flow()
+    reader = _CacheReader()
     for decorator in function.decorator_list:
         name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
         if name.rpartition(".")[2] in CACHE_STOPPERS:
-            flow.off[CACHE_SWITCH] = function.lineno
-    flow.statements(function.body, ())
+            reader.off[CACHE_SWITCH] = function.lineno
+    reader.follow(function.body)
     for call in calls:
-        place = (call.span.line, call.span.column)
-        yield replace(call, reads_more_under=flow.reads_more_under(place), idle_caches=flow.idle(place))
+        yield replace(call, reads_more_under=reader.reads_more_under(call.span), idle_caches=reader.idle(call.span))
 
 
-@dataclass(frozen=True, slots=True)
-class _GivenValue:
+class _GivenValue(NamedTuple):
     """One value that a name may have, and the tests under which it gets it."""
 
     value: ast.expr
@@ -38,99 +37,110 @@ class _GivenValue:
     """Whether the name stands for an item of the value: `for name in value`."""
 
 
-@dataclass(slots=True)
-class _Flow:
-    """One method, read from top to bottom."""
+class _CacheReader(Interpreter[None]):
+    """Collects what one method assigns, calls and reads, each with the tests that hold there."""
 
-    off: dict[str, int] = field(default_factory=dict)
-    """Names that are set to False where the model trains under checkpointing, with the line."""
-    off_unless_asked: set[str] = field(default_factory=set)
-    """Names that are False in training unless a caller asks for them."""
-    assigned: dict[str, list[_GivenValue]] = field(default_factory=dict)
-    results: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """Names that are bound to what a call returns, with the places of the calls."""
-    read: dict[str, set[str]] = field(default_factory=dict)
-    """For each of these names, what is tested before one of its later items is read."""
-    calls: dict[tuple[int, int], ast.Call] = field(default_factory=dict)
+    nothing = None
 
-    def statements(self, statements: Iterable[ast.stmt], tests: _Tests) -> None:
-        for statement in statements:
-            self._visit(statement, tests)
+    def __init__(self) -> None:
+        super().__init__()
+        self.off: dict[str, int] = {}
+        """Names that are set to False where the model trains under checkpointing, with the line."""
+        self._off_unless_asked: set[str] = set()
+        """Names that are False in training unless a caller asks for them."""
+        self._assigned: dict[str, list[_GivenValue]] = {}
+        self._results: dict[str, list[Span]] = {}
+        """Names that are bound to what a call returns, with the places of the calls."""
+        self._read: dict[str, set[str]] = {}
+        """For each of these names, what is tested before one of its later items is read."""
+        self._calls: dict[Span, ast.Call] = {}
 
-    def _visit(self, node: ast.AST, tests: _Tests) -> None:
-        match node:
-            case ast.If(test=test, body=body, orelse=orelse):
-                self._visit(test, tests)
-                self.statements(body, (*tests, test))
-                self.statements(orelse, tests)
-                return
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                self._visit(test, tests)
-                self._visit(body, (*tests, test))
-                self._visit(orelse, tests)
-                return
-            case ast.FunctionDef() | ast.Lambda() | ast.ClassDef():
-                return
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self._assign(name, value, tests)
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Name(id=name)):
-                if not any(isinstance(target, ast.Starred) for target in targets):
-                    self._reads(name, tests)
-            case ast.For(target=target, iter=iterable):
-                for inner in walk(target):
-                    if isinstance(inner, ast.Name):
-                        self.assigned.setdefault(inner.id, []).append(_GivenValue(iterable, tests, is_item=True))
-            case ast.Subscript(value=ast.Name(id=name), slice=index, ctx=ast.Load()):
-                if not isinstance(index, ast.Slice) and not (isinstance(index, ast.Constant) and index.value == 0):
-                    self._reads(name, tests)
-            case ast.Call():
-                self.calls[(node.lineno, node.col_offset)] = node
-        for inner in ast.iter_child_nodes(node):
-            self._visit(inner, tests)
+    @property
+    def _tests(self) -> _Tests:
+        return tuple(condition.test for condition in self.conditions if condition.truth)
 
-    def _assign(self, name: str, value: ast.expr, tests: _Tests) -> None:
-        self.assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
+    def join(self, values: Sequence[None]) -> None:
+        """No value is followed."""
+
+    def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, None]]:
+        """Note what a loop goes over."""
+        self.value(iterable)
+        for inner in walk(target):
+            if isinstance(inner, ast.Name):
+                self._assigned.setdefault(inner.id, []).append(_GivenValue(iterable, self._tests, is_item=True))
+        return []
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Note what a name is set to, and that a result is unpacked."""
+        self.value(value)
+        match target, value:
+            case ast.Name(id=name), _:
+                self._note(name, value)
+            case ast.Tuple(elts=targets), ast.Name(id=name):
+                if not any(isinstance(inner, ast.Starred) for inner in targets):
+                    self._reads(name)
+
+    def subscript(self, node: ast.Subscript) -> None:
+        """Note that another item than the first is read."""
+        super().subscript(node)
+        if isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
+            index = node.slice
+            if not isinstance(index, ast.Slice) and not (isinstance(index, ast.Constant) and index.value == 0):
+                self._reads(node.value.id)
+
+    def attribute(self, node: ast.Attribute, base: None) -> None:
+        """Nothing to note."""
+
+    def call(self, node: ast.Call) -> None:
+        """Note the call."""
+        self._calls[span_of(node)] = node
+        self.parts(node)
+
+    def _note(self, name: str, value: ast.expr) -> None:
+        tests = self._tests
+        self._assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
         if isinstance(value, ast.Call):
-            self.results.setdefault(name, []).append((value.lineno, value.col_offset))
+            self._results.setdefault(name, []).append(span_of(value))
         is_false = isinstance(value, ast.Constant) and value.value in (False, None)
         parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
         if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
             self.off.setdefault(name, value.lineno)
         elif any(map(_is_false_in_training, parts)):
-            self.off_unless_asked.add(name)
+            self._off_unless_asked.add(name)
 
-    def _reads(self, name: str, tests: _Tests) -> None:
-        self.read.setdefault(name, set()).update(_names(tests))
+    def _reads(self, name: str) -> None:
+        self._read.setdefault(name, set()).update(_names(self._tests))
 
-    def reads_more_under(self, place: tuple[int, int]) -> tuple[str, ...]:
+    # -- what was collected, to be asked for once the whole method is read
+
+    def reads_more_under(self, place: Span) -> tuple[str, ...]:
         """The names that decide whether a later item of this call's result is read, and stay on in training."""
-        found: set[str] = set()
-        for name, places in self.results.items():
-            if place in places:
-                found |= self.read.get(name, set())
-        return tuple(sorted(name for name in found if self.off.get(name, place[0]) >= place[0]))
+        results = (name for name, places in self._results.items() if place in places)
+        found = set[str]().union(*(self._read.get(name, ()) for name in results))
+        return tuple(sorted(name for name in found if self.off.get(name, place.line) >= place.line))
 
-    def idle(self, place: tuple[int, int]) -> tuple[int, ...]:
+    def idle(self, place: Span) -> tuple[int, ...]:
         """The positions of arguments that hold no cache in training, unless the method was called with one."""
-        call = self.calls.get(place)
-        if call is None:
-            return ()
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        call = self._calls.get(place)
+        values = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
         return tuple(position for position, value in enumerate(values) if self._is_idle(value))
 
     def _is_idle(self, value: ast.expr) -> bool:
         made = list(self._made(value, (), set()))
-        guarded = any(_CACHE in name for name in (*self.off, *self.off_unless_asked))
+        guarded = any(_CACHE in name for name in (*self.off, *self._off_unless_asked))
         return (guarded or bool(made)) and all(self._is_off(tests, line) for tests, line in made)
 
     def _made(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
         """Where what an expression stands for is made, and the tests under which it is."""
         match value:
-            case ast.Name(id=name):
-                if name not in seen:
-                    seen.add(name)
-                    for other in self.assigned.get(name, ()):
-                        yield from self._made_of(other, (*tests, *other.tests), seen)
+            case ast.Name(id=name) if name not in seen:
+                seen.add(name)
+                for given in self._assigned.get(name, ()):
+                    parts = map(ast.Name, _names([given.value])) if given.is_item else iter([given.value])
+                    for part in parts:
+                        yield from self._made(part, (*tests, *given.tests), seen)
+            case ast.Name() | ast.Constant():
+                return
             case ast.Subscript(value=inner) | ast.Attribute(value=inner) | ast.Starred(value=inner):
                 yield from self._made(inner, tests, seen)
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -139,25 +149,18 @@ class _Flow:
             case ast.BoolOp(values=values):
                 for inner in values:
                     yield from self._made(inner, tests, seen)
-            case ast.Constant():
-                return
             case _:
                 if not _holds_none_alone(value):
                     yield tests, value.lineno
 
-    def _made_of(self, assigned: _GivenValue, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
-        if not assigned.is_item:
-            yield from self._made(assigned.value, tests, seen)
-            return
-        for name in _names((assigned.value,)):
-            yield from self._made(ast.Name(name, ast.Load()), tests, seen)
-
     def _is_off(self, tests: _Tests, line: int) -> bool:
         """Whether what is made at a line, under these tests, is not made in training."""
-        if any(_is_false_in_training(test) for test in tests):
-            return True
         names = _names(tests)
-        return any(self.off.get(name, line) < line for name in names) or bool(names & self.off_unless_asked)
+        return (
+            any(map(_is_false_in_training, tests))
+            or any(self.off.get(name, line) < line for name in names)
+            or bool(names & self._off_unless_asked)
+        )
 
 
 def _asks_for_training(test: ast.expr) -> bool:
@@ -195,10 +198,8 @@ def _names(expressions: Iterable[ast.expr]) -> set[str]:
     """The names and attributes that expressions mention, what they call left out."""
     found: set[str] = set()
     for expression in expressions:
-        called = {id(node.func) for node in walk(expression) if isinstance(node, ast.Call)}
-        found.update(
-            text
-            for node in walk(expression)
-            if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called and (text := dotted(node))
-        )
+        nodes = walk(expression)
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called)
+        found.update(text for node in names if (text := dotted(node)))
     return found

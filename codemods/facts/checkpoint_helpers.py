@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.model_patches.release_names import FUNCTION
 
@@ -141,98 +142,97 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            nodes = list(walk(function))
-            names = self.names | self.functions
-            if _hands_on(function, nodes, names):
+            if self._hands_on(function):
                 self.functions.add(function.name)
-            elif any(self._is_function(value, names) for value in _returned(nodes)):
+            elif any(self._is_function(node.value) for node in walk(function) if isinstance(node, ast.Return)):
                 self.makers.add(function.name)
 
     def aliases(self, statements: Iterable[ast.stmt]) -> frozenset[str]:
         """The names that a module binds to checkpoint functions, as in `remat = partial(checkpoint, ...)`."""
-        assigned = [statement for statement in statements if isinstance(statement, ast.Assign)]
-        found = [assign for assign in assigned if self._is_function(assign.value, self.names)]
-        return frozenset(target.id for assign in found for target in assign.targets if isinstance(target, ast.Name))
+        assigned = [node for node in statements if isinstance(node, ast.Assign) and self._is_function(node.value)]
+        return frozenset(target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
 
     def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
         """The methods and attributes of a class that checkpoint what they are given."""
         for method in methods:
-            nodes = list(walk(method))
-            names = self.names | self.functions
-            if _hands_on(method, nodes, names):
+            if self._hands_on(method):
                 yield method.name
-            for node in nodes:
+            for node in walk(method):
                 match node:
                     case (
                         ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
                         | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
-                    ) if value is not None and self._is_function(value, names):
+                    ) if self._is_function(value):
                         yield name
 
-    def _is_function(self, value: ast.expr, names: Collection[str]) -> bool:
-        return is_checkpoint_function(value, names, self.makers)
+    def _hands_on(self, function: ast.FunctionDef) -> bool:
+        """Whether a function gives one of its parameters to a checkpoint function to run."""
+        names = self.names | self.functions
+        handed = _Handed(_parameters(function) - {"self"}, function)
+        return any(is_checkpoint(call.func, names) for call, first in handed.calls if first)
 
-
-def _hands_on(function: ast.FunctionDef, nodes: Iterable[ast.AST], names: Collection[str]) -> bool:
-    """Whether a function gives one of its parameters to a checkpoint function to run."""
-    arguments = function.args
-    parameters = {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} - {"self"}
-    parameters |= _parts_of(parameters, nodes)
-    inner = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
-    for node in nodes:
-        if isinstance(node, ast.Call) and node.args and is_checkpoint(node.func, names):
-            run = set(_run(node.args[0]))
-            for name in run & inner.keys():
-                run.update(_called(inner[name]))
-            if run & parameters:
-                return True
-    return False
-
-
-def _parts_of(names: Collection[str], nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that a function gives to parts of what other names stand for: `for layer in layers`, `layers[0]`."""
-    parts: set[str] = set()
-    for node in nodes:
-        match node:
-            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
-                pass
-            case ast.Assign(targets=[ast.Name() as target], value=ast.Subscript(value=value)):
-                pass
-            case _:
-                continue
-        values = value.args if isinstance(value, ast.Call) else [value]
-        if any(dotted(inner) in names for inner in values):
-            parts.update(inner.id for inner in walk(target) if isinstance(inner, ast.Name))
-    return parts
+    def _is_function(self, value: ast.expr | None) -> bool:
+        return value is not None and is_checkpoint_function(value, self.names | self.functions, self.makers)
 
 
 def handed_to(function: ast.FunctionDef) -> Iterator[str]:
     """The functions to which one hands its first parameter, or parts of it, as the first argument with others."""
-    nodes = walk(function)
-    names = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
-    names |= _parts_of(names, nodes)
-    for node in nodes:
-        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) > 1 and node.args:
-            first, name = dotted(node.args[0]), dotted(node.func)
-            if name and first.removesuffix(".forward").removesuffix(".__call__") in names:
-                yield name
-
-
-def _run(node: ast.expr) -> Iterator[str]:
-    """The names of what a checkpoint function runs, as its first argument says."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)):
+    first = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
+    for call, is_handed in _Handed(first, function).calls:
+        name = dotted(call.func)
+        if is_handed and name and len(call.args) + len(call.keywords) > 1:
             yield name
-        case ast.Lambda():
-            yield from _called(node)
-        case ast.Call(args=arguments):
-            yield from (argument.id for argument in arguments if isinstance(argument, ast.Name))
 
 
-def _called(function: ast.Lambda | ast.FunctionDef) -> Iterator[str]:
-    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
-    return (called.id for called in calls if isinstance(called, ast.Name))
+class _Handed(Interpreter[bool]):
+    """Follows parameters of a function, and parts of them, to the calls that get one as their first argument.
+
+    A value tells whether it is a parameter, or a function that runs one.
+    """
+
+    nothing = False
+
+    def __init__(self, parameters: Iterable[str], function: ast.FunctionDef) -> None:
+        super().__init__(dict.fromkeys(parameters, True))
+        self.calls: list[tuple[ast.Call, bool]] = []
+        self.follow(function.body)
+
+    def join(self, values: Sequence[bool]) -> bool:
+        """Any of the values."""
+        return any(values)
+
+    def compute(self, values: Sequence[bool]) -> bool:
+        """What is computed is no module."""
+        return False
+
+    def attribute(self, node: ast.Attribute, base: bool) -> bool:
+        """`layer.forward` means the layer."""
+        return base
+
+    def function(self, node: ast.Lambda) -> bool:
+        """A lambda runs what it calls."""
+        self.value(node.body)
+        return self._calls_one(node)
+
+    def define(self, node: Function | ast.ClassDef) -> None:
+        """A function inside runs what it calls."""
+        self.enter(node.body, dict(self.env))
+        self.env[node.name] = self._calls_one(node)
+
+    def _calls_one(self, node: ast.AST) -> bool:
+        called = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
+        return any(self.env.get(inner.id, False) for inner in called if isinstance(inner, ast.Name))
+
+    def call(self, node: ast.Call) -> bool:
+        """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
+        self.value(node.func)
+        values = [self.value(argument) for argument in node.args]
+        for keyword in node.keywords:
+            self.value(keyword.value)
+        self.calls.append((node, bool(values) and values[0]))
+        return any(value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name))
 
 
-def _returned(nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
-    return (node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None)
+def _parameters(function: ast.FunctionDef) -> set[str]:
+    arguments = function.args
+    return {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}

@@ -1,4 +1,4 @@
-"""What one file says, as plain frozen values: classes, stacks, calls, inline branches, and its facts as a script.
+"""What every file says, as plain frozen values: classes, stacks, calls and inline branches. `providers/` has the rest.
 
 No decision is made here and nothing of another file is known, so a file's facts depend on its text alone and can
 be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple: those
@@ -7,12 +7,11 @@ are faster to make and to pickle than dataclasses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.forward_patches import ForwardPatch
-from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
+from ckpt_surgery.codemods.facts.fact import Facts
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 
 AttributePath: TypeAlias = tuple[str, ...]
@@ -28,10 +27,6 @@ _LARGEST = 400
 Wrapping: TypeAlias = Literal["plain", "partial", "custom", "closure"]
 """How a checkpoint function is given what it runs: as it is, in a `functools.partial`, as what a helper such as
 `create_custom_forward` returns, or as a function that the method defines."""
-
-ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
-"""What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
-the function is a model's own, which transformers sets together with the option."""
 
 BranchStatement: TypeAlias = Literal["checkpoint", "guard", "past", "function", "mirrored", "log", "other"]
 """What a statement of an inline branch does: it checkpoints, switches a name off that checkpointing cannot go with,
@@ -76,35 +71,6 @@ class ModuleCall:
     idle_caches: tuple[int, ...] = ()
     """The positions of arguments that hold a cache only if the method's own caller passes one, while it trains."""
     carried: tuple[CarriedArgument, ...] = ()
-
-
-class Capture(NamedTuple):
-    """A name that a checkpointed function takes from around it instead of as an argument."""
-
-    name: str
-    rebound: bool
-    """Whether the function looks it up when it runs, and the loop around the call gives it another value."""
-    holds_result: bool
-    """Whether it may hold what a checkpoint call returned."""
-    passed_on: bool
-    """Whether the function hands it to a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointedFunction:
-    """A call of a checkpoint function on a function of this file. `args` begin with that function."""
-
-    scope: str
-    span: Span
-    first_line: int
-    callee: str
-    option: ReentrantOption
-    args: tuple[Argument, ...]
-    captures: tuple[Capture, ...]
-    containers: tuple[int, ...] = ()
-    """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
-    dropped: tuple[str, ...] = ()
-    """Names that are None where the call stands, or may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,30 +195,8 @@ class Method(NamedTuple):
     end_line: int
 
 
-class OldSwitch(NamedTuple):
-    """A method `_set_gradient_checkpointing(self, module, value=False)`, the form of transformers before 4.35.
-
-    With one, late releases call it for each module, and nothing else: no layer of theirs is switched on.
-    """
-
-    span: Span
-    first_line: int
-    """The line of the first decorator, or of `def` where there is none."""
-    only_flags: bool
-    """Whether it does nothing but set `gradient_checkpointing` of the module."""
-    alone: bool
-    """Whether the class holds nothing else."""
-
-
-class OwnSwitch(NamedTuple):
-    """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
-
-    target: str
-    value: str
-
-
 @dataclass(frozen=True, slots=True)
-class Class:
+class Class(Facts):
     """A class: where it stands, what it inherits, what it holds and what it calls."""
 
     name: str
@@ -277,15 +221,9 @@ class Class:
     methods: tuple[Method, ...]
     calls: tuple[ModuleCall, ...]
     inlines: tuple[InlineBranch, ...]
-    old_switch: OldSwitch | None
-    own_switches: tuple[OwnSwitch, ...]
     handed_on: tuple[HandedOn, ...]
-    checkpointers: tuple[str, ...]
-    """Its methods and attributes that checkpoint what they are given."""
-    decorators: tuple[str, ...]
-    """Those of its forward, by name."""
-    may_evaluate: bool
-    """Whether its code may take modules out of training mode."""
+    provided: Mapping[str, object]
+    """What the facts of `providers/` are for this class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,17 +242,7 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedFrom:
-    """A `# Copied from a.b.C with X->Y` comment: its line, and the object that it stands on."""
-
-    line: int
-    source: str
-    replacements: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(Facts):
     """All that one file says."""
 
     imports: tuple[Import, ...]
@@ -322,19 +250,7 @@ class FileFacts:
     values: tuple[tuple[str, Build], ...]
     """Module-level names bound to classes, dicts of classes or makers."""
     makers: tuple[Maker, ...]
-    cleared: tuple[str, ...] | None
-    """In the file that defines GradientCheckpointingLayer: the keywords that it clears. None elsewhere."""
-    generated_from: str
-    """The modular file named in a generated file's header; empty where there is none."""
-    copies: tuple[CopiedFrom, ...]
     functions: tuple[str, ...]
     """The functions at module level."""
-    checkpointers: tuple[str, ...]
-    """Those of them that checkpoint what they are given."""
-    replaced_forwards: tuple[str, ...]
-    """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
-    checkpointed: tuple[CheckpointedFunction, ...]
-    forward_patches: tuple[ForwardPatch, ...]
-    """Forwards that it puts in the place of others."""
-    script: ScriptFacts | None
-    """What it says as a training script; None where no rule about scripts has anything to look at."""
+    provided: Mapping[str, object]
+    """What the facts of `providers/` are for this file."""

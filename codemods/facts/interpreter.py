@@ -67,6 +67,10 @@ class Interpreter(Generic[V]):
         """A list, tuple, set or dict of the values."""
         return self.join(values) if values else self.nothing
 
+    def collect(self, item: V) -> V:
+        """What a comprehension of such items makes."""
+        return self.contain([item])
+
     def item(self, container: V) -> V:
         """What a loop over the value yields."""
         return container
@@ -395,7 +399,7 @@ class Interpreter(Generic[V]):
             self.value(node.key)
         made = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self.env, self.loops = before, loops
-        return self.contain([made])
+        return self.collect(made)
 
     def _named(self, node: ast.NamedExpr) -> V:
         value = self.value(node.value)

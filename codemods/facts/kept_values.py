@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.interpreter import Interpreter
+from ckpt_surgery.codemods.facts.syntax import dotted, statements_below, walk
 from ckpt_surgery.model_patches.vocabulary import is_switch, may_carry_gradient
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
@@ -23,6 +23,7 @@ _NO_VALUES = frozenset({"arange", "empty", "full", "isinstance", "len", "ones", 
 _NO_GRADIENT = frozenset(
     {"argmax", "argmin", "argsort", "bincount", "bool", "detach", "histc", "int", "item", "long", "one_hot", "tolist"}
 )
+_GETTING = frozenset({"get", "pop", "setdefault"})
 _TAKING = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 _RANDOM = re.compile(r"(?:random|np\.random|numpy\.random)\.")
 _OFF = frozenset({"inference_mode", "no_grad"})
@@ -49,19 +50,19 @@ class KeptValue(NamedTuple):
     """Whether the forward also reads what it changes: a second run would find something else."""
 
 
+_DATA = {"data": ValueFlow.VALUE}
 Functions: TypeAlias = Callable[[str], ast.FunctionDef | None]
 """The function of a name at module level, where the files have it."""
 
 
-@dataclass(slots=True)
-class _Frame:
-    """One function while it is read: what its names hold, and for which of them that is nobody else's."""
+class _Held(NamedTuple):
+    """What a value has of what the forward was given, and the place that outlives the call and holds it."""
 
-    name: str
-    flows: dict[str, ValueFlow] = field(default_factory=dict)
-    outer: dict[str, str] = field(default_factory=dict)
-    """Names that stand for something that outlives the call, and how it is called outside."""
-    result: ValueFlow = ValueFlow.NOTHING
+    flow: ValueFlow
+    place: str = ""
+
+
+_NOTHING = _Held(ValueFlow.NOTHING)
 
 
 def kept_values(
@@ -99,10 +100,14 @@ def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
             yield node.arg, ValueFlow.GRADIENT if carries else ValueFlow.NOTHING
 
 
-class _ForwardReader:
-    """Follows one forward: fills `kept` and `read`."""
+class _ForwardReader(Interpreter[_Held]):
+    """Follows one forward, and the methods and functions that it calls: fills `kept` and `read`."""
+
+    nothing = _NOTHING
+    passes = 2
 
     def __init__(self, methods: Mapping[str, ast.FunctionDef], functions: Functions) -> None:
+        super().__init__()
         self.kept: dict[tuple[str, str], ValueFlow] = {}
         self.read: set[str] = set()
         """Attributes of `self` that are read before they are set, or by another method."""
@@ -122,266 +127,259 @@ class _ForwardReader:
         self._set: set[str] = set()
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
+        self._globals: frozenset[str] = frozenset()
 
-    def run(self, function: ast.FunctionDef, given: Mapping[str, ValueFlow]) -> ValueFlow:
+    def run(self, function: ast.FunctionDef, given: Mapping[str, ValueFlow]) -> _Held:
         """Read a function that is called with these values; return what its result holds."""
         if function.name in self._active or len(self._active) > _DEEPEST:
-            return max(given.values(), default=ValueFlow.NOTHING)
-        frame = _Frame(function.name)
+            return _Held(max(given.values(), default=ValueFlow.NOTHING))
+        env: dict[str, _Held] = {}
         is_method = self._methods.get(function.name) is function
         for node in walk(function.args):
             if isinstance(node, ast.arg) and not (is_method and node.arg == "self"):
-                frame.flows[node.arg] = given.get(node.arg, ValueFlow.NOTHING)
-                if not any(word in node.arg for word in _CACHES):
-                    frame.outer[node.arg] = node.arg
-        most = self._most
-        if any(_is_off(decorator) for decorator in function.decorator_list):
+                is_cache = any(word in node.arg for word in _CACHES)
+                env[node.arg] = _Held(given.get(node.arg, ValueFlow.NOTHING), "" if is_cache else node.arg)
+        most, declared = self._most, self._globals
+        if any(map(_is_off, function.decorator_list)):
             self._most = ValueFlow.VALUE
+        statements = (node for node in statements_below(function) if isinstance(node, ast.Global))
+        self._globals = frozenset(name for node in statements for name in node.names)
         self._active.append(function.name)
-        self._block(function.body, frame)
+        returned = self.enter(function.body, env)
         self._active.pop()
-        self._most = most
-        return frame.result
+        self._most, self._globals = most, declared
+        return _Held(max((value.flow for value in returned), default=ValueFlow.NOTHING))
 
-    # -- statements
+    @property
+    def _method(self) -> str:
+        return self._active[-1]
 
-    def _block(self, statements: Iterable[ast.stmt], frame: _Frame) -> None:
-        for statement in statements:
-            self._statement(statement, frame)
+    # -- values
 
-    def _statement(self, statement: ast.stmt, frame: _Frame) -> None:
-        match statement:
-            case ast.Assign(targets=targets, value=value):
-                flow = self._counting(targets[0], value, frame)
-                for target in targets:
-                    self._store(target, value, flow, frame)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                self._store(target, value, self._flow(value, frame), frame)
-            case ast.AugAssign(target=target, value=value):
-                self._augment(target, value, frame)
-            case ast.For(target=target, iter=iterable, body=body, orelse=orelse):
-                self._store(target, iterable, self._flow(iterable, frame), frame)
-                for _ in range(2):  # what one pass sets reaches the next
-                    self._block(body, frame)
-                self._block(orelse, frame)
-            case ast.With(items=items, body=body):
-                most = self._most
-                for item in items:
-                    self._flow(item.context_expr, frame)
-                    if _is_off(item.context_expr):
-                        self._most = ValueFlow.VALUE
-                self._block(body, frame)
-                self._most = most
-            case ast.Return(value=ast.expr() as value):
-                frame.result = max(frame.result, self._flow(value, frame))
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                return
-            case ast.Global(names=names):
-                for name in names:
-                    frame.outer[name] = name
-                    frame.flows.setdefault(f"global {name}", ValueFlow.NOTHING)
-            case _:
-                for _, value in ast.iter_fields(statement):
-                    for inner in value if isinstance(value, list) else [value]:
-                        if isinstance(inner, ast.expr):
-                            self._flow(inner, frame)
-                        elif isinstance(inner, ast.stmt):
-                            self._statement(inner, frame)
-                        elif isinstance(inner, ast.ExceptHandler | ast.match_case):
-                            self._block(inner.body, frame)
+    def join(self, values: Sequence[_Held]) -> _Held:
+        """Any of the values."""
+        place = next((value.place for value in values if value.place), "")
+        return _Held(max((value.flow for value in values), default=ValueFlow.NOTHING), place)
 
-    def _augment(self, target: ast.expr, value: ast.expr, frame: _Frame) -> None:
-        flow = self._flow(value, frame)
-        if isinstance(target, ast.Name):
-            self._write_input(target, frame)
-            if isinstance(value, ast.List | ast.ListComp):  # `losses += [loss]` adds to the list itself
-                self._keep(target, flow, frame)
-            frame.flows[target.id] = max(flow, frame.flows.get(target.id, ValueFlow.NOTHING))
-            if f"global {target.id}" in frame.flows:
-                self._keep(target, flow, frame)
-        else:
-            attribute = _attribute_of(target)
-            if attribute:
-                self.read.add(attribute)
-                self.counted[(f"self.{attribute}", frame.name)] = None
-            self._keep(target, flow, frame)
+    def compute(self, values: Sequence[_Held]) -> _Held:
+        """What is computed is the function's own."""
+        return _Held(self.join(values).flow)
 
-    def _store(self, target: ast.expr, value: ast.expr, flow: ValueFlow, frame: _Frame) -> None:
-        match target:
-            case ast.Name(id=name):
-                frame.flows[name] = flow
-                if f"global {name}" in frame.flows:
-                    self._keep(target, flow, frame)
-                    return
-                origin = self._origin(value, frame)
-                if origin:
-                    frame.outer[name] = origin
-                else:
-                    frame.outer.pop(name, None)
-            case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                values = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(targets) else ()
-                for position, inner in enumerate(targets):
-                    part = values[position] if values else value
-                    self._store(inner, part, self._flow(part, frame) if values else flow, frame)
-            case ast.Starred(value=inner):
-                self._store(inner, value, flow, frame)
-            case ast.Attribute() | ast.Subscript():
-                self._keep(target, flow, frame)
+    contain = compute
 
-    def _counting(self, target: ast.expr, value: ast.expr, frame: _Frame) -> ValueFlow:
-        """What a value holds that is assigned: an attribute made of itself is counted up."""
-        attribute = _attribute_of(target) if isinstance(value, ast.BinOp) else ""
-        if not attribute:
-            return self._flow(value, frame)
-        flow, loads = self._without_load(attribute, value, frame)
-        if loads:
-            self.counted[(f"self.{attribute}", frame.name)] = None
-        return flow
+    def part(self, value: _Held, position: int) -> _Held:
+        """One of several values."""
+        return value
 
-    def _without_load(self, attribute: str, value: ast.expr, frame: _Frame) -> tuple[ValueFlow, bool]:
-        """What a value holds, and whether it reads an attribute: that alone does not count as read."""
-        before = attribute in self.loaded
-        self.loaded.discard(attribute)
-        flow = self._flow(value, frame)
-        loads = attribute in self.loaded
-        (self.loaded.add if before else self.loaded.discard)(attribute)
-        return flow, loads
+    def value(self, node: ast.expr) -> _Held:
+        """What an expression holds: no gradient where none is wanted."""
+        held = super().value(node)
+        return held if held.flow <= self._most else held._replace(flow=self._most)
 
-    def _write_input(self, target: ast.expr, frame: _Frame) -> None:
-        """Record that a tensor is written into that the forward was given."""
-        if isinstance(target, ast.Name) and len(self._active) == 1:
-            origin = frame.outer.get(target.id, "")
-            if origin in self._inputs:
-                self.inputs[(origin, frame.name)] = None
+    def name(self, node: ast.Name) -> _Held:
+        """The value of a name: one that the function does not bind outlives the call."""
+        return self.env.get(node.id, _Held(ValueFlow.NOTHING, node.id))
+
+    def attribute(self, node: ast.Attribute, base: _Held) -> _Held:
+        """What an attribute holds; one of `self` is read."""
+        name = node.attr
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            self.loaded.add(name)
+            if name not in self._set:
+                self.read.add(name)
+            return _Held(self._attributes.get(name, ValueFlow.NOTHING), f"self.{name}")
+        flow = ValueFlow.NOTHING if name in _SHAPES else min(base.flow, _DATA.get(name, ValueFlow.GRADIENT))
+        return _Held(flow, base.place if base.place.startswith("self.") else ast.unparse(node) if base.place else "")
+
+    def subscript(self, node: ast.Subscript) -> _Held:
+        """What an item holds: it lives as long as its container."""
+        index, base = self.value(node.slice), self.value(node.value)
+        is_option = base.place == "kwargs" and isinstance(node.value, ast.Name)
+        return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
+
+    def compare(self, node: ast.Compare) -> _Held:
+        """A comparison has no gradient."""
+        flow = self._most_of([node.left, *node.comparators])
+        return _Held(min(ValueFlow.VALUE, flow))
 
     # -- what is kept
 
-    def _keep(self, target: ast.expr, flow: ValueFlow, frame: _Frame) -> None:
-        """Record that something goes to a place that outlives the call, if it does."""
-        if isinstance(target, ast.Subscript) and _is_tensor_write(target, frame):
-            self._write_input(target.value, frame)
-            return
-        name = self._origin(target, frame)
-        if not name:
-            return
-        if name.startswith("self."):
-            attribute = name.removeprefix("self.").partition("[")[0]
-            self._set.add(attribute)
-            self._attributes[attribute] = max(flow, self._attributes.get(attribute, ValueFlow.NOTHING))
-        if flow:
-            key = (name, frame.name)
-            self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
+    def inside(self, node: ast.With | ast.AsyncWith) -> bool:
+        """Follow what runs in a context, perhaps without gradient."""
+        most = self._most
+        if any(_is_off(item.context_expr) for item in node.items):
+            self._most = ValueFlow.VALUE
+        ended = self.follow(node.body)
+        self._most = most
+        return ended
 
-    def _origin(self, node: ast.expr, frame: _Frame) -> str:
-        """What outlives the call and holds a place; empty for what is the function's own."""
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Follow `target = value`: an attribute made of itself is counted up."""
+        attribute = _attribute_of(target) if isinstance(value, ast.BinOp) else ""
+        if not attribute:
+            super().assign(target, value)
+            return
+        held, loads = self._without_load(attribute, value)
+        if loads:
+            self.counted[(f"self.{attribute}", self._method)] = None
+        self.bind(target, held)
+
+    def augment(self, node: ast.AugAssign) -> bool:
+        """Follow `target += value`."""
+        flow, target = self.value(node.value).flow, node.target
+        if isinstance(target, ast.Name):
+            before = self.env.get(target.id, _Held(ValueFlow.NOTHING, target.id))
+            self._write_input(target)
+            if isinstance(node.value, ast.List | ast.ListComp) or target.id in self._globals:
+                self._keep(before.place, flow)  # `losses += [loss]` adds to the list itself
+            self.env[target.id] = before._replace(flow=max(flow, before.flow))
+            return False
+        if attribute := _attribute_of(target):
+            self.read.add(attribute)
+            self.counted[(f"self.{attribute}", self._method)] = None
+        self.store(target, _Held(flow))
+        return False
+
+    def bind(self, target: ast.expr, value: _Held) -> None:
+        """Bind a target; a name that is declared global outlives the call."""
+        if isinstance(target, ast.Name) and target.id in self._globals:
+            self._keep(target.id, value.flow)
+            self.env[target.id] = _Held(value.flow, target.id)
+        else:
+            super().bind(target, value)
+
+    def store(self, target: ast.Attribute | ast.Subscript, value: _Held) -> None:
+        """Record what goes to an attribute or an item."""
+        if isinstance(target, ast.Subscript) and self._is_tensor_write(target):
+            self._write_input(target.value)
+        else:
+            self._keep(self._place(target), value.flow)
+
+    def _place(self, node: ast.expr) -> str:
+        """What outlives the call and holds a target; empty for what is the function's own."""
         match node:
-            case ast.Name(id=name):
-                return frame.outer.get(name, "" if name in frame.flows else name)
+            case ast.Subscript(value=ast.Name(id="kwargs")):
+                return ""
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return f"self.{name}"
-            case ast.Subscript(value=ast.Name(id=name)) if frame.outer.get(name) == name and name == "kwargs":
-                return "" if isinstance(node.ctx, ast.Store) else ast.unparse(node)
             case ast.Attribute(value=value):
-                origin = self._origin(value, frame)
-                return origin if origin.startswith("self.") else ast.unparse(node) * bool(origin)
+                place = self._place(value)
+                return place if place.startswith("self.") else ast.unparse(node) if place else ""
             case ast.Subscript(value=value):
-                return self._origin(value, frame)
+                return self._place(value)
+            case ast.Name():
+                return self.name(node).place
             case ast.Call(func=ast.Attribute(value=value, attr="get" | "pop" | "setdefault"), args=[key, *_]):
-                origin = self._origin(value, frame)
-                return f"{origin}[{ast.unparse(key)}]" if origin else ""
+                place = self._place(value)
+                return f"{place}[{ast.unparse(key)}]" if place else ""
         return ""
 
-    # -- expressions
+    def _keep(self, place: str, flow: ValueFlow) -> None:
+        """Record that something goes to a place that outlives the call, if it does."""
+        if place.startswith("self."):
+            attribute = place.removeprefix("self.").partition("[")[0]
+            self._set.add(attribute)
+            self._attributes[attribute] = max(flow, self._attributes.get(attribute, ValueFlow.NOTHING))
+        if place and flow:
+            key = (place, self._method)
+            self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
 
-    def _flow(self, node: ast.expr, frame: _Frame) -> ValueFlow:
-        """What an expression holds; what the calls inside it keep is recorded."""
-        return min(self._most, self._raw(node, frame))
+    def _write_input(self, target: ast.expr) -> None:
+        """Record that a tensor is written into that the forward was given."""
+        if isinstance(target, ast.Name) and len(self._active) == 1:
+            place = self.env.get(target.id, _NOTHING).place
+            if place in self._inputs:
+                self.inputs[(place, self._method)] = None
 
-    def _raw(self, node: ast.expr, frame: _Frame) -> ValueFlow:
-        match node:
-            case ast.Constant() | ast.Lambda():
-                return ValueFlow.NOTHING
+    def _without_load(self, attribute: str, value: ast.expr) -> tuple[_Held, bool]:
+        """What a value holds, and whether it reads an attribute: that alone does not count as read."""
+        before = attribute in self.loaded
+        self.loaded.discard(attribute)
+        held = self.value(value)
+        loads = attribute in self.loaded
+        (self.loaded.add if before else self.loaded.discard)(attribute)
+        return held, loads
+
+    def _is_tensor_write(self, target: ast.Subscript) -> bool:
+        """Whether a subscript writes into a tensor that the function was given, and not into a dict or list.
+
+        `hidden_states[:, 0] = x`: a container is indexed by a text or by the block's own number.
+        """
+        index = target.slice
+        is_text = isinstance(index, ast.JoinedStr) or (
+            isinstance(index, ast.Constant) and isinstance(index.value, str)
+        )
+        if not isinstance(target.value, ast.Name) or is_text or dotted(index).startswith("self."):
+            return False
+        return bool(self.env.get(target.value.id, _NOTHING).flow)
+
+    # -- calls
+
+    def _most_of(self, nodes: Iterable[ast.expr]) -> ValueFlow:
+        return max((self.value(node).flow for node in nodes), default=ValueFlow.NOTHING)
+
+    def call(self, node: ast.Call) -> _Held:
+        """What a call returns, after what it keeps is recorded."""
+        given = self._most_of([*node.args, *(keyword.value for keyword in node.keywords)])
+        if _RANDOM.match(name := dotted(node.func)):
+            self.drawn[(name, self._method)] = None
+        match node.func:
+            case ast.Name(id="setattr") if len(node.args) == 3:
+                self._set_attribute(*node.args)
+                return _NOTHING
             case ast.Name(id=name):
-                return frame.flows.get(name, ValueFlow.NOTHING)
-            case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                self.loaded.add(name)
-                if name not in self._set:
-                    self.read.add(name)
-                return self._attributes.get(name, ValueFlow.NOTHING)
-            case ast.Attribute(value=value, attr=name):
-                flow = self._flow(value, frame)
-                return ValueFlow.NOTHING if name in _SHAPES else min(flow, ValueFlow.VALUE if name == "data" else flow)
-            case ast.Call():
-                return self._call(node, frame)
-            case ast.Compare():
-                return min(ValueFlow.VALUE, self._most_of(ast.iter_child_nodes(node), frame))
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                self._flow(test, frame)
-                return max(self._flow(body, frame), self._flow(orelse, frame))
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                for generator in node.generators:
-                    self._store(generator.target, generator.iter, self._flow(generator.iter, frame), frame)
-                parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-                return self._most_of(parts, frame)
-            case ast.NamedExpr(target=target, value=value):
-                flow = self._flow(value, frame)
-                self._store(target, value, flow, frame)
-                return flow
-        return self._most_of(ast.iter_child_nodes(node), frame)
-
-    def _most_of(self, nodes: Iterable[ast.AST], frame: _Frame) -> ValueFlow:
-        flows = [self._flow(node, frame) for node in nodes if isinstance(node, ast.expr)]
-        return max(flows, default=ValueFlow.NOTHING)
-
-    def _call(self, call: ast.Call, frame: _Frame) -> ValueFlow:
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
-        given = self._most_of(values, frame)
-        if _RANDOM.match(name := dotted(call.func)):
-            self.drawn[(name, frame.name)] = None
-        match call.func:
-            case ast.Name(id="setattr") if len(call.args) == 3:
-                owner = self._origin(ast.Attribute(call.args[0], "attribute", ast.Store()), frame)
-                if owner and self._flow(call.args[2], frame):
-                    key = (f"self.{_text(call.args[1])}" if owner.startswith("self.") else owner, frame.name)
-                    self.kept[key] = max(self._flow(call.args[2], frame), self.kept.get(key, ValueFlow.NOTHING))
-                return ValueFlow.NOTHING
-            case ast.Name(id=name):
-                function = None if name in frame.flows else self._functions(name)
+                function = None if name in self.env else self._functions(name)
                 if function:
-                    return self.run(function, self._bound(function, call, frame, skip=0))
-                return ValueFlow.NOTHING if name in _NO_VALUES else given
+                    return self.run(function, self._bound(function, node, skip=0))
+                return _NOTHING if name in _NO_VALUES else _Held(given)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 if name in self._methods:
-                    return self.run(self._methods[name], self._bound(self._methods[name], call, frame, skip=1))
-                return ValueFlow.GRADIENT if name in self._modules else given
+                    return self.run(self._methods[name], self._bound(self._methods[name], node, skip=1))
+                return _Held(ValueFlow.GRADIENT if name in self._modules else given)
             case ast.Attribute(value=value, attr=name):
-                if name in _ADDING:
-                    self._add(value, given, frame)
-                elif name in _TAKING and (origin := self._origin(value, frame)) not in ("", "kwargs"):
-                    self.drawn[(origin, frame.name)] = None
-                attribute = _attribute_of(value) if name.endswith("_") and not name.startswith("_") else ""
-                base, _ = self._without_load(attribute, value, frame)
-                if attribute:
-                    self.counted[(f"self.{attribute}", frame.name)] = None
-                elif name.endswith("_") and name != "requires_grad_":
-                    self._write_input(value, frame)
-                if name in _MEASURES or name in _NO_VALUES or name.endswith("_like"):
-                    return ValueFlow.NOTHING
-                return min(max(base, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
-        return max(given, self._flow(call.func, frame))
+                return self._method_call(value, name, node, given)
+        return _Held(max(given, self.value(node.func).flow))
 
-    def _add(self, container: ast.expr, given: ValueFlow, frame: _Frame) -> None:
-        name = container.id if isinstance(container, ast.Name) and container.id not in frame.outer else ""
-        if name in frame.flows:
-            frame.flows[name] = max(given, frame.flows[name])
-            return
-        self._keep(container, given, frame)
+    def _method_call(self, owner: ast.expr, name: str, node: ast.Call, given: ValueFlow) -> _Held:
+        """What a method of something other than the block returns."""
+        writes = name.endswith("_") and not name.startswith("_")
+        attribute = _attribute_of(owner) if writes else ""
+        base, _ = self._without_load(attribute, owner)
+        if name in _ADDING:
+            self._add(owner, base.place, given)
+        elif name in _TAKING and base.place not in ("", "kwargs"):
+            self.drawn[(base.place, self._method)] = None
+        if attribute:
+            self.counted[(f"self.{attribute}", self._method)] = None
+        elif writes and name != "requires_grad_":
+            self._write_input(owner)
+        place = f"{base.place}[{ast.unparse(node.args[0])}]" if name in _GETTING and node.args and base.place else ""
+        if name in _MEASURES or name in _NO_VALUES or name.endswith("_like"):
+            return _Held(ValueFlow.NOTHING, place)
+        flow = min(max(base.flow, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
+        return _Held(flow, place)
 
-    def _bound(self, function: ast.FunctionDef, call: ast.Call, frame: _Frame, *, skip: int) -> dict[str, ValueFlow]:
+    def _set_attribute(self, owner: ast.expr, name: ast.expr, value: ast.expr) -> None:
+        place = self._place(ast.Attribute(owner, "attribute", ast.Store()))
+        flow = self.value(value).flow
+        if place and flow:
+            is_text = isinstance(name, ast.Constant) and isinstance(name.value, str)
+            text = str(name.value) if isinstance(name, ast.Constant) and is_text else ast.unparse(name)
+            key = (f"self.{text}" if place.startswith("self.") else place, self._method)
+            self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
+
+    def _add(self, container: ast.expr, place: str, given: ValueFlow) -> None:
+        name = container.id if isinstance(container, ast.Name) else ""
+        if name in self.env and not place:
+            self.env[name] = _Held(max(given, self.env[name].flow))
+        else:
+            self._keep(place, given)
+
+    def _bound(self, function: ast.FunctionDef, call: ast.Call, *, skip: int) -> dict[str, ValueFlow]:
         """What a call gives the parameters of a function; `skip` of them are bound already."""
         names = [node.arg for node in (*function.args.posonlyargs, *function.args.args)]
-        bound = {name: self._flow(node, frame) for name, node in zip(names[skip:], call.args, strict=False)}
-        bound |= {keyword.arg: self._flow(keyword.value, frame) for keyword in call.keywords if keyword.arg}
+        bound = {name: self.value(node).flow for name, node in zip(names[skip:], call.args, strict=False)}
+        bound |= {keyword.arg: self.value(keyword.value).flow for keyword in call.keywords if keyword.arg}
         return bound
 
 
@@ -397,25 +395,6 @@ def _attribute_of(node: ast.expr) -> str:
 def _is_off(node: ast.expr) -> bool:
     """Whether a decorator or a context says that no gradient is wanted."""
     return dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2] in _OFF
-
-
-def _is_tensor_write(target: ast.Subscript, frame: _Frame) -> bool:
-    """Whether a subscript writes into a tensor that the function was given, and not into a dict or list.
-
-    `hidden_states[:, 0] = x`: a container is indexed by a text or by the block's own number.
-    """
-    if not isinstance(target.value, ast.Name) or not frame.flows.get(target.value.id, ValueFlow.NOTHING):
-        return False
-    index = target.slice
-    return not (
-        (isinstance(index, ast.Constant) and isinstance(index.value, str))
-        or isinstance(index, ast.JoinedStr)
-        or dotted(index).startswith("self.")
-    )
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
 
 
 def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:

@@ -60,40 +60,6 @@ def walk(node: ast.AST) -> list[ast.AST]:
     return nodes
 
 
-def calls_and_loops(
-    node: ast.expr,
-) -> tuple[list[ast.Call], list[ast.comprehension], list[ast.NamedExpr], list[ast.IfExp]]:
-    """Every call, comprehension, `:=` and conditional expression inside an expression, outer calls first.
-
-    Half of the time of reading a tree goes here, hence no `ast.walk`: names and constants are not visited.
-    """
-    calls: list[ast.Call] = []
-    loops: list[ast.comprehension] = []
-    named: list[ast.NamedExpr] = []
-    choices: list[ast.IfExp] = []
-    waiting: list[ast.AST | None] = [node]
-    while waiting:
-        inner = waiting.pop()
-        kind = inner.__class__
-        if inner is None or kind is ast.Name or kind is ast.Constant:
-            continue  # a dict display has None for the key of `**other`
-        if isinstance(inner, ast.Call):
-            calls.append(inner)
-        elif isinstance(inner, ast.comprehension):
-            loops.append(inner)
-        elif isinstance(inner, ast.NamedExpr):
-            named.append(inner)
-        elif isinstance(inner, ast.IfExp):
-            choices.append(inner)
-        for name in inner._fields:
-            value = getattr(inner, name)
-            if value.__class__ is list:
-                waiting.extend(value)
-            elif isinstance(value, ast.expr):
-                waiting.append(value)
-    return calls, loops, named, choices
-
-
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
     """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
     for inner in ast.iter_child_nodes(node):
@@ -112,6 +78,26 @@ def dotted(node: ast.expr) -> str:
         return ""
     names.append(node.id)
     return ".".join(reversed(names))
+
+
+def called(node: ast.expr) -> ast.expr:
+    """The callee of a call, as of a decorator with arguments; anything else as it is."""
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
+    """The names that a statement gives a value, those inside tuples left out."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return tuple(target.id for target in targets if isinstance(target, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return (name,)
+    return ()
+
+
+def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line of the first decorator, or of the definition where there is none."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def text_of(node: ast.expr) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
+from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
 from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.layer_import import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
@@ -167,7 +169,7 @@ def convert(
     ]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
-        if model.cls.old_switch and not model.cls.old_switch.only_flags:
+        if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
             return Conversion(tuple(made), SwitchDoubt(model.name))
         made.append(without_switch(tree, model))
     return Conversion(tuple(made), _doubt(tree, layers, repairs, recomputed=recomputed))
@@ -201,7 +203,7 @@ def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt 
         at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
         if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
             return WayRoundDoubt(WayRound.ORDER, layer.name)
-        if layer.cls.own_switches:
+        if layer.cls[OWN_SWITCHES]:
             return WayRoundDoubt(WayRound.FLAG, layer.name)
         for ref in tree.bases.lineage(layer):
             names = {method.name for method in ref.cls.methods}

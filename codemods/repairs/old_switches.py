@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
 from ckpt_surgery.codemods.repair import DropMethod
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
@@ -15,7 +16,7 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
     models = (ref for path in sorted(paths.intersection(tree.checked)) for ref in tree.names.classes(path))
-    return (ref for ref in models if ref.cls.old_switch and switches_a_model(tree, ref))
+    return (ref for ref in models if ref.cls[OLD_SWITCH] and switches_a_model(tree, ref))
 
 
 def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
@@ -25,7 +26,7 @@ def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
     """The class without its old switch."""
-    switch = ref.cls.old_switch
+    switch = ref.cls[OLD_SWITCH]
     assert switch is not None
     span = switch.span._replace(line=switch.first_line)
     return DropMethod(ref.path, span, tree.places(ref.path).definition(switch.span))

@@ -37,9 +37,9 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
-from ckpt_surgery.codemods.facts.file_facts import CheckpointedFunction
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS, CheckpointedFunction
+from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
@@ -62,7 +62,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """The findings of every checkpoint call on a function that no repair of CKPT002 takes away."""
     for path in context.tree.checked:
         facts = context.tree.names.facts(path)
-        functions = facts.checkpointed if facts else ()
+        functions = facts[CHECKPOINTED] if facts else ()
         blocks = set(beside_direct_calls(context.tree, path)) if functions else set()
         for function in functions:
             if function.span not in blocks:
@@ -169,7 +169,7 @@ def _said(function: CheckpointedFunction) -> str:
 
 def _is_distributed(context: RuleContext, path: str) -> bool:
     """Whether CKPT104 looks at the call."""
-    script = context.tree.names.files[path].script
+    script = context.tree.names.files[path][SCRIPT]
     return script is not None and data_parallel(script) is not None
 
 

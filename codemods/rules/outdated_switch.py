@@ -36,8 +36,8 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.file_facts import OldSwitch
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH, OldSwitch
 from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.old_switches import switches_a_model, without_switch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
@@ -52,8 +52,9 @@ RULE = Declaration(
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for each class with such a method."""
     for ref in context.tree.names.checked_classes():
-        if ref.cls.old_switch is not None and switches_a_model(context.tree, ref):
-            yield _finding(context, ref, ref.cls.old_switch)
+        switch = ref.cls[OLD_SWITCH]
+        if switch is not None and switches_a_model(context.tree, ref):
+            yield _finding(context, ref, switch)
 
 
 def _finding(context: RuleContext, ref: ClassRef, switch: OldSwitch) -> Finding:

@@ -30,8 +30,8 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.forward_patches import ForwardPatch
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.providers.forward_patches import FORWARD_PATCHES, ForwardPatch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
@@ -44,7 +44,7 @@ _PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|He
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for each forward that is put in the place of a layer's."""
     for path in context.tree.checked:
-        for patch in context.tree.names.files[path].forward_patches:
+        for patch in context.tree.names.files[path][FORWARD_PATCHES]:
             if _is_of_a_layer(context, path, patch):
                 message = (
                     f"{patch.target}.forward is replaced: in late releases of transformers 5 the layer's own "

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, ForwardSignature
+from ckpt_surgery.codemods.providers.replaced_forwards import REPLACED
 from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target, is_plain_external
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
@@ -97,7 +98,7 @@ class BaseChains:
         targets = (
             target
             for path in self.names.checked
-            for name in self.names.files[path].replaced_forwards
+            for name in self.names.files[path][REPLACED]
             for target in self.names.named(path, name)
         )
         return frozenset(target for target in targets if isinstance(target, ClassRef))

@@ -21,6 +21,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
+from ckpt_surgery.codemods.providers.replaced_forwards import DECORATORS
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
@@ -152,7 +153,7 @@ class Blocks:
                             if all(method.name != inline.method for method in heir.cls.methods):
                                 yield heir
         for ref in self.bases.names.checked_classes():
-            if any(self.helpers.checkpoints(ref, name) is Answer.YES for name in ref.cls.decorators):
+            if any(self.helpers.checkpoints(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
                 yield ref
 
     def _perhaps_checkpointed(self) -> Iterator[ClassRef]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ckpt_surgery.codemods.facts.checkpointed_functions import TORCH_OPTIONS
 from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
 from ckpt_surgery.codemods.facts.syntax import Argument
+from ckpt_surgery.codemods.providers.checkpointed_functions import TORCH_OPTIONS
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef

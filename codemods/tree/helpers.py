@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import handed_to
+from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 
@@ -36,7 +37,7 @@ class Helpers:
         if base != "self":
             return self._of_function(owner.path, name)
         lineage = tuple(self._bases.lineage(owner))
-        if any(attribute in ancestor.cls.checkpointers for ancestor in lineage):
+        if any(attribute in ancestor.cls[METHODS] for ancestor in lineage):
             return Answer.YES
         if any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods):
             return Answer.NO
@@ -55,7 +56,7 @@ class Helpers:
         if place not in self._answers:
             self._answers[place] = Answer.NO  # functions that call one another end here
             facts = names.facts(place[0])
-            listed = facts is not None and place[1] in facts.checkpointers
+            listed = facts is not None and place[1] in facts[FUNCTIONS]
             self._answers[place] = Answer.YES if listed else self._of_node(place, depth)
         return self._answers[place]
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods.providers.copies import GENERATED_FROM
 from ckpt_surgery.codemods.tree.classes import ClassRef, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
 
@@ -39,8 +40,8 @@ class Lineages:
         self._generated: dict[str, str] = {}
         for path in names.checked:
             facts = names.facts(path)
-            if facts and facts.generated_from:
-                modular = os.path.join(os.path.dirname(path), facts.generated_from)
+            if facts and facts[GENERATED_FROM]:
+                modular = os.path.join(os.path.dirname(path), facts[GENERATED_FROM])
                 if modular in names.files:
                     self._modular[path] = modular
                     self._generated[modular] = path

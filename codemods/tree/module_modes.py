@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath
-from ckpt_surgery.codemods.facts.module_modes import held_in_eval, plain_lists
 from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.providers.module_modes import MAY_EVALUATE, held_in_eval, plain_lists
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
@@ -50,7 +50,7 @@ class ModuleModes:
     def _in_eval(self) -> dict[ClassRef, ClassRef]:
         in_eval: dict[ClassRef, ClassRef] = {}
         for holder in self._bases.names.checked_classes():
-            if holder.cls.may_evaluate:
+            if holder.cls[MAY_EVALUATE]:
                 held = held_in_eval(self._node(holder), partial(self._function_of, holder.path))
                 paths = [(*reached, *[ELEMENT] * depth) for reached in held for depth in range(3)]
                 in_eval |= dict.fromkeys(self._containers.classes_at(holder, paths), holder)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
+from ckpt_surgery.codemods.providers.layer_class import CLEARED as CLEARED_BY
+from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
@@ -117,7 +119,7 @@ class SourceTree:
     def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
         """The checked files that are training scripts, and what they say as such."""
         for path in self.checked:
-            script = self.names.files[path].script
+            script = self.names.files[path][SCRIPT]
             if script:
                 yield path, script
 
@@ -128,7 +130,7 @@ class SourceTree:
         """
         folder = os.path.dirname(path)
         if folder not in self._cleared:
-            found = (facts.cleared for place in self._layer_files(path) if (facts := self.names.facts(place)))
+            found = (facts[CLEARED_BY] for place in self._layer_files(path) if (facts := self.names.facts(place)))
             self._cleared[folder] = next((cleared for cleared in found if cleared is not None), CLEARED)
         return self._cleared[folder]
 

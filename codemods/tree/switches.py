@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
@@ -118,7 +119,7 @@ class Switches:
             return MissingSwitch(Missing.OWN_SWITCH, (owner.name, FLAG, str(value)))
         family = {*self._bases.lineage(owner), *self._bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self._bases.lineage(owner), *above]):
-            for switch in ref.cls.own_switches:
+            for switch in ref.cls[OWN_SWITCHES]:
                 if ref in family or switch.target.count(".") > 1 or not switch.value:
                     return MissingSwitch(Missing.OWN_SWITCH, (ref.name, switch.target, switch.value))
         return None

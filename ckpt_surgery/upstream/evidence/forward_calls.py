@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
-from ckpt_surgery.codemods.facts.method_values import SELF, value_of
+from ckpt_surgery.codemods.facts.module_flow import ModuleFlow
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.reading import gc_paused
@@ -116,7 +116,7 @@ class _CallFinder:
         for method in node.body:
             if isinstance(method, ast.FunctionDef):
                 for called, line in _called(method, names):
-                    paths = tuple(value_of(called, {"self": SELF}).paths)
+                    paths = tuple(ModuleFlow({}).value(called).paths)
                     for target in self._run_by(ref, paths, method.name):
                         yield target, ref.path, line
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.context import RuleContext
+from ckpt_surgery.codemods.providers.copies import COPIES, GENERATED_FROM
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.results import ApplyResult, FileChange
 
@@ -23,7 +24,7 @@ class Dependency(NamedTuple):
 def is_generated(context: RuleContext, path: str) -> bool:
     """Whether a file is generated from a modular one."""
     facts = context.tree.names.facts(path)
-    return bool(facts and facts.generated_from)
+    return bool(facts and facts[GENERATED_FROM])
 
 
 def dependencies(context: RuleContext, result: ApplyResult) -> frozenset[Dependency]:
@@ -79,7 +80,7 @@ def _copied(context: RuleContext, path: str, classes: Collection[str]) -> Iterat
     """The families that `# Copied from` comments on these classes, or inside them, name."""
     spans = [ref.cls.span for ref in context.tree.names.classes(path) if ref.name in classes]
     facts = context.tree.names.facts(path)
-    for copy in facts.copies if facts else ():
+    for copy in facts[COPIES] if facts else ():
         if any(span.line <= copy.span.line <= span.end_line for span in spans):
             parts = copy.source.split(".")
             if parts[0] == "models" and len(parts) > 2:

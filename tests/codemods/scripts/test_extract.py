@@ -9,6 +9,7 @@ import pytest
 
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.providers import script
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.report import check_report
 from ckpt_surgery.static.render.sarif import to_sarif
@@ -29,12 +30,12 @@ def train(model, batch):
 
 @pytest.mark.parametrize("text", [PLAIN, BY_KEYWORD, INLINE, '"""Distributed under the License."""\n' + PLAIN])
 def test_a_models_file_is_no_script(text: str) -> None:
-    assert extract(text).script is None
+    assert extract(text)[script.SCRIPT] is None
 
 
 def test_a_script_with_nothing_to_say_takes_no_room() -> None:
-    assert extract(SCRIPT).script is not None
-    assert extract(SCRIPT.replace("ddp.module(batch)", "ddp(batch)")).script is None
+    assert extract(SCRIPT)[script.SCRIPT] is not None
+    assert extract(SCRIPT.replace("ddp.module(batch)", "ddp(batch)"))[script.SCRIPT] is None
 
 
 def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

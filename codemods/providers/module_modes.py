@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
+from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
-from ckpt_surgery.codemods.facts.method_values import SELF, Env, bind, bind_loop, value_of
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.module_flow import SELF, ModuleFlow, Value
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
 _REGISTERS = frozenset({"add_module", "register_module", "setattr"})
-_MODE = "training"
 _EVAL = re.compile(r"(?:^|_)eval(?:_|$)")
 """What a function is called that takes modules out of training mode."""
 _EVALUATING = re.compile(
@@ -23,8 +24,10 @@ _EVALUATING = re.compile(
 _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=", "freeze")
 
 
-def may_evaluate(text: str) -> bool:
-    """Whether the code of a class may take modules out of training mode."""
+def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
+    if not any(sign in file.source for sign in _SIGNS):
+        return False
+    text = file.text(cls)
     return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
 
 
@@ -34,47 +37,52 @@ def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef |
     `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
     of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
     """
-    methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
-    return frozenset(path for method in methods for path in _held(method, functions))
+    reader = _EvalReader(functions)
+    for method in cls.body:
+        if isinstance(method, ast.FunctionDef):
+            reader.env = {"self": SELF}
+            reader.follow(method.body)
+    return frozenset(reader.held - {()})
 
 
-def _held(method: ast.FunctionDef, functions: Callable[[str], ast.FunctionDef | None]) -> Iterator[AttributePath]:
-    env: Env = {"self": SELF}
-    for node in _in_order(method):
-        match node:
-            case ast.For(target=target, iter=iterable):
-                bind_loop(target, iterable, env)
-            case ast.Assign(targets=[ast.Attribute(value=module, attr="train")]):
-                yield from filter(None, value_of(module, env).paths)
-            case ast.Assign(targets=[ast.Attribute(value=module, attr=name)], value=ast.Constant(value=False)) if (
-                name == _MODE
+class _EvalReader(ModuleFlow):
+    """Fills `held`, the paths to modules that are taken out of training mode."""
+
+    def __init__(self, functions: Callable[[str], ast.FunctionDef | None]) -> None:
+        super().__init__({})
+        self.held: set[AttributePath] = set()
+        self._functions = functions
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        """Follow `target = value`, which may replace `train` or set `training`."""
+        match target, value:
+            case (ast.Attribute(value=module, attr="train"), _) | (
+                ast.Attribute(value=module, attr="training"),
+                ast.Constant(value=False),
             ):
-                yield from filter(None, value_of(module, env).paths)
-            case ast.Assign(targets=[target], value=value):
-                bind(target, value, env)
-            case ast.Call(func=ast.Attribute(value=module, attr="eval"), args=[]):
-                yield from filter(None, value_of(module, env).paths)
-            case ast.Call(func=ast.Attribute(value=module, attr="train")) if _is_false(node):
-                yield from filter(None, value_of(module, env).paths)
-            case ast.Call(func=ast.Attribute(value=module, attr="apply"), args=[function]) if _evaluates(function):
-                yield from filter(None, value_of(module, env).paths)
-            case ast.Call(func=ast.Name(id=name), args=[module, *_]) if paths := value_of(module, env).paths:
-                known = functions(name)
+                self.held |= self.value(module).paths
+        super().assign(target, value)
+
+    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
+        """Note a call that ends training mode."""
+        match node:
+            case ast.Call(func=ast.Attribute(attr="eval"), args=[]):
+                self.held |= base.paths
+            case ast.Call(func=ast.Attribute(attr="train")) if _is_false(node):
+                self.held |= base.paths
+            case ast.Call(func=ast.Attribute(attr="apply"), args=[function]) if _evaluates(function):
+                self.held |= base.paths
+            case ast.Call(func=ast.Name(id=name), args=[_, *_]) if values[0].paths:
+                known = self._functions(name)
                 if _evaluates(known) if known else _EVAL.search(name):
-                    yield from filter(None, paths)
+                    self.held |= values[0].paths
+        return super().called(node, base, callee, values)
 
 
 def _evaluates(function: ast.AST) -> bool:
     """Whether a function takes a module out of training mode."""
-    calls = [node for node in _in_order(function) if isinstance(node, ast.Call)]
+    calls = [node for node in walk(function) if isinstance(node, ast.Call)]
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
-
-
-def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node from top to bottom."""
-    for inner in ast.iter_child_nodes(node):
-        yield inner
-        yield from _in_order(inner)
 
 
 def _is_false(call: ast.Call) -> bool:
@@ -90,7 +98,7 @@ def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
         if not isinstance(method, ast.FunctionDef):
             continue
         names: set[str] = set()
-        for node in _in_order(method):
+        for node in walk(method):
             match node:
                 case (
                     ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value)
@@ -114,3 +122,7 @@ def _is_plain(value: ast.expr, names: set[str]) -> bool:
         case ast.BinOp(left=left, right=right):
             return _is_plain(left, names) or _is_plain(right, names)
     return isinstance(value, _PLAIN)
+
+
+MAY_EVALUATE = ClassFact("may_evaluate", _may_evaluate, nothing=False)
+"""Whether the code of a class may take modules out of training mode."""

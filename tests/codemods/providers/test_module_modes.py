@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from ckpt_surgery.codemods.facts.module_modes import held_in_eval, plain_lists
+from ckpt_surgery.codemods.providers.module_modes import held_in_eval, plain_lists
 
 
 def method(body: str) -> ast.ClassDef:

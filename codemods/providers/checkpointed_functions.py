@@ -10,22 +10,56 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
-from ckpt_surgery.codemods.facts.file_facts import Capture, CheckpointedFunction, ReentrantOption
-from ckpt_surgery.codemods.facts.result_flow import Held, ResultFlow
-from ckpt_surgery.codemods.facts.syntax import arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.module_flow import ModuleFlow, Result, Value
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
 
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
 )
 """The keywords that torch's checkpoint function keeps for itself."""
 
+ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
+"""What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
+the function is a model's own, which transformers sets together with the option."""
+
 _Function: TypeAlias = ast.FunctionDef | ast.Lambda
-_RESULT = frozenset({("<checkpoint>",)})
+_RESULT = Result(("<checkpoint>",), plain=True)
+
+
+class Capture(NamedTuple):
+    """A name that a checkpointed function takes from around it instead of as an argument."""
+
+    name: str
+    rebound: bool
+    """Whether the function looks it up when it runs, and the loop around the call gives it another value."""
+    holds_result: bool
+    """Whether it may hold what a checkpoint call returned."""
+    passed_on: bool
+    """Whether the function hands it to a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointedFunction:
+    """A call of a checkpoint function on a function of this file. `args` begin with that function."""
+
+    scope: str
+    span: Span
+    first_line: int
+    callee: str
+    option: ReentrantOption
+    args: tuple[Argument, ...]
+    captures: tuple[Capture, ...]
+    containers: tuple[int, ...] = ()
+    """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
+    dropped: tuple[str, ...] = ()
+    """Names that are None where the call stands, or may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +71,31 @@ class _Place:
     loops: tuple[ast.For | ast.While, ...]
 
 
-def checkpointed_functions(
-    tree: ast.Module, source: str, checkpoint_names: Mapping[str, str]
-) -> tuple[CheckpointedFunction, ...]:
-    """The checkpoint calls on functions of one file, which has these names for checkpoint functions."""
-    names = {f"{TORCH}.checkpoint", *(name for name, module in checkpoint_names.items() if module == TORCH)}
-    if not any(f"{name}(" in source for name in (*names, *CHECKPOINT_ATTRIBUTES)):
+def _checkpointed_functions(file: FileSyntax) -> tuple[CheckpointedFunction, ...]:
+    """The checkpoint calls on functions of one file."""
+    own = (name for name, module in file.checkpoint_names.items() if module == TORCH)
+    names = {f"{TORCH}.checkpoint", *own}
+    if not any(f"{name}(" in file.source for name in (*names, *CHECKPOINT_ATTRIBUTES)):
         return ()
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    scopes: list[tuple[ast.FunctionDef, str, frozenset[str]]] = [(node, node.name, frozenset()) for node in functions]
-    for owner in tree.body:
+    scopes = [_Scoped(node, node.name) for node in file.functions]
+    for owner in file.tree.body:
         if isinstance(owner, ast.ClassDef):
             methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
-            own = frozenset(node.name for node in methods)
-            scopes += [(node, owner.name, own) for node in methods]
-    reader = _Reader(names, {node.name for node in functions})
-    lines = source.split("\n")
+            scopes += [_Scoped(node, owner.name, frozenset(node.name for node in methods)) for node in methods]
+    reader = _Reader(names, {node.name for node in file.functions})
     for work in (reader.learn, reader.read):
         for scope in scopes:
-            if reader.concerns("\n".join(lines[scope[0].lineno - 1 : scope[0].end_lineno])):
-                work(*scope)
+            if reader.concerns(file.text(scope.function)):
+                work(scope.function, scope.name, scope.methods)
     return reader.result()
+
+
+class _Scoped(NamedTuple):
+    """A function, the function or class that a finding in it is about, and the methods beside it."""
+
+    function: ast.FunctionDef
+    name: str
+    methods: frozenset[str] = frozenset()
 
 
 class _Reader:
@@ -170,6 +208,27 @@ class _Reader:
         return is_given(function) or name in self._torch_names or name in self._helpers
 
 
+class _ResultReader(ModuleFlow):
+    """Follows what checkpoint calls return through the function that has them.
+
+    For each call `names` has the names that hold such a result, and `containers` the positions of the arguments that
+    hold one in a list, tuple or dict.
+    """
+
+    def __init__(self, places: Iterable[_Place]) -> None:
+        super().__init__({})
+        self.names: dict[int, set[str]] = {id(place.call): set() for place in places}
+        self.containers: dict[int, set[int]] = {call: set() for call in self.names}
+
+    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
+        """Note what a checkpoint call is given."""
+        if id(node) not in self.names:
+            return super().called(node, base, callee, values)
+        self.names[id(node)] |= {name for name, value in self.env.items() if _RESULT in value.all}
+        self.containers[id(node)] |= {at for at, value in enumerate(values) if _RESULT in value.inside}
+        return Value(results=frozenset({_RESULT}))
+
+
 class _Scope:
     """One function with checkpoint calls: the names that it binds, and the functions that it makes of them."""
 
@@ -193,8 +252,8 @@ class _Scope:
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() | ast.Call() as value):
                     self._made.setdefault(name, []).append(value)
-        self._flow = ResultFlow({span_of(place.call): _RESULT for place in places})
-        self._flow.read(function)
+        self._flow = _ResultReader(places)
+        self._flow.follow(function.body)
 
     def captures(self, place: _Place) -> tuple[Capture, ...] | None:
         """What the function of a checkpoint call captures; None where it is no function, or not known to be one."""
@@ -202,16 +261,15 @@ class _Scope:
         if names is None:
             return None
         rebound = _rebound(place)
-        held = self._flow.names.get(span_of(place.call), {})
+        holding = self._flow.names.get(id(place.call), ())
         return tuple(
-            Capture(name, late and name in rebound, bool(held.get(name, Held()).all), kept)
+            Capture(name, late and name in rebound, name in holding, kept)
             for name, (late, kept) in sorted(names.items())
         )
 
     def containers(self, place: _Place) -> tuple[int, ...]:
         """The arguments of a call that hold results of checkpoint calls in a list, tuple or dict."""
-        held = self._flow.held.get(span_of(place.call), [])
-        return tuple(position for position, value in enumerate(held) if value.inside)
+        return tuple(sorted(self._flow.containers.get(id(place.call), ())))
 
     def dropped(self, place: _Place) -> tuple[str, ...]:
         """The names that a statement before the call sets to None."""
@@ -337,3 +395,6 @@ def _own_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield statement
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from _own_statements(_inner_statements(statement))
+
+
+CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]]("checkpointed", _checkpointed_functions, nothing=())

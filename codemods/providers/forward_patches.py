@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
 
 _ASSIGNED = re.compile(r"\.forward\s*=[^=]")
@@ -29,14 +31,15 @@ class ForwardPatch:
     scope: str
 
 
-def forward_patches(tree: ast.Module, source: str) -> tuple[ForwardPatch, ...]:
+def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     """The patches in a file that has to do with transformers."""
+    source = file.source
     if "transformers" not in source and "modeling_" not in source:
         return ()
     if "setattr(" not in source and not _ASSIGNED.search(source):
         return ()
     reader = _PatchReader()
-    reader.visit(tree)
+    reader.visit(file.tree)
     return tuple(
         ForwardPatch(patch.target, reader.imported.get(patch.target.partition(".")[0], ""), *patch.rest)
         for patch in reader.patches
@@ -143,3 +146,6 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
             return
     name = dotted(stack)
     yield variable.id, name if name.rpartition(".")[2] in _STACKS else ""
+
+
+FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]]("forward_patches", _forward_patches, nothing=())

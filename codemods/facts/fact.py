@@ -1,0 +1,43 @@
+"""What a fact is: one thing that files, or their classes, say. A fact is declared in a module of `providers/`.
+
+    FACT = ClassFact("may_evaluate", may_evaluate, nothing=False)
+
+Nothing else lists it. A rule that needs it asks a file or a class for it: `ref.cls[FACT]`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+
+if TYPE_CHECKING:
+    from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+
+T = TypeVar("T", covariant=True)
+
+
+class FileFact(NamedTuple, Generic[T]):
+    """What `read` makes of a file's syntax: a plain frozen value that can be pickled; for most files `nothing`."""
+
+    name: str
+    read: Callable[[FileSyntax], T]
+    nothing: T
+
+
+class ClassFact(NamedTuple, Generic[T]):
+    """The same of a class: `read` is given its node and its file's syntax."""
+
+    name: str
+    read: Callable[[ast.ClassDef, FileSyntax], T]
+    nothing: T
+
+
+class Facts:
+    """What providers said, by the names of their facts. What says nothing is left out."""
+
+    __slots__ = ()
+    provided: Mapping[str, object]
+
+    def __getitem__(self, fact: FileFact[T] | ClassFact[T]) -> T:
+        return cast("T", self.provided.get(fact.name, fact.nothing))

@@ -1,0 +1,78 @@
+"""One file while its facts are read: its text and tree, and what it calls a checkpoint function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
+
+
+class FileSyntax:
+    """The syntax of a file, as all that reads facts shares it."""
+
+    def __init__(self, source: str, tree: ast.Module) -> None:
+        self.source = source
+        self.tree = tree
+        self.lines = source.split("\n")
+
+    def text(self, node: ast.stmt) -> str:
+        """The lines of a statement, without its decorators."""
+        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+
+    @cached_property
+    def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
+        """Every statement at module level, each with the test, `try` or `except` that it stands under."""
+        return tuple(_guarded(self.tree.body, ""))
+
+    @cached_property
+    def functions(self) -> tuple[ast.FunctionDef, ...]:
+        """The functions at module level, those under a test left out."""
+        return tuple(node for node in self.tree.body if isinstance(node, ast.FunctionDef))
+
+    @cached_property
+    def checkpoint_names(self) -> dict[str, str]:
+        """What the file calls checkpoint functions, each with its module."""
+        return dict(checkpoint_names(self.source))
+
+    @cached_property
+    def helpers(self) -> CheckpointHelpers:
+        """Its functions that checkpoint what they are given, or make one that does."""
+        helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
+        if "checkpoint" in self.source:
+            helpers.read(function for function in self.functions if helpers.may_be_in(self.text(function)))
+        return helpers
+
+    @cached_property
+    def aliases(self) -> frozenset[str]:
+        """The names that the module binds to checkpoint functions."""
+        return self.helpers.aliases(self.tree.body) if "checkpoint" in self.source else frozenset()
+
+
+def own_statements(cls: ast.ClassDef) -> Iterator[ast.stmt]:
+    """A class body's statements, also those under an `if`."""
+    return (statement for statement, _ in _guarded(cls.body, ""))
+
+
+def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
+    """The methods of a class, in order."""
+    return [statement for statement in own_statements(cls) if isinstance(statement, ast.FunctionDef)]
+
+
+def _guarded(statements: Iterable[ast.stmt], guard: str) -> Iterator[tuple[ast.stmt, str]]:
+    for statement in statements:
+        match statement:
+            case ast.If(test=test, body=body, orelse=orelse):
+                text = ast.unparse(test)
+                yield from _guarded(body, text)
+                yield from _guarded(orelse, f"not {text}")
+            case ast.Try(body=body, handlers=handlers, orelse=orelse):
+                yield from _guarded(body, "try")
+                for handler in handlers:
+                    yield from _guarded(handler.body, "except")
+                yield from _guarded(orelse, "try")
+            case ast.With(body=body):
+                yield from _guarded(body, guard)
+            case _:
+                yield statement, guard

@@ -1,0 +1,229 @@
+"""What values of a method are to the calls of blocks: modules reached from `self`, and what calls of these returned.
+
+A result stays one through unpacking, subscripts, attributes, arithmetic and plain assignments, and inside the lists,
+tuples and dicts that are built of results. Functions that only compute hand it on, too, but such a result is not
+`plain`: it counts where the name of an argument does not tell what it is. Any other call ends it: what it returns may
+be a mask or a size. What is stored at an index that is computed, as in `states[i] = ...`, is a layer's own state and
+is not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePath
+from ckpt_surgery.codemods.facts.interpreter import SAME_ITEMS, Interpreter
+from ckpt_surgery.codemods.facts.syntax import dotted
+
+_VIEWS = frozenset({"children", "values", "modules"})
+_ADDING = frozenset({"append", "extend", "insert", "add"})
+_CONTAINERS = frozenset({"list", "tuple", "dict", "set"})
+_SAME = SAME_ITEMS | {"enumerate", "islice"}
+_COMPUTING = re.compile(
+    r"(?:abs|add|bfloat16|bmm|cat|chunk|clamp|clone|contiguous|cumsum|div|double|dropout|einsum|exp|expand|flatten|flip"
+    r"|float|gather|gelu|half|layer_norm|lerp|linear|log|log_softmax|masked_fill|matmul|mean|mul|normalize|pad|permute"
+    r"|pow|relu|repeat|repeat_interleave|reshape|roll|rsqrt|select|sigmoid|silu|softmax|softplus|split|sqrt|squeeze"
+    r"|stack|sub|sum|tanh|to|transpose|type_as|unbind|unflatten|unsqueeze|view|where)$"
+)
+"""Functions of torch, and methods of tensors, whose result has the gradient of what they are given."""
+_NO_GRADIENT = frozenset({"no_grad", "inference_mode"})
+_NO_TENSORS = frozenset({"shape", "dtype", "device", "ndim"})
+
+
+class Result(NamedTuple):
+    """What the module or parameter at a path returned or is; see the head of this file for what is `plain`."""
+
+    path: AttributePath
+    plain: bool
+
+
+Results: TypeAlias = frozenset[Result]
+_NO_RESULTS: Results = frozenset()
+
+
+class Value(NamedTuple):
+    """Modules that a value is, by their paths from `self`, or that it holds; results that it is, or that it holds."""
+
+    paths: frozenset[AttributePath] = frozenset()
+    elements: frozenset[AttributePath] = frozenset()
+    results: Results = _NO_RESULTS
+    inside: Results = _NO_RESULTS
+
+    def __or__(self, other: Value) -> Value:
+        return Value(
+            self.paths | other.paths,
+            self.elements | other.elements,
+            self.results | other.results,
+            self.inside | other.inside,
+        )
+
+    @property
+    def all(self) -> Results:
+        """The results that it is or holds."""
+        return self.results | self.inside
+
+    def itself(self) -> Results:
+        """What it is itself, as a result: a parameter, or what a module returns."""
+        return frozenset(Result(path, plain=False) for path in self.paths if path)
+
+    def without_results(self) -> Value:
+        """The modules alone."""
+        return Value(self.paths, self.elements)
+
+
+NOTHING = Value()
+SELF = Value(frozenset({()}))
+
+
+class ModuleFlow(Interpreter[Value]):
+    """Follows modules and results through one method.
+
+    `env` may say what methods of the class return, under `self.method()`.
+    """
+
+    nothing = NOTHING
+    passes = 2
+
+    def __init__(self, env: dict[str, Value]) -> None:
+        super().__init__({"self": SELF, **env})
+        self.off = False
+        """Whether no gradient is wanted where the statement stands."""
+
+    def join(self, values: Sequence[Value]) -> Value:
+        """Any of the values."""
+        total = NOTHING
+        for value in values:
+            total |= value
+        return total
+
+    def compute(self, values: Sequence[Value]) -> Value:
+        """What arithmetic makes of results, or of parameters."""
+        total = self.join(values)
+        return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
+
+    def contain(self, values: Sequence[Value]) -> Value:
+        """What a list or dict holds."""
+        total = self.join(values)
+        return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
+
+    def collect(self, item: Value) -> Value:
+        """What a comprehension makes may be anything: masks, sizes, shapes."""
+        return NOTHING
+
+    def item(self, container: Value) -> Value:
+        """What a loop over a stack or a list yields, or an index picks."""
+        below = frozenset((*path, ELEMENT) for path in container.paths)
+        return Value(below | container.elements, results=container.all)
+
+    def part(self, value: Value, position: int) -> Value:
+        """One of several results."""
+        return Value(results=value.all)
+
+    def rest(self, value: Value) -> Value:
+        """Those that are left."""
+        return Value(inside=value.all)
+
+    def attribute(self, node: ast.Attribute, base: Value) -> Value:
+        """A part of a module or of a result; what the method has set it to, where it is one of `self`."""
+        paths = frozenset((*path, node.attr) for path in base.paths)
+        if () in base.paths and (held := self.env.get(f"self.{node.attr}")):
+            return Value(paths, results=held.results, inside=held.inside)
+        return Value(paths) if node.attr in _NO_TENSORS else Value(paths, results=base.results, inside=base.inside)
+
+    def subscript(self, node: ast.Subscript) -> Value:
+        """An item; of a slice the same again."""
+        self.value(node.slice)
+        value = self.value(node.value)
+        return value if isinstance(node.slice, ast.Slice) else self.item(value)
+
+    def store(self, target: ast.Attribute | ast.Subscript, value: Value) -> None:
+        """Remember what an attribute of `self` is set to, and an item at a constant index."""
+        match target:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                self.env[f"self.{name}"] = Value(results=value.results, inside=value.inside)
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant()):
+                self._add(name, value.all)
+
+    def inside(self, node: ast.With | ast.AsyncWith) -> bool:
+        """Follow what runs in a context, perhaps without gradient."""
+        before = self.off
+        self.off = before or any(_is_off(item.context_expr) for item in node.items)
+        ended = self.follow(node.body)
+        self.off = before
+        return ended
+
+    def function(self, node: ast.Lambda) -> Value:
+        """Enter a lambda, with what its parameters are given by default."""
+        before = self.env
+        self.env = before | self.defaults(node.args)
+        self.value(node.body)
+        self.env = before
+        return NOTHING
+
+    def defaults(self, arguments: ast.arguments) -> dict[str, Value]:
+        """What the parameters of a function inside the method hold where a call does not say."""
+        parameters = [*arguments.posonlyargs, *arguments.args]
+        values = dict.fromkeys((node.arg for node in (*parameters, *arguments.kwonlyargs)), NOTHING)
+        pairs = [*zip(reversed(parameters), reversed(arguments.defaults), strict=False)]
+        pairs += [
+            (node, value) for node, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value
+        ]
+        return values | {node.arg: self.value(value) for node, value in pairs}
+
+    def call(self, node: ast.Call) -> Value:
+        """What a call returns."""
+        base = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else NOTHING
+        callee = self.attribute(node.func, base) if isinstance(node.func, ast.Attribute) else self.value(node.func)
+        values = [self.value(argument) for argument in node.args]
+        values += [self.value(keyword.value) for keyword in node.keywords]
+        return self.called(node, base, callee, values)
+
+    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
+        """What a call with these values returns; `base` is what the method belongs to that is called."""
+        given = values[0] if node.args else NOTHING
+        match node.func:
+            case ast.Name(id="getattr") if len(node.args) > 1:
+                name = node.args[1]
+                attribute = str(name.value) if isinstance(name, ast.Constant) else DYNAMIC
+                return Value(frozenset((*path, attribute) for path in given.paths))
+            case ast.Name(id=name) if values and (name in _SAME or name in _CONTAINERS):
+                modules = given.without_results() if name in _SAME else NOTHING
+                return modules | Value(inside=self.join(values).all if name in _CONTAINERS else _NO_RESULTS)
+            case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _ADDING and values:
+                self._add(name, values[-1].all)
+            case ast.Attribute(value=ast.Name(id=name), attr="pop"):
+                return Value(results=self.env.get(name, NOTHING).inside)
+            case ast.Attribute(attr=name) if name in _VIEWS and not node.args:
+                return base.without_results()
+            case ast.Attribute(attr=name) if () in base.paths and (returned := self.env.get(f"self.{name}()")):
+                return returned
+            case ast.Attribute(attr=name) if not self.off and _COMPUTING.match(name):
+                results = self.join([base, *values])
+                return Value(
+                    results=frozenset(Result(path, plain=False) for path, _ in results.all) | results.itself()
+                )
+        return NOTHING if self.off else Value(results=callee.itself())
+
+    def _add(self, name: str, results: Results) -> None:
+        if results:
+            self.env[name] = self.env.get(name, NOTHING) | Value(inside=results)
+
+
+def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
+    """What the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
+    found: dict[str, Value] = {}
+    for function in functions:
+        body = function.body
+        match body[1:] if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body:
+            case [ast.Return(value=ast.expr() as value)]:
+                returned = ModuleFlow({}).value(value).without_results()
+                if returned.paths and () not in returned.paths:
+                    found[f"self.{function.name}()"] = returned
+    return found
+
+
+def _is_off(context: ast.expr) -> bool:
+    return dotted(context.func if isinstance(context, ast.Call) else context).rpartition(".")[2] in _NO_GRADIENT

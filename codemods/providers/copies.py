@@ -1,0 +1,64 @@
+"""`# Copied from` comments, and the modular file that a generated one is made from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.syntax import Span, first_line_of
+
+_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
+_GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
+_HEAD = 2000
+"""Characters in which a generated file says what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFrom:
+    """A `# Copied from a.b.C with X->Y` comment: its line, and the object that it stands on."""
+
+    line: int
+    source: str
+    replacements: str
+    span: Span
+
+
+def _copies(file: FileSyntax) -> tuple[CopiedFrom, ...]:
+    return tuple(_comments(file)) if "Copied from" in file.source else ()
+
+
+def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
+    starts = dict(_objects(file.tree))
+    for line, text in enumerate(file.lines, 1):
+        match = _COPIED.match(text) if "Copied from" in text else None
+        if match is None:
+            continue
+        below = line + 1
+        while below <= len(file.lines) and file.lines[below - 1].lstrip().startswith("#"):
+            below += 1
+        if span := starts.get(below):
+            yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
+
+
+def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
+    """First line (decorators included) and place of every class and function, methods included."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            first = first_line_of(inner)
+            yield first, Span(first, inner.col_offset, inner.end_lineno or inner.lineno, inner.end_col_offset or 0)
+        if isinstance(inner, ast.ClassDef | ast.If):
+            yield from _objects(inner)
+
+
+def _generated_from(file: FileSyntax) -> str:
+    match = _GENERATED.search(file.source, 0, _HEAD)
+    return match.group(1) if match else ""
+
+
+COPIES = FileFact[tuple[CopiedFrom, ...]]("copies", _copies, nothing=())
+GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="")
+"""The modular file named in a generated file's header; empty where there is none."""

@@ -1,0 +1,74 @@
+"""How a class switches its checkpointing by itself, where transformers would not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.fact import ClassFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
+from ckpt_surgery.codemods.facts.syntax import assigned_names, dotted, walk
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, SWITCH_ON
+
+SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
+"""The methods by which transformers switches a model's checkpointing on."""
+_OFF = ("False", "None")
+_SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
+
+
+class OwnSwitch(NamedTuple):
+    """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
+
+    target: str
+    value: str
+
+
+def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
+    return tuple(_switches(cls, file))
+
+
+def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
+    """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
+    for statement in own_statements(cls):
+        yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
+    for function in methods_of(cls):
+        text = file.text(function)
+        if "checkpointing" in text and _SIGN.search(text):
+            yield from _of_method(function)
+    for statement, _ in file.statements if "checkpointing" in file.source else ():
+        match statement:
+            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)]) if name in SWITCHES:
+                if dotted(owner) == cls.name:
+                    yield OwnSwitch(f"self.{name}", "")
+
+
+def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
+    if function.name == FLAG:  # a property
+        yield OwnSwitch(f"self.{FLAG}", "")
+    if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
+        yield OwnSwitch(f"self.{function.name}", "")
+    for node in walk(function):
+        match node:
+            case (
+                ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
+                | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
+            ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
+                text = ast.unparse(value)
+                if text not in _OFF:
+                    yield OwnSwitch(dotted(target), text)
+
+
+def _is_old(function: ast.FunctionDef) -> bool:
+    """The form before transformers 4.35, which transformers knows."""
+    return any(parameter.arg == "value" for parameter in function.args.args)
+
+
+def _hands_over(function: ast.FunctionDef) -> bool:
+    """Whether a method calls that of another class or module: `super()`, `self.model`."""
+    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
+
+
+OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=())

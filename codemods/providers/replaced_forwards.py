@@ -1,0 +1,32 @@
+"""Classes that get another forward, and what decorates the one that they have."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
+from ckpt_surgery.codemods.facts.syntax import assigned_names, called, dotted
+
+
+def _replaced(file: FileSyntax) -> Iterator[str]:
+    for statement, _ in file.statements if "forward" in file.source else ():
+        match statement:
+            case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
+                if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
+                    yield dotted(owner)
+            case ast.ClassDef(name=name):
+                if any("forward" in assigned_names(inner) for inner in own_statements(statement)):
+                    yield name
+
+
+def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+    forwards = (method for method in methods_of(cls) if method.name in ("forward", "__call__"))
+    return tuple(name for method in forwards for node in method.decorator_list if (name := dotted(called(node))))
+
+
+REPLACED = FileFact[tuple[str, ...]]("replaced_forwards", lambda file: tuple(_replaced(file)), nothing=())
+"""Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
+DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=())
+"""What decorates the forward of a class, by name, called or as it is."""

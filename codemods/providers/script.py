@@ -1,0 +1,9 @@
+"""What a file says as a training script; None where no rule about scripts has anything to look at."""
+
+from __future__ import annotations
+
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
+from ckpt_surgery.codemods.scripts.extract import extract_script
+
+SCRIPT = FileFact[ScriptFacts | None]("script", lambda file: extract_script(file.tree, file.source), nothing=None)
