@@ -28,6 +28,12 @@ class LaunchSetup(NamedTuple):
     activation_checkpointing: bool = False
     """Whether FSDP's own checkpointing is switched on."""
 
+    def __str__(self) -> str:
+        """The words for it in a message."""
+        if self.strategy is None:
+            return "an unknown engine"
+        return self.strategy.value if self.stage is None else f"{self.strategy.value}-{self.stage}"
+
 
 UNKNOWN_SETUP = LaunchSetup(None)
 
@@ -67,3 +73,10 @@ class Launch(NamedTuple):
     """Whether a call stands under a test: the script is then run in other ways too."""
     checkpointing: bool = False
     """Whether a command switches gradient checkpointing on."""
+    unread: str = ""
+    """What decides and was not read or not understood: a file, or the options that a command leaves out."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands, as messages say it."""
+        return f"{self.text} on line {self.line}"

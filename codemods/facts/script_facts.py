@@ -44,6 +44,11 @@ class Sign(NamedTuple):
     text: str
     line: int
 
+    @property
+    def place(self) -> str:
+        """What it is and where it stands, as messages say it."""
+        return f"{self.text} on line {self.line}"
+
 
 class Bypass(NamedTuple):
     """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs."""

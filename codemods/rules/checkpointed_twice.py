@@ -33,11 +33,12 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
+from ckpt_surgery.codemods.facts.launch_facts import Launch
 from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.calls import name_repair
-from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches
+from ckpt_surgery.codemods.scripts.setups import known_launches
 
 RULE = Declaration(
     code="CKPT106",
@@ -55,23 +56,23 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for launch in doubling[:1]:
             for switch in script.switches:
                 trained = switch.kind == "method" or script.trainers
-                if trained and (not switch.conditional or launch.launch.checkpointing):
+                if trained and (not switch.conditional or launch.checkpointing):
                     yield _finding(context, path, script, switch, launch)
         if not script.switches and script.trainers:
             for launch in doubling:
-                if launch.launch.checkpointing:
-                    spot = Spot(Span(launch.launch.line, 0, launch.launch.line, 0), launch.launch.line, "")
+                if launch.checkpointing:
+                    spot = Spot(Span(launch.line, 0, launch.line, 0), launch.line, "")
                     message = f"this command switches on gradient checkpointing and that of FSDP: {_REFUSED}"
                     yield context.script_finding(RULE, path, spot, message, Applicability.UNSAFE)
 
 
 def _finding(
-    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: KnownLaunch
+    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: Launch
 ) -> Finding:
     both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
     if switch.kind == "argument":
         off = name_repair(context.tree, path, switch.spot.span, "False")
-        repairs = () if launch.launch.conditional else (off,)
+        repairs = () if launch.conditional else (off,)
         return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, repairs)
     reentrant = any(mode.mode == "reentrant" for mode in script.modes)
     applicability = Applicability.UNSAFE if reentrant else Applicability.INFO

@@ -39,13 +39,12 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.facts.launch_facts import Strategy
+from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
-from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, setup_text
-from ckpt_surgery.codemods.scripts.signs import sign_text
+from ckpt_surgery.codemods.scripts.setups import known_launches
 
 RULE = Declaration(
     code="CKPT105",
@@ -66,17 +65,17 @@ def find(context: RuleContext) -> Iterator[Finding]:
             for launch in launches:
                 adapters = _adapters(launch, script)
                 if adapters and launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
-                    only = all(other.setup == launch.setup for other in launches) and not launch.launch.conditional
+                    only = all(other.setup == launch.setup for other in launches) and not launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
 
 
-def _adapters(launch: KnownLaunch, script: ScriptFacts) -> str:
+def _adapters(launch: Launch, script: ScriptFacts) -> str:
     """What shows that the launch trains adapters, or may; empty where nothing does."""
     sign = script.sign("adapters", "some_adapters")
-    if launch.launch.adapters and not script.sign("adapters"):
-        return f"{launch.launch.adapters} on line {launch.launch.line}"
-    return sign_text(sign) if sign else ""
+    if launch.adapters and not script.sign("adapters"):
+        return f"{launch.adapters} on line {launch.line}"
+    return sign.place if sign else ""
 
 
 def _sets_the_mode(origin: str) -> bool:
@@ -86,10 +85,10 @@ def _sets_the_mode(origin: str) -> bool:
 
 
 def _findings(
-    context: RuleContext, path: str, script: ScriptFacts, launch: KnownLaunch, adapters: str, *, repair: bool
+    context: RuleContext, path: str, script: ScriptFacts, launch: Launch, adapters: str, *, repair: bool
 ) -> Iterator[Finding]:
-    where = f"under {setup_text(launch.setup)} ({launch.place}), before DeepSpeed 0.19.3"
-    sure = bool(launch.launch.adapters or script.sign("adapters"))
+    where = f"under {launch.setup} ({launch.place}), before DeepSpeed 0.19.3"
+    sure = bool(launch.adapters or script.sign("adapters"))
     forced = bool(script.trainers) and all(map(_sets_the_mode, script.trainers))
     advice = ", or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)" if forced else f"; {_ADVICE}"
     for mode in script.modes:

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.signs import several_processes, sign_text
+from ckpt_surgery.codemods.scripts.signs import several_processes
 
 RULE = Declaration(
     code="CKPT103",
@@ -49,7 +49,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             what = f'{load.callee}(..., device_map="{load.placement}"){default}'
             fault = "is right for one process; of several, each would spread the model over all devices"
             if sign:
-                place = f"in every process of a distributed script ({sign_text(sign)})"
+                place = f"in every process of a distributed script ({sign.place})"
                 fault = f"spreads the model over all devices {place}"
             applicability = Applicability.UNSAFE if sign and not load.default else Applicability.INFO
             yield context.script_finding(RULE, path, load.spot, f"{what} {fault}: {_ADVICE}", applicability)

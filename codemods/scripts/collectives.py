@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.interpreter import Interpreter
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Collective, Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of
-from ckpt_surgery.codemods.scripts.names import Function, Names, is_accelerator, keywords, tail
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail
 from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests
 
 _POSITIONS = {

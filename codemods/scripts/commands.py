@@ -17,7 +17,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.configurations import is_true, whole_number
+from ckpt_surgery.codemods.scripts.setups import is_true, whole_number
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _COMMAND = re.compile(
@@ -29,7 +29,6 @@ _VARIABLE = re.compile(
     r"\b(ACCELERATE_USE_FSDP|ACCELERATE_USE_DEEPSPEED|ACCELERATE_DEEPSPEED_ZERO_STAGE|FSDP_ACTIVATION_CHECKPOINTING)"
     r"""["']?\]?\s*=\s*["']?(\w+)"""
 )
-_CONFIGURATION = ("--config_file", "--config-file")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
 _ADAPTERS = ("--use_peft", "--use_peft_lora", "--use_lora", "--lora", "--lora_enable", "--use_qlora", "--qlora")
 _CHECKPOINTING = [f"--{name}" for name in TRAINING_SWITCH]
@@ -49,6 +48,11 @@ class _Options:
     def value(self, *options: str) -> str:
         """The value of the first of these options that has one; empty without any."""
         return next(filter(None, map(self.given.get, options)), "")
+
+    def file(self, kind: ConfigurationKind, *options: str) -> Configuration | None:
+        """The configuration file that they name."""
+        name = self.value(*options)
+        return Configuration(name, kind) if name else None
 
     def is_set(self, option: str) -> bool:
         """Whether a switch is given, alone or with a value that means yes."""
@@ -123,27 +127,23 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
 
 def _accelerate(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
-    file = options.value(*_CONFIGURATION)
-    configuration = Configuration(file, ConfigurationKind.ACCELERATE) if file else None
+    setup = LaunchSetup(Strategy.DDP) if options.is_set("--multi_gpu") else UNKNOWN_SETUP
+    configuration = options.file(ConfigurationKind.ACCELERATE, "--config_file", "--config-file")
     if options.is_set("--use_deepspeed"):
-        deepspeed = options.value("--deepspeed_config_file")
-        if deepspeed:
-            configuration = Configuration(deepspeed, ConfigurationKind.DEEPSPEED)
-        return LaunchSetup(Strategy.ZERO, whole_number(options.value("--zero_stage"))), configuration
-    if options.is_set("--use_fsdp"):
+        setup = LaunchSetup(Strategy.ZERO, whole_number(options.value("--zero_stage")))
+        configuration = options.file(ConfigurationKind.DEEPSPEED, "--deepspeed_config_file") or configuration
+    elif options.is_set("--use_fsdp"):
         doubled = is_true(options.value("--fsdp_activation_checkpointing"))
-        return LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled), configuration
-    return (LaunchSetup(Strategy.DDP) if options.is_set("--multi_gpu") else UNKNOWN_SETUP), configuration
+        setup = LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
+    return setup, configuration
 
 
 def _own(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
-    file = options.value(*_DEEPSPEED)
     if any(option in options.given for option in _DEEPSPEED):
-        return LaunchSetup(Strategy.ZERO), Configuration(file, ConfigurationKind.DEEPSPEED) if file else None
+        return LaunchSetup(Strategy.ZERO), options.file(ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
     if options.value("--fsdp"):
-        file = options.value("--fsdp_config")
-        return LaunchSetup(Strategy.FSDP), Configuration(file, ConfigurationKind.FSDP) if file else None
+        return LaunchSetup(Strategy.FSDP), options.file(ConfigurationKind.FSDP, "--fsdp_config")
     return UNKNOWN_SETUP, None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
@@ -10,38 +11,19 @@ from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
-from ckpt_surgery.codemods.scripts.names import Names
+from ckpt_surgery.codemods.scripts.names import Names, words
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
-_PROCESSES = (
-    "DistributedDataParallel",
-    "torch.distributed",
-    "import distributed",
-    "Accelerator(",
-    "accelerator.",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "unwrap_model(",
-    "Trainer(",
-    "Trainer)",
-    "torchrun",
-    "ddp_",
-    "accelerate launch",
-    "FullyShardedDataParallelPlugin",
-    "DeepSpeedPlugin",
-    "deepspeed.initialize",
+_PROCESSES = {"import distributed", "accelerate launch"} | words(
+    """
+    DistributedDataParallel torch.distributed Accelerator( accelerator. LOCAL_RANK WORLD_SIZE unwrap_model( Trainer(
+    Trainer) torchrun ddp_ FullyShardedDataParallelPlugin DeepSpeedPlugin deepspeed.initialize
+    """
 )
-_COLLECTIVE = ("all_", "barrier", "broadcast", "reduce", "gather", "scatter", "wait_for_everyone")
-_INNER = (
-    ".module",
-    "unwrap_model",
-    "extract_model_from_parallel",
-    "Trainer",
-    "DistributedDataParallel",
-    "DDP",
-    "prepare",
-)
+_COLLECTIVE = words("all_ barrier broadcast reduce gather scatter wait_for_everyone")
+_INNER = words(".module unwrap_model extract_model_from_parallel Trainer DistributedDataParallel DDP prepare")
+_CHECKPOINTS = {"use_reentrant", "checkpoint(", *TRAINING_SWITCH}
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
@@ -51,12 +33,9 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     """
     if not _has(text, _PROCESSES):
         return None
-    trains = _has(text, ("backward(", "compute_loss"))
-    checkpoints = _has(text, ("use_reentrant", "checkpoint(", *TRAINING_SWITCH))
-    loads = "device_map" in text and any(
-        f'"{placement}"' in text or f"'{placement}'" in text for placement in SPLITTING
-    )
-    around = trains and _has(text, _INNER)
+    checkpoints = _has(text, _CHECKPOINTS)
+    loads = "device_map" in text and _has(text, {f"{quote}{name}{quote}" for name in SPLITTING for quote in "'\""})
+    around = _has(text, {"backward(", "compute_loss"}) and _has(text, _INNER)
     ranks = ("distributed" in text or "accelerator." in text) and _has(text, _COLLECTIVE)
     if not (around or ranks or loads or checkpoints):
         return None
@@ -83,5 +62,5 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     )
 
 
-def _has(text: str, words: tuple[str, ...]) -> bool:
-    return any(word in text for word in words)
+def _has(text: str, parts: Set[str]) -> bool:
+    return any(part in text for part in parts)

@@ -15,16 +15,18 @@ from ckpt_surgery.codemods.facts.launch_facts import (
 )
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.commands import commands, environment
-from ckpt_surgery.codemods.scripts.configurations import deepspeed_setup, fsdp_setup, whole_number
 from ckpt_surgery.codemods.scripts.names import (
     Names,
     entries,
-    is_distributed_data_parallel,
     keywords,
     takes_training_arguments,
 )
+from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, whole_number
 
-_FSDP = {"FullyShardedDataParallel", "FSDP", "FSDP2", "fully_shard"}
+_WRAPPERS = {
+    **dict.fromkeys(("DistributedDataParallel", "DDP"), Strategy.DDP),
+    **dict.fromkeys(("FullyShardedDataParallel", "FSDP", "FSDP2", "fully_shard"), Strategy.FSDP),
+}
 _ZERO = LaunchSetup(Strategy.ZERO)
 
 
@@ -54,10 +56,8 @@ def _of_call(names: Names, call: ast.Call) -> Launch | None:
     origin, line = names.origin(call.func), call.lineno
     name = origin.rpartition(".")[2]
     given = keywords(call)
-    if is_distributed_data_parallel(origin):
-        return Launch(dotted(call.func), line, LaunchSetup(Strategy.DDP))
-    if name in _FSDP:
-        return Launch(dotted(call.func), line, LaunchSetup(Strategy.FSDP))
+    if name in _WRAPPERS:
+        return Launch(dotted(call.func), line, LaunchSetup(_WRAPPERS[name]))
     if origin == "deepspeed.initialize":
         return _deepspeed(names, origin, line, given.get("config", given.get("config_params")))
     if name in ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.script_facts import SplitLoad
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.names import Names, Place, entries, is_distributed_data_parallel, tail
+from ckpt_surgery.codemods.scripts.names import Names, Place, entries, tail
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DECIDES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)
@@ -72,7 +72,9 @@ def _placement(values: Sequence[ast.expr | None]) -> str:
 
 def _is_not_trained(names: Names, load: Place) -> bool:
     """Whether the loaded model is only merged or evaluated, and not trained."""
-    bound = {name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement}
+    bound = {
+        name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement
+    }
     uses: set[str] = set()
     for place, call in names.calls:
         if place.scope != load.scope or _is_decided(place) or hasattr(place.statement, "body"):
@@ -81,6 +83,6 @@ def _is_not_trained(names: Names, load: Place) -> bool:
         if place.statement is load.statement or (owner and dotted(owner) in bound):
             uses.add(tail(call.func))
         elif any(dotted(value) in bound for value in (*call.args, *(keyword.value for keyword in call.keywords))):
-            trainer = tail(call.func).endswith("Trainer") or is_distributed_data_parallel(names.origin(call.func))
+            trainer = tail(call.func).endswith("Trainer") or names.is_wrapper(call.func)
             uses.add("train" if trainer else tail(call.func))
     return bool(uses & _DOES_NOT_TRAIN) and not uses & _TRAINS

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.interpreter import Interpreter
+from ckpt_surgery.codemods.facts.file_syntax import methods_of
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import (
-    Function,
     Names,
     is_accelerator,
-    is_distributed_data_parallel,
-    methods,
     parameters,
     tail,
     words,
@@ -152,7 +150,7 @@ class LossReader(Interpreter[TracedValue]):
             case ast.Attribute(attr="module"):
                 return True
             case ast.Call(func=func):
-                wraps = is_distributed_data_parallel(self.names.origin(func))
+                wraps = self.names.is_wrapper(func)
                 return wraps or tail(func) in _UNWRAP or _prepares(func)
         return False
 
@@ -177,7 +175,7 @@ class LossReader(Interpreter[TracedValue]):
                 self._run(function, None, {})
         for cls in self.names.classes.values():
             if any(ancestor.name in self.relevant for ancestor in self.names.lineage(cls)):
-                for function in methods(cls):
+                for function in methods_of(cls):
                     self._method(cls, function)
 
     def _method(self, cls: ast.ClassDef, function: Function) -> None:
@@ -207,7 +205,7 @@ class LossReader(Interpreter[TracedValue]):
         env = dict(outer.env)
         for name, parameter in parameters(function).items():
             env[name] = TracedValue(objects=frozenset({f"{scope} {name}"}))
-            if parameter.annotation and is_distributed_data_parallel(self.names.origin(parameter.annotation)):
+            if parameter.annotation and self.names.is_wrapper(parameter.annotation):
                 env[name] = TracedValue(wrappers=frozenset({scope}))
         no_gradient = self.no_gradient
         self.no_gradient |= any(map(_switches_gradients_off, function.decorator_list))
@@ -257,7 +255,7 @@ class LossReader(Interpreter[TracedValue]):
                             self.bind(side, UNTRACED)
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, kinds]):
                 every = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-                if any(is_distributed_data_parallel(self.names.origin(kind)) for kind in every):
+                if any(self.names.is_wrapper(kind) for kind in every):
                     wrappers = self.value(subject).wrappers or frozenset({dotted(subject)})
                     self.bind(subject, TracedValue(wrappers=wrappers) if truth else UNTRACED)
             case ast.Call(func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="module")]) if not truth:
@@ -331,7 +329,7 @@ class LossReader(Interpreter[TracedValue]):
         call = self._evaluated(node)
         func = node.func
         first = call.positional[0] if call.positional else UNTRACED
-        if node.args and (is_distributed_data_parallel(self.names.origin(func)) or _prepares(func)):
+        if node.args and (self.names.is_wrapper(func) or _prepares(func)):
             return self._wrap(first, node)
         self._note(call)
         local = self._local(func)

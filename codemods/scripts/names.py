@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from ckpt_surgery.codemods.facts.file_syntax import methods_of
+from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
-
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Place(NamedTuple):
@@ -50,8 +50,9 @@ class Names:
         self.places = _places(tree)
         self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
         self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
-        self.functions = {function.name: function for function in _top(tree.body) if isinstance(function, Function)}
-        self.classes = {cls.name: cls for cls in _top(tree.body) if isinstance(cls, ast.ClassDef)}
+        top = [place.node for place in self.places if not place.prefix]
+        self.functions = {node.name: node for node in top if isinstance(node, Function)}
+        self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
         self.assigned: dict[str, list[tuple[Place, ast.expr]]] = {}
         """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
         for place in self.places:
@@ -66,6 +67,10 @@ class Names:
         text = dotted(node)
         head, dot, rest = text.partition(".")
         return f"{self.imported.get(head, head)}{dot}{rest}"
+
+    def is_wrapper(self, node: ast.expr) -> bool:
+        """Whether an expression is DistributedDataParallel, torch's or another library's class of that name."""
+        return self.origin(node).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
     def values(self, node: ast.expr) -> list[ast.expr]:
         """All that the file assigns to a name; for anything else the expression itself."""
@@ -102,7 +107,7 @@ class Names:
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
         """A method by name; `above` looks in the bases only."""
         lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]
-        return next((method for cls in lineage for method in methods(cls) if method.name == name), None)
+        return next((method for cls in lineage for method in methods_of(cls) if method.name == name), None)
 
     def scopes(self) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
         """The statements of the module, then those of every function with its scope, nested ones too."""
@@ -151,16 +156,6 @@ def parameters(function: Function) -> dict[str, ast.arg]:
     """The parameters of a function, `*args` and `**kwargs` left out."""
     arguments = function.args
     return {node.arg: node for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-
-
-def methods(cls: ast.ClassDef) -> Iterator[Function]:
-    """The methods of a class."""
-    return (statement for statement in _top(cls.body) if isinstance(statement, Function))
-
-
-def is_distributed_data_parallel(origin: str) -> bool:
-    """Whether a full name is that of the wrapper, torch's or another library's of the same name."""
-    return origin.rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
 
 def takes_training_arguments(call: ast.Call) -> bool:
@@ -214,13 +209,3 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
             yield alias.asname or alias.name, f"{module}.{alias.name}"
-
-
-def _top(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements, also those under `if` and `try`."""
-    for statement in statements:
-        yield statement
-        if isinstance(statement, ast.If | ast.Try):
-            yield from _top([*statement.body, *statement.orelse])
-            for handler in getattr(statement, "handlers", ()):
-                yield from _top(handler.body)

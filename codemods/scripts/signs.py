@@ -11,7 +11,6 @@ from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.names import (
     Names,
     is_accelerator,
-    is_distributed_data_parallel,
     keywords,
     tail,
 )
@@ -50,11 +49,6 @@ def several_processes(script: ScriptFacts) -> Sign | None:
     return data_parallel(script) or (script.sign("launch", "launcher", "group") if trains else None)
 
 
-def sign_text(sign: Sign) -> str:
-    """The words for a sign in a message."""
-    return f"{sign.text} on line {sign.line}"
-
-
 def trainer_origins(names: Names) -> Iterator[str]:
     """The full names of the Trainers that a script makes; for a class of the script, those that it extends."""
     for _, call in names.calls:
@@ -66,7 +60,7 @@ def trainer_origins(names: Names) -> Iterator[str]:
 def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
     func, name, line = call.func, tail(call.func), call.lineno
     owner = func.value if isinstance(func, ast.Attribute) else None
-    if is_distributed_data_parallel(names.origin(func)):
+    if names.is_wrapper(func):
         yield Sign("ddp", dotted(func), line)
     elif name == "init_process_group":
         yield Sign("group", dotted(func), line)
