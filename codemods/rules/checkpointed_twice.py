@@ -40,11 +40,7 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches
 
-RULE = Declaration(
-    code="CKPT106",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.UNSAFE,
-)
+RULE = Declaration(code="CKPT106", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
 
 

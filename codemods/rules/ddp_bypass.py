@@ -36,11 +36,7 @@ from ckpt_surgery.codemods.facts.script_facts import Bypass, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(
-    code="CKPT101",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT101", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:

@@ -46,11 +46,7 @@ from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
 from ckpt_surgery.codemods.scripts.setups import known_launches
 
-RULE = Declaration(
-    code="CKPT105",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.UNSAFE,
-)
+RULE = Declaration(code="CKPT105", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _FORCED = words("SFTTrainer DPOTrainer GRPOTrainer RLOOTrainer RewardTrainer KTOTrainer DistillationTrainer")
 """The Trainers of trl that set `use_reentrant=True` themselves."""
 _STOPS = "the backward pass stops with CheckpointError"

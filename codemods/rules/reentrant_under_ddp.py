@@ -46,11 +46,7 @@ from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance
 from ckpt_surgery.codemods.scripts.signs import data_parallel
 
-RULE = Declaration(
-    code="CKPT104",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.SAFE,
-)
+RULE = Declaration(code="CKPT104", subject=Subject.SCRIPT, repair=RepairKind.SAFE)
 _WRAPPER = Strategy.DDP.value
 
 

@@ -32,11 +32,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.scripts.signs import several_processes
 
-RULE = Declaration(
-    code="CKPT103",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT103", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 
 

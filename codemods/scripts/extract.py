@@ -42,14 +42,11 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     names = Names(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
-        signs=(),
         bypasses=tuple(losses.read() if around else ()),
         collectives=tuple(collectives(names) if ranks else ()),
         loads=tuple(split_loads(names) if loads else ()),
         modes=tuple(checkpoint_modes(names) if checkpoints else ()),
         switches=tuple(checkpoint_switches(names) if checkpoints else ()),
-        launches=(),
-        trainers=(),
         gave_up=losses.gave_up,
     )
     launched = tuple(launches(names, text) if checkpoints else ())

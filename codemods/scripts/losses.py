@@ -131,28 +131,22 @@ class LossReader(Interpreter[TracedValue]):
 
         Others are followed only where a wrapper, a module inside one or a loss is passed to them.
         """
-        units: dict[str, ast.AST] = {**self.names.functions, **self.names.classes}
-        top = [statement for statement in self.names.tree.body if not isinstance(statement, Function | ast.ClassDef)]
-        if any(self._is_sign(node) for statement in top for node in walk(statement)):
-            return set(units)
-        calls = {
-            name: {tail(node.func) for node in walk(unit) if isinstance(node, ast.Call)}
-            for name, unit in units.items()
-        }
-        relevant = {name for name, unit in units.items() if any(map(self._is_sign, walk(unit)))}
-        relevant |= {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
+        relevant = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
+        calls: dict[str, set[str]] = {}
+        for place in self.names.places:
+            unit = place.prefix.partition(".")[0]
+            match place.node:
+                case ast.Attribute(attr="module"):
+                    relevant.add(unit)
+                case ast.Call(func=func):
+                    calls.setdefault(unit, set()).add(tail(func))
+                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
+                        relevant.add(unit)
+        if "" in relevant:  # the module's own statements
+            return {*self.names.functions, *self.names.classes}
         while more := {name for name, called in calls.items() if name not in relevant and called & relevant}:
             relevant |= more
         return relevant
-
-    def _is_sign(self, node: ast.AST) -> bool:
-        match node:
-            case ast.Attribute(attr="module"):
-                return True
-            case ast.Call(func=func):
-                wraps = self.names.is_wrapper(func)
-                return wraps or tail(func) in _UNWRAP or _prepares(func)
-        return False
 
     def _made_up(self, bypass: Bypass, stacks: Sequence[Stack]) -> bool:
         """Whether gradients are synchronised after the backward pass, in a function that leads to both."""
@@ -218,11 +212,9 @@ class LossReader(Interpreter[TracedValue]):
     # -- statements
 
     def join(self, values: Sequence[TracedValue]) -> TracedValue:
-        """Any of the values."""
         return join(values)
 
     def compute(self, values: Sequence[TracedValue]) -> TracedValue:
-        """What is computed from all of them."""
         return mix(values)
 
     def define(self, node: Function | ast.ClassDef) -> None:
@@ -233,7 +225,6 @@ class LossReader(Interpreter[TracedValue]):
                 self._run(node, None, {})
 
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
-        """Follow what runs in a context."""
         before = self.no_gradient
         self.no_gradient |= any(_switches_gradients_off(item.context_expr) for item in node.items)
         ended = super().inside(node)
@@ -287,7 +278,6 @@ class LossReader(Interpreter[TracedValue]):
     # -- expressions
 
     def item(self, container: TracedValue) -> TracedValue:
-        """What a loop goes over."""
         return container.computed
 
     def part(self, value: TracedValue, position: int) -> TracedValue:
