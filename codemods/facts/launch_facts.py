@@ -21,7 +21,7 @@ class Strategy(StrEnum):
 class LaunchSetup(NamedTuple):
     """A strategy and those of its options that matter to checkpointing.
 
-    `strategy` is None where nothing shows it, and so is `stage`, that of ZeRO. `activation_checkpointing` is FSDP's own.
+    `strategy` and the `stage` of ZeRO are None where nothing shows them; `activation_checkpointing` is FSDP's own.
     """
 
     strategy: Strategy | None

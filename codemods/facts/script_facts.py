@@ -54,8 +54,8 @@ class Bypass(NamedTuple):
     """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs.
 
     `inner` is the expression that reached the module, `method` the method of it that was called; empty for the module
-    itself. `sure`: this file shows that the module was wrapped. `runs`: the call surely runs it, and does not only hand
-    it to code elsewhere. `backward` is the line of the backward call; 0 where a Trainer of transformers makes it.
+    itself. `sure`: this file shows that the module was wrapped. `runs`: the call surely runs it, and does not only
+    hand it to code elsewhere. `backward` is the line of the backward call; 0 where a Trainer of transformers makes it.
     """
 
     spot: Spot
@@ -111,8 +111,8 @@ class CheckpointSwitch(NamedTuple):
 class ScriptFacts(NamedTuple):
     """All that a training script says.
 
-    `trainers` are the full names of the Trainers that it makes, or extends and makes. `gave_up`: its functions call each
-    other too much for its losses to be followed to the end.
+    `trainers` are the full names of the Trainers that it makes, or extends and makes. `gave_up`: its functions call
+    each other too much for its losses to be followed to the end.
     """
 
     bypasses: tuple[Bypass, ...]

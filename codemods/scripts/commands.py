@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.launch_facts import (
     CONFIGURATION_SUFFIXES,
@@ -17,7 +18,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.setups import is_true, whole_number
+from ckpt_surgery.codemods.scripts.setups import fsdp_setup, is_true, zero_setup
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _COMMAND = re.compile(
@@ -26,38 +27,16 @@ _COMMAND = re.compile(
 )
 """A launcher, and what follows it on its line and those that continue it."""
 _VARIABLE = re.compile(
-    r"\b(ACCELERATE_USE_FSDP|ACCELERATE_USE_DEEPSPEED|ACCELERATE_DEEPSPEED_ZERO_STAGE|FSDP_ACTIVATION_CHECKPOINTING)"
+    r"\b((?:ACCELERATE_(?:DEEPSPEED_)?)?(USE_FSDP|USE_DEEPSPEED|ZERO_STAGE|FSDP_ACTIVATION_CHECKPOINTING))"
     r"""["']?\]?\s*=\s*["']?(\w+)"""
 )
-_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
-_ADAPTERS = ("--use_peft", "--use_peft_lora", "--use_lora", "--lora", "--lora_enable", "--use_qlora", "--qlora")
-_CHECKPOINTING = [f"--{name}" for name in TRAINING_SWITCH]
+_DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
+_ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
 _PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
 
-
-class _Options:
-    """The options of a command, and the value of each; None for one that stands alone."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.given: dict[str, str | None] = {}
-        for option, following in itertools.pairwise([*words, "-"]):
-            if option.startswith("-"):
-                self.given[option] = None if following.startswith("-") else following
-
-    def value(self, *options: str) -> str:
-        """The value of the first of these options that has one; empty without any."""
-        return next(filter(None, map(self.given.get, options)), "")
-
-    def file(self, kind: ConfigurationKind, *options: str) -> Configuration | None:
-        """The configuration file that they name."""
-        name = self.value(*options)
-        return Configuration(name, kind) if name else None
-
-    def is_set(self, option: str) -> bool:
-        """Whether a switch is given, alone or with a value that means yes."""
-        value = self.given.get(option, "no")
-        return value is None or value.lower() not in _NO
+Options: TypeAlias = Mapping[str, str | None]
+"""The options of a command by their names without dashes, and the value of each; None for one that stands alone."""
 
 
 def commands(text: str) -> Iterator[Launch]:
@@ -77,16 +56,13 @@ def environment(text: str) -> Iterator[Launch]:
     """The variables with which accelerate is told its engine, set in a command, a shell line or `os.environ`."""
     matches: dict[str, re.Match[str]] = {}
     for match in _VARIABLE.finditer(text):
-        matches.setdefault(match[1], match)
-    values = {name: match[2] for name, match in matches.items()}
-    for name, match in matches.items():
-        if name.startswith("ACCELERATE_USE_") and is_true(match[2]):
-            setup = LaunchSetup(Strategy.ZERO, whole_number(values.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")))
-            if name.endswith("FSDP"):
-                doubled = is_true(values.get("FSDP_ACTIVATION_CHECKPOINTING"))
-                setup = LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
-            yield Launch(name, text.count("\n", 0, match.start()) + 1, setup)
-            return
+        matches.setdefault(match[2].lower(), match)
+    values = {name: match[3] for name, match in matches.items()}
+    setups = {"use_fsdp": fsdp_setup(values), "use_deepspeed": zero_setup(values)}
+    engine = next((name for name, value in values.items() if name in setups and is_true(value)), None)
+    if engine:
+        match = matches[engine]
+        yield Launch(match[1], text.count("\n", 0, match.start()) + 1, setups[engine])
 
 
 def _words(command: str) -> list[str]:
@@ -107,10 +83,10 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         position = min(position + 1, len(words) - 1)
         script = f"{words[position].rpartition('.')[2]}.py"
     after = words[position + 1 :]
-    options = _Options(after)
+    options = _options(after)
     setup, configuration = _own(options)
     if setup.strategy is None and launcher == "accelerate launch":
-        setup, configuration = _accelerate(_Options(words[:position]))
+        setup, configuration = _accelerate(_options(words[:position]))
     elif setup.strategy is None and launcher != "deepspeed":  # that of DeepSpeed may start anything
         setup = LaunchSetup(Strategy.DDP)
     return Launch(
@@ -120,30 +96,49 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         configuration,
         script=script,
         arguments=_unknown_arguments(after),
-        adapters=next(filter(options.is_set, _ADAPTERS), ""),
-        checkpointing=any(map(options.is_set, _CHECKPOINTING)),
+        adapters=next((f"--{name}" for name in _ADAPTERS if _is_set(options, name)), ""),
+        checkpointing=any(_is_set(options, name) for name in TRAINING_SWITCH),
     )
 
 
-def _accelerate(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
+def _options(words: Sequence[str]) -> Options:
+    pairs = itertools.pairwise([*words, "-"])
+    return {
+        option.lstrip("-").replace("-", "_"): None if following.startswith("-") else following
+        for option, following in pairs
+        if option.startswith("-")
+    }
+
+
+def _is_set(options: Options, name: str) -> bool:
+    """Whether a switch is given, alone or with a value that means yes."""
+    value = options.get(name, "no")
+    return value is None or value.lower() not in _NO
+
+
+def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
+    """The configuration file that one of the options names."""
+    file = next(filter(None, map(options.get, names)), None)
+    return Configuration(file, kind) if file else None
+
+
+def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
-    setup = LaunchSetup(Strategy.DDP) if options.is_set("--multi_gpu") else UNKNOWN_SETUP
-    configuration = options.file(ConfigurationKind.ACCELERATE, "--config_file", "--config-file")
-    if options.is_set("--use_deepspeed"):
-        setup = LaunchSetup(Strategy.ZERO, whole_number(options.value("--zero_stage")))
-        configuration = options.file(ConfigurationKind.DEEPSPEED, "--deepspeed_config_file") or configuration
-    elif options.is_set("--use_fsdp"):
-        doubled = is_true(options.value("--fsdp_activation_checkpointing"))
-        setup = LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
-    return setup, configuration
+    configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
+    if _is_set(options, "use_deepspeed"):
+        deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
+        return zero_setup(options), deepspeed or configuration
+    if _is_set(options, "use_fsdp"):
+        return fsdp_setup(options), configuration
+    return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
 
 
-def _own(options: _Options) -> tuple[LaunchSetup, Configuration | None]:
+def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
-    if any(option in options.given for option in _DEEPSPEED):
-        return LaunchSetup(Strategy.ZERO), options.file(ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
-    if options.value("--fsdp"):
-        return LaunchSetup(Strategy.FSDP), options.file(ConfigurationKind.FSDP, "--fsdp_config")
+    if any(name in options for name in _DEEPSPEED):
+        return LaunchSetup(Strategy.ZERO), _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+    if options.get("fsdp"):
+        return LaunchSetup(Strategy.FSDP), _file(options, ConfigurationKind.FSDP, "fsdp_config")
     return UNKNOWN_SETUP, None
 
 
@@ -155,7 +150,8 @@ def _unknown_arguments(words: list[str]) -> str:
     pairs = list(itertools.pairwise(["", *words]))
     for option, value in pairs:
         names_arguments = not option or (option.startswith("--") and ("config" in option or "args" in option))
-        if names_arguments and option not in (*_DEEPSPEED, "--fsdp_config") and value.endswith(CONFIGURATION_SUFFIXES):
+        engine = option.removeprefix("--") in (*_DEEPSPEED, "fsdp_config")
+        if names_arguments and not engine and value.endswith(CONFIGURATION_SUFFIXES):
             return value
     for option, word in pairs:
         if not word.strip(".…") or (word.startswith(_PLACEHOLDERS) and not option.startswith("-")):

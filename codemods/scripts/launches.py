@@ -21,7 +21,7 @@ from ckpt_surgery.codemods.scripts.names import (
     keywords,
     takes_training_arguments,
 )
-from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, whole_number
+from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, zero_setup
 
 _WRAPPERS = {
     **dict.fromkeys(("DistributedDataParallel", "DDP"), Strategy.DDP),
@@ -63,13 +63,12 @@ def _of_call(names: Names, call: ast.Call) -> Launch | None:
     if name in ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig"):
         return _deepspeed(names, name, line, call.args[0] if call.args else None)
     if name == "DeepSpeedPlugin":
-        stage = _constant(given.get("zero_stage"))
-        if stage is None:
+        options = _constants(given)
+        if options.get("zero_stage") is None:
             return _deepspeed(names, name, line, given.get("hf_ds_config"))
-        return Launch(name, line, LaunchSetup(Strategy.ZERO, whole_number(stage)))
+        return Launch(name, line, zero_setup(options))
     if name == "FullyShardedDataParallelPlugin":
-        doubled = _constant(given.get("activation_checkpointing")) is True
-        return Launch(name, line, LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled))
+        return Launch(name, line, fsdp_setup(_constants(given)))
     if None in given and name.endswith(("TrainingArguments", "TrainerArguments")):
         return Launch(f"{name}(**...)", line, UNKNOWN_SETUP)
     return _of_arguments(names, given) if takes_training_arguments(call) else None
@@ -87,7 +86,7 @@ def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch 
         return launch._replace(setup=UNKNOWN_SETUP)
     match names.value(given.get("fsdp_config")):
         case ast.Dict() as options:
-            return launch._replace(setup=fsdp_setup(_constants(options)))
+            return launch._replace(setup=fsdp_setup(_constants(entries(options))))
         case ast.Constant(value=str(file)):
             return launch._replace(configuration=Configuration(file, ConfigurationKind.FSDP))
     return launch
@@ -97,22 +96,20 @@ def _deepspeed(names: Names, text: str, line: int, value: ast.expr | None, unkno
     """A launch with DeepSpeed's configuration: a dict, a file, or something that cannot be known."""
     match names.value(value):
         case ast.Dict() as options:
-            return Launch(text, line, deepspeed_setup(_constants(options)))
+            return Launch(text, line, deepspeed_setup(_constants(entries(options))))
         case ast.Constant(value=str(file)):
             return Launch(text, line, _ZERO, Configuration(file, ConfigurationKind.DEEPSPEED))
     return Launch(text, line, unknown)
 
 
-def _constants(node: ast.Dict) -> Mapping[str, object]:
-    """The entries of a dict that are constants or dicts of such; any other value is None."""
-    return {
-        key: _constants(value) if isinstance(value, ast.Dict) else _constant(value)
-        for key, value in entries(node).items()
-    }
-
-
-def _constant(node: ast.expr | None) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
+def _constants(given: Mapping[str | None, ast.expr]) -> dict[str, object]:
+    """Arguments, or entries of a dict, that are constants or dicts of such; any other value is None."""
+    constants: dict[str, object] = {}
+    for name, value in given.items():
+        if name:
+            constant = value.value if isinstance(value, ast.Constant) else None
+            constants[name] = _constants(entries(value)) if isinstance(value, ast.Dict) else constant
+    return constants
 
 
 def _is_off(value: ast.expr) -> bool:

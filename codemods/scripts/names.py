@@ -137,7 +137,7 @@ def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
     return {keyword.arg: keyword.value for keyword in call.keywords}
 
 
-def entries(node: ast.expr) -> Mapping[str, ast.expr]:
+def entries(node: ast.expr) -> Mapping[str | None, ast.expr]:
     """The entries of a dict that is written out, as a display or a call of `dict`, whose keys are texts."""
     match node:
         case ast.Dict(keys=keys, values=values):

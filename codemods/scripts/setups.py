@@ -19,7 +19,6 @@ ConfigurationReader: TypeAlias = Callable[[str, str], str | None]
 """The text of a configuration file, by the script that names it and the name; None if it cannot be read."""
 
 _REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
-_STRATEGIES = {"NO": Strategy.ONE_PROCESS, "DEEPSPEED": Strategy.ZERO, "FSDP": Strategy.FSDP}
 _TRUE = {"true", "yes", "on", "y", "t", "1"}
 _LONGEST = 100_000
 """No launcher's configuration has more characters, and YAML is slow to read."""
@@ -86,22 +85,29 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
         name = "NO"  # which YAML takes for a boolean unless it is quoted
     if not isinstance(name, str):
         return UNKNOWN_SETUP
-    strategy = _STRATEGIES.get(name) or (Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
-    if strategy is Strategy.FSDP:
-        return fsdp_setup(_section(values, "fsdp_config"))
-    if strategy is not Strategy.ZERO:
-        return LaunchSetup(strategy)
-    options = _section(values, "deepspeed_config")
-    stage, file = whole_number(options.get("zero_stage")), options.get("deepspeed_config_file")
-    inner = read(file) if stage is None and isinstance(file, str) and file not in ("", "none") else None
-    return LaunchSetup(strategy, stage) if inner is None else read_setup(inner, ConfigurationKind.DEEPSPEED, read)
+    section = values.get(f"{name.lower()}_config")
+    options = section if isinstance(section, Mapping) else {}
+    if name == "FSDP":
+        return fsdp_setup(options)
+    if name == "DEEPSPEED":
+        setup, file = zero_setup(options), options.get("deepspeed_config_file")
+        inner = read(file) if setup.stage is None and isinstance(file, str) and file not in ("", "none") else None
+        return setup if inner is None else read_setup(inner, ConfigurationKind.DEEPSPEED, read)
+    if name == "NO":
+        return LaunchSetup(Strategy.ONE_PROCESS)
+    return LaunchSetup(Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
+
+
+def zero_setup(options: Mapping[str, object]) -> LaunchSetup:
+    """The setup of accelerate's options for DeepSpeed."""
+    stage = str(options.get("zero_stage"))
+    return LaunchSetup(Strategy.ZERO, int(stage) if len(stage) == 1 and stage.isdecimal() else None)
 
 
 def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
     """The setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
     section = values.get("zero_optimization", {})
-    stage = section.get("stage", 0) if isinstance(section, Mapping) else None
-    return LaunchSetup(Strategy.ZERO, whole_number(stage))
+    return zero_setup({"zero_stage": section.get("stage", 0)} if isinstance(section, Mapping) else {})
 
 
 def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
@@ -113,16 +119,6 @@ def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
 def is_true(value: object) -> bool:
     """Whether a value of a configuration means yes, as accelerate and transformers read it."""
     return str(value).lower() in _TRUE
-
-
-def whole_number(value: object) -> int | None:
-    """A stage as a number; None for `auto` and anything else."""
-    return int(str(value)) if str(value).isdecimal() and len(str(value)) < 3 else None
-
-
-def _section(values: Mapping[str, object], name: str) -> Mapping[str, object]:
-    section = values.get(name)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _values(text: str) -> Mapping[str, object] | None:
