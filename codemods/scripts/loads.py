@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.script_facts import SplitLoad
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.names import Names, Place, entries, tail
+from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, entries, tail
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DECIDES = re.compile(r"rank|world|distributed|ddp|num_processes|device_count|parallel|deepspeed|fsdp", re.I)
@@ -38,7 +38,7 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
             yield SplitLoad(place.spot(call), ast.unparse(call.func), placement or default, not placement)
 
 
-def _is_decided(place: Place) -> bool:
+def _is_decided(place: ScriptNode) -> bool:
     """Whether the script itself has asked how many processes there are."""
     return any(_DECIDES.search(ast.unparse(test)) for test in place.tests)
 
@@ -70,7 +70,7 @@ def _placement(values: Sequence[ast.expr | None]) -> str:
     return next((text for text in texts if isinstance(text, str)), "") if texts and SPLITTING.issuperset(texts) else ""
 
 
-def _is_not_trained(names: Names, load: Place) -> bool:
+def _is_not_trained(names: Names, load: ScriptNode) -> bool:
     """Whether the loaded model is only merged or evaluated, and not trained."""
     bound = {
         name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement

@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 
 
-class Place(NamedTuple):
+class ScriptNode(NamedTuple):
     """A node of a script and where it stands: its statement, its function, the tests above it."""
 
     node: ast.AST
@@ -53,7 +53,7 @@ class Names:
         top = [place.node for place in self.places if not place.prefix]
         self.functions = {node.name: node for node in top if isinstance(node, Function)}
         self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
-        self.assigned: dict[str, list[tuple[Place, ast.expr]]] = {}
+        self.assigned: dict[str, list[tuple[ScriptNode, ast.expr]]] = {}
         """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
         for place in self.places:
             node = place.node
@@ -180,9 +180,9 @@ def tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _places(tree: ast.Module) -> list[Place]:
+def _places(tree: ast.Module) -> list[ScriptNode]:
     """Every node with its place, in the order of `ast.walk`."""
-    places = [Place(tree, ast.Pass())]
+    places = [ScriptNode(tree, ast.Pass())]
     for place in places:  # grows while it is read
         node, statement, scope, tests, prefix = place
         if isinstance(node, ast.Name | ast.Constant):
@@ -196,7 +196,7 @@ def _places(tree: ast.Module) -> list[Place]:
             tests = (*tests, node.test)
         for child in ast.iter_child_nodes(node):
             inner = child if isinstance(child, ast.stmt) else statement
-            places.append(Place(child, inner, scope, tests, prefix))
+            places.append(ScriptNode(child, inner, scope, tests, prefix))
     return places
 
 
