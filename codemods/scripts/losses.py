@@ -169,18 +169,14 @@ class LossReader(Interpreter[TracedValue]):
                 self._run(function, None, {})
         for cls in self.names.classes.values():
             if any(ancestor.name in self.relevant for ancestor in self.names.lineage(cls)):
-                for function in methods_of(cls):
-                    self._method(cls, function)
-
-    def _method(self, cls: ast.ClassDef, function: Function) -> None:
-        """A method on its own. A Trainer passes the wrapped model to some, and runs backward on their loss."""
-        given: dict[str, TracedValue] = {}
-        asked = function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-        if asked and list(parameters(function))[1:2] == ["model"]:
-            given["model"] = TracedValue(wrappers=frozenset({"Trainer"}))
-        result = self._run(function, cls, given)
-        if given and function.name == "compute_loss":
-            self.backwards |= {bypass: [] for bypass in result.around}
+                for method in methods_of(cls):
+                    # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
+                    asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+                    is_given = asked and list(parameters(method))[1:2] == ["model"]
+                    model = TracedValue(wrappers=frozenset({"Trainer"}))
+                    result = self._run(method, cls, {"model": model} if is_given else {})
+                    if is_given and method.name == "compute_loss":
+                        self.backwards |= {bypass: [] for bypass in result.around}
 
     def _stack(self) -> Stack:
         self.frame.line = self.statement.lineno
@@ -316,9 +312,16 @@ class LossReader(Interpreter[TracedValue]):
 
     def call(self, node: ast.Call) -> TracedValue:
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
-        call = self._evaluated(node)
-        func = node.func
-        first = call.positional[0] if call.positional else UNTRACED
+        func, owner = node.func, UNTRACED
+        if isinstance(func, ast.Attribute):
+            owner = self.value(func.value)
+            callee = self.attribute(func, owner)
+        else:
+            callee = self.value(func)
+        positional = [self.value(argument) for argument in node.args]
+        keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
+        call = _EvaluatedCall(node, tail(func), owner, callee, positional, keywords)
+        first = positional[0] if positional else UNTRACED
         if node.args and (self.names.is_wrapper(func) or _prepares(func)):
             return self._wrap(first, node)
         self._note(call)
@@ -331,24 +334,13 @@ class LossReader(Interpreter[TracedValue]):
             return UNTRACED
         if call.name in _SAME_MODULE:
             is_method = isinstance(func, ast.Attribute) and dotted(func).partition(".")[0] not in self.names.imported
-            return call.owner if is_method else first
+            return owner if is_method else first
         if call.name == "getattr":
             return first.part
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
-            self.bind(func.value, join([call.owner, *(value.computed for value in call.args)]))
+            self.bind(func.value, join([owner, *(value.computed for value in call.args)]))
             return UNTRACED
         return self._foreign(call)
-
-    def _evaluated(self, node: ast.Call) -> _EvaluatedCall:
-        func, owner = node.func, UNTRACED
-        if isinstance(func, ast.Attribute):
-            owner = self.value(func.value)
-            callee = self.attribute(func, owner)
-        else:
-            callee = self.value(func)
-        positional = [self.value(argument) for argument in node.args]
-        keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
-        return _EvaluatedCall(node, tail(func), owner, callee, positional, keywords)
 
     def _foreign(self, call: _EvaluatedCall) -> TracedValue:
         """A call of code outside this file: perhaps a forward, through the wrapper or around it."""
@@ -426,11 +418,7 @@ class LossReader(Interpreter[TracedValue]):
         if call.name in self.relevant or isinstance(call.node.func, ast.Attribute) or self.frame.functions:
             return True
         return len(self.frames) == 1 or any(
-            value.wrappers
-            or value.inners
-            or value.around
-            or value.through
-            or not self.wrapped.keys().isdisjoint(value.objects)
+            value != TracedValue(value.objects) or not self.wrapped.keys().isdisjoint(value.objects)
             for value in call.args
         )
 
