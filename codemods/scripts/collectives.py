@@ -84,21 +84,19 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         self.always = always
         self.first = first
         self.under: RankTest | None = None
-        self.ends: list[Calls] = []
+        self.gone = False
 
     def calls(self, statements: Sequence[ast.stmt]) -> Calls:
         """The collectives that statements call."""
         self.follow(statements)
-        return self.joined([self.env, *self.ends])
+        return self.env
 
     def follow(self, statements: Iterable[ast.stmt]) -> bool:
-        """Follow a block; ranks that left in it are gone up to its end."""
-        under = self.under
-        ended = super().follow(statements)
-        if ended:
-            self.ends.append(self.env)
-        self.under = under
-        return ended
+        """Follow a block. Ranks that left in it are gone up to its end; what has been called stays called."""
+        under, gone = self.under, self.gone
+        super().follow(statements)
+        self.under, self.gone = under, gone
+        return False
 
     def join(self, values: Sequence[tuple[_Called, ...]]) -> tuple[_Called, ...]:
         """A collective that both sides of a test call is called once."""
@@ -108,15 +106,14 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         """Follow the side that this kind of rank takes, or both where all ranks take the same."""
         test = self.tests.of(node.test)
         if test is None:
-            super().side(node, truth)
-            return False
-        if (test.first == self.first) != truth:
-            return True
-        mine, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
-        under, self.under = self.under, test
-        self.follow(mine)
-        self.under = test._replace(left=True) if _leaves(other) else under
-        return _leaves(mine)
+            return super().side(node, truth)
+        if (test.first == self.first) == truth:
+            mine, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
+            under, self.under = self.under, test
+            self.follow(mine)
+            self.under = test._replace(left=True) if _leaves(other) else under
+            self.gone |= _leaves(mine)
+        return False
 
     def define(self, node: Function | ast.ClassDef) -> None:
         """A function that only some ranks define is called by them alone; from where is not known."""
@@ -130,7 +127,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and not self.gone:
             call = _Called(node, self.statement.lineno, self.under)
             for name in self._collectives(node):
                 self.env[name] = (*self.env.get(name, ()), call)

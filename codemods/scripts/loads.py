@@ -22,9 +22,9 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
     """The loads that split a model over devices, of models that are or may be trained."""
     changed = {name.rpartition(".")[2] for name in names.assigned if "." in name}
     options = {
-        option.name: _placement([option.default])
-        for option in names.options()
-        if "device_map" in option.name and option.name not in changed
+        name: _placement([default])
+        for name, _, default in names.options()
+        if "device_map" in name and name not in changed
     }
     for place, call in names.calls:
         if tail(call.func) != "from_pretrained" or _is_decided(place):

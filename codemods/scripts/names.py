@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
@@ -32,14 +32,6 @@ class ScriptNode(NamedTuple):
     def spot(self, node: ast.expr) -> Spot:
         """The place of a finding about a node of this statement."""
         return Spot(span_of(node), self.statement.lineno, self.scope)
-
-
-class Option(NamedTuple):
-    """An option of the script itself: a field of a class, or an argument that it adds to a parser."""
-
-    name: str
-    line: int
-    default: ast.expr | None
 
 
 class Names:
@@ -116,8 +108,8 @@ class Names:
             if isinstance(place.node, Function):
                 yield f"{place.prefix}{place.node.name}", place.node.body
 
-    def options(self) -> Iterator[Option]:
-        """The options of the script, and their defaults."""
+    def options(self) -> Iterator[tuple[str, int, ast.expr | None]]:
+        """The options of the script, by fields of a class or arguments of a parser, with their lines and defaults."""
         for place in self.places:
             match place.node:
                 case ast.ClassDef(body=body):
@@ -125,11 +117,11 @@ class Names:
                         match statement:
                             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                                 default = keywords(value).get("default") if isinstance(value, ast.Call) else None
-                                yield Option(name, statement.lineno, default or value)
+                                yield name, statement.lineno, default or value
                 case ast.Call(func=func, args=[ast.Constant(value=str(flag)), *_]) as call:
                     if tail(func) == "add_argument":
                         name = flag.lstrip("-").replace("-", "_")
-                        yield Option(name, call.lineno, keywords(call).get("default"))
+                        yield name, call.lineno, keywords(call).get("default")
 
 
 def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
@@ -137,18 +129,13 @@ def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
     return {keyword.arg: keyword.value for keyword in call.keywords}
 
 
-def entries(node: ast.expr) -> Mapping[str | None, ast.expr]:
-    """The entries of a dict that is written out, as a display or a call of `dict`, whose keys are texts."""
+def entries(node: ast.expr) -> Mapping[Any, ast.expr]:
+    """The entries of a dict that is written out, as a display or a call of `dict`, whose keys are constants."""
     match node:
         case ast.Dict(keys=keys, values=values):
-            pairs = zip(keys, values, strict=True)
-            return {
-                key.value: entry
-                for key, entry in pairs
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
-            }
+            return {key.value: value for key, value in zip(keys, values, strict=True) if isinstance(key, ast.Constant)}
         case ast.Call(func=ast.Name(id="dict")):
-            return {name: value for name, value in keywords(node).items() if name}
+            return keywords(node)
     return {}
 
 
