@@ -15,12 +15,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
 )
 from ckpt_surgery.codemods.facts.syntax import dotted
 from ckpt_surgery.codemods.scripts.commands import commands, environment
-from ckpt_surgery.codemods.scripts.names import (
-    Names,
-    entries,
-    keywords,
-    takes_training_arguments,
-)
+from ckpt_surgery.codemods.scripts.names import Names, entries, keywords, takes_training_arguments
 from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, zero_setup
 
 _WRAPPERS = {

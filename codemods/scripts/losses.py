@@ -12,13 +12,7 @@ from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
-from ckpt_surgery.codemods.scripts.names import (
-    Names,
-    is_accelerator,
-    parameters,
-    tail,
-    words,
-)
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
 

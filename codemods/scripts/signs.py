@@ -8,12 +8,7 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, Sign
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.names import (
-    Names,
-    is_accelerator,
-    keywords,
-    tail,
-)
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail
 
 _LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
