@@ -41,6 +41,7 @@ class Names:
         self.tree = tree
         self.places = _places(tree)
         self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
+        self.parameters = {place.node.arg for place in self.places if isinstance(place.node, ast.arg)}
         self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
         top = [place.node for place in self.places if not place.prefix]
         self.functions = {node.name: node for node in top if isinstance(node, Function)}
@@ -71,9 +72,7 @@ class Names:
 
     def value(self, node: ast.expr | None) -> ast.expr | None:
         """What an expression surely is: itself, or the only value of the name that it is."""
-        if isinstance(node, ast.Name) and not any(
-            isinstance(place.node, ast.arg) and place.node.arg == node.id for place in self.places
-        ):
+        if isinstance(node, ast.Name) and node.id not in self.parameters:
             values = self.values(node)
             return values[0] if len(values) == 1 else node
         return node

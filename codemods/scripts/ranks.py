@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -24,6 +24,7 @@ _MAIN = words(
     """
 )
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
+_Answer: TypeAlias = Callable[[ast.expr], bool | None]
 _YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
 
 
@@ -59,12 +60,9 @@ class RankTests:
 
     def of(self, test: ast.expr) -> RankTest | None:
         """The test as a test of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
-        answers: dict[RankDependence, bool | None] = {
-            "rank": _answer(test, self._on_rank_0),
-            "gradient": _answer(test, self._with_gradient),
-        }
-        for dependence, answer in answers.items():
-            if answer is not None:
+        kinds: dict[RankDependence, _Answer] = {"rank": self._on_rank_0, "gradient": self._with_gradient}
+        for dependence, simple in kinds.items():
+            if (answer := _answer(test, simple)) is not None:
                 return RankTest(ast.unparse(test), test.lineno, dependence, answer)
         return None
 
@@ -127,7 +125,7 @@ def asks_for_several(test: ast.expr) -> bool | None:
     return None
 
 
-def _answer(test: ast.expr, simple: Callable[[ast.expr], bool | None]) -> bool | None:
+def _answer(test: ast.expr, simple: _Answer) -> bool | None:
     """The answer to a test that is made of simple ones: the first of them that has an answer decides."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
