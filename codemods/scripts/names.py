@@ -65,16 +65,11 @@ class Names:
         """Whether an expression is DistributedDataParallel, torch's or another library's class of that name."""
         return self.origin(node).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
-    def values(self, node: ast.expr) -> list[ast.expr]:
-        """All that the file assigns to a name; for anything else the expression itself."""
-        assigned = self.assigned.get(node.id, ()) if isinstance(node, ast.Name) else ()
-        return [value for _, value in assigned] or [node]
-
     def value(self, node: ast.expr | None) -> ast.expr | None:
         """What an expression surely is: itself, or the only value of the name that it is."""
         if isinstance(node, ast.Name) and node.id not in self.parameters:
-            values = self.values(node)
-            return values[0] if len(values) == 1 else node
+            assigned = self.assigned.get(node.id, ())
+            return assigned[0][1] if len(assigned) == 1 else node
         return node
 
     def lineage(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:

@@ -64,9 +64,9 @@ def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
         if is_accelerator(owner):
             yield Sign("accelerate", dotted(func), line)
     elif name == "train" and owner:
-        if _makes_trainer(owner):
+        if _makes(owner, "Trainer"):
             yield Sign("trainer", "Trainer(...).train", line)
-        elif any(_makes_trainer(value) for _, value in names.assigned.get(dotted(owner), ())):
+        elif any(_makes(value, "Trainer") for _, value in names.assigned.get(dotted(owner), ())):
             yield Sign("trainer", dotted(func), line)
     elif name == "getenv" or (owner and tail(owner) == "environ"):
         match call.args:
@@ -77,23 +77,19 @@ def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
             yield Sign("arguments", option, value.lineno)
 
 
-def _makes_trainer(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and tail(value.func).endswith("Trainer")
+def _makes(value: ast.expr, ending: str) -> bool:
+    """Whether a value is a new object of a class that is called so: `SFTTrainer(...)`, `LoraConfig(...)`."""
+    return isinstance(value, ast.Call) and tail(value.func).endswith(ending)
 
 
 def _adapters(names: Names) -> Iterator[Sign]:
     """What shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
-    conditional = {id(call) for place, call in names.calls if place.conditional}
-
-    def is_sure(value: ast.expr) -> bool:
-        # `LoraConfig(...)` and its like; not a function that may return None
-        return isinstance(value, ast.Call) and tail(value.func).endswith("Config") and id(value) not in conditional
-
     for place, call in names.calls:
         name, config = tail(call.func), keywords(call).get("peft_config")
         sure = not place.conditional
         if name in ("get_peft_model", "add_adapter"):
             yield Sign("adapters" if sure else "some_adapters", name, call.lineno)
         elif name.endswith("Trainer") and config and ast.unparse(config) != "None":
-            sure = sure and all(map(is_sure, names.values(config)))
+            made = (isinstance(config, ast.Name) and names.assigned.get(config.id)) or [(place, config)]
+            sure = sure and all(_makes(value, "Config") and not origin.conditional for origin, value in made)
             yield Sign("adapters" if sure else "some_adapters", "peft_config", config.lineno)
