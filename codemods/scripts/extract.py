@@ -15,12 +15,17 @@ from ckpt_surgery.codemods.scripts.names import Names, words
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
-_PROCESSES = {"import distributed", "accelerate launch"} | words(
-    """
-    DistributedDataParallel torch.distributed Accelerator( accelerator. LOCAL_RANK WORLD_SIZE unwrap_model( Trainer(
-    Trainer) torchrun ddp_ FullyShardedDataParallelPlugin DeepSpeedPlugin deepspeed.initialize
-    """
+PROCESSES = (
+    "import distributed",
+    "accelerate launch",
+    *words(
+        """
+        DistributedDataParallel torch.distributed Accelerator( accelerator. LOCAL_RANK WORLD_SIZE unwrap_model(
+        Trainer( Trainer) torchrun ddp_ FullyShardedDataParallelPlugin DeepSpeedPlugin deepspeed.initialize
+        """
+    ),
 )
+"""A file without any of these is no training script."""
 _COLLECTIVE = words("all_ barrier broadcast reduce gather scatter wait_for_everyone")
 _INNER = words(".module unwrap_model extract_model_from_parallel Trainer DistributedDataParallel DDP prepare")
 _CHECKPOINTS = {"use_reentrant", "checkpoint(", *TRAINING_SWITCH}
@@ -31,8 +36,6 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
 
     Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
     """
-    if not _has(text, _PROCESSES):
-        return None
     checkpoints = _has(text, _CHECKPOINTS)
     loads = "device_map" in text and _has(text, {f"{quote}{name}{quote}" for name in SPLITTING for quote in "'\""})
     around = _has(text, {"backward(", "compute_loss"}) and _has(text, _INNER)
