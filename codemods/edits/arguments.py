@@ -3,89 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.layout import Place, laid_out
-from ckpt_surgery.codemods.edits.targeted import SILENT, OccurrenceTransformer, code_of, columns, indentation
+from ckpt_surgery.codemods.edits.targeted import (
+    ModuleTransformer,
+    Path,
+    chosen,
+    code_of,
+    columns,
+    definition_in,
+    indentation,
+    inside,
+    is_code,
+    margin_of,
+    replaced,
+    statement_of,
+)
 from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
 """Stands for a call where the rest of its line is measured. No code has a name like it."""
-_STATEMENTS = (
-    cst.BaseStatement,
-    cst.Else,
-    cst.ExceptHandler,
-    cst.ExceptStarHandler,
-    cst.Finally,
-    cst.MatchCase,
-)
-"""What begins a line of its own."""
 
 
-class StatementTransformer(OccurrenceTransformer):
-    """Finds an occurrence that is no name, and keeps the statements that it is in."""
-
-    silent = SILENT | {cst.Name}
-
-    def __init__(self, occurrence: Occurrence, what: str) -> None:
-        super().__init__(occurrence, what)
-        self.statements: list[cst.CSTNode] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Keep the statement that is being visited."""
-        if type(node) in self.silent:
-            return False
-        if isinstance(node, _STATEMENTS):
-            self.statements.append(node)
-        return super().on_visit(node)
-
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the node's place."""
-        if type(original_node) in self.silent:
-            return updated_node
-        if isinstance(original_node, _STATEMENTS):
-            self.statements.pop()
-        return super().on_leave(original_node, updated_node)
-
-
-class RearrangeArguments(StatementTransformer):
+@dataclass
+class RearrangeArguments(ModuleTransformer):
     """Gives one call another argument list, laid out as a formatter would."""
 
-    def __init__(self, call: Occurrence, arguments: Sequence[NewArgument], *, width: int) -> None:
-        super().__init__(call, "call of")
-        self._arguments = tuple(arguments)
-        self._width = width
-        self._place: Place | None = None
+    target: Occurrence
+    arguments: Sequence[NewArgument]
+    width: int = field(kw_only=True)
 
-    def visit_Call(self, node: cst.Call) -> bool:
-        """Count it; where it is the one, measure its place."""
-        self.matches(node, node.func)
-        if node is self.found and self._place is None:
-            self._place = place_of(node, self.statements[-1], self.margin, self.step, self._width)
-        return True
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        calls = inside(definition_in(tree, self.target.definition), cst.Call)
+        path = chosen(filter(self._is_occurrence, calls), self.target, "call of")
+        call = cst.ensure_type(path[-1], cst.Call)
+        return replaced(path, laid_out(call, self.arguments, place_of(path, self.width)))
 
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """The call with its new arguments."""
-        if original_node is not self.found or self._place is None:
-            return updated_node
-        return laid_out(updated_node, self._arguments, self._place)
+    def _is_occurrence(self, path: Path) -> bool:
+        return is_code(cst.ensure_type(path[-1], cst.Call).func, self.target.code)
 
 
-def place_of(call: cst.BaseExpression, statement: cst.CSTNode, margin: int, step: str, width: int) -> Place:
-    """Where a call, or what gives way to one, stands in a statement. A compound one counts without its body."""
+def place_of(path: Path, width: int) -> Place:
+    """Where a call, or what gives way to one, stands."""
+    step = cst.ensure_type(path[0], cst.Module).default_indent
+    return _place_in(path[statement_of(path) :], margin_of(path), step, width)
+
+
+def _place_in(path: Path, margin: int, step: str, width: int) -> Place:
+    """The same, on a path from its statement on. A compound statement counts without its body."""
+    statement = replaced(path, _MARK)
     bare: dict[str, object] = {"leading_lines": ()} if hasattr(statement, "leading_lines") else {}
     if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
         bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
     if getattr(statement, "orelse", None) is not None:
         bare["orelse"] = None
-    marked = statement.with_changes(**bare).deep_replace(call, _MARK)
-    line = next(line for line in code_of(marked).splitlines() if _MARK.value in line)
-    before, _, after = line.partition(_MARK.value)
+    lines = code_of(statement.with_changes(**bare)).splitlines()
+    before, _, after = next(line for line in lines if _MARK.value in line).partition(_MARK.value)
     indent = before[: len(before) - len(before.lstrip())]
-    return Place(margin, indent, step, margin + columns(before), len(after), width)
+    line, inner = width - margin - columns(before) - len(after), indent + step
+    return Place(indent, inner, line, width - margin - columns(inner))
 
 
 class CallJoiner(cst.CSTTransformer):
@@ -118,17 +97,12 @@ class CallJoiner(cst.CSTTransformer):
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
         """The statement with its call laid out anew, where it ends with a call and takes several lines."""
-        call = _value_call(original_node.body[-1])
+        path: Path = (original_node, original_node.body[-1])
+        while isinstance(value := getattr(path[-1], "value", None), cst.Subscript | cst.Attribute):
+            path = (*path, value)  # `x = f(...)[0]`
         lines = code_of(original_node.with_changes(leading_lines=())).rstrip("\n")
-        if call is None or "\n" not in lines:
+        if not isinstance(value, cst.Call) or "\n" not in lines:
             return updated_node
-        new = laid_out(call, None, place_of(call, original_node, self._margin, self._step, self._width))
-        return cst.ensure_type(original_node.deep_replace(call, new), cst.SimpleStatementLine)
-
-
-def _value_call(statement: cst.BaseSmallStatement) -> cst.Call | None:
-    """The call that a statement ends with: `x = f(...)`, `f(...)`, `return f(...)`, `x = f(...)[0]`."""
-    value = getattr(statement, "value", None)
-    while isinstance(value, cst.Subscript | cst.Attribute):
-        value = value.value
-    return value if isinstance(value, cst.Call) else None
+        path = (*path, value)
+        new = laid_out(value, None, _place_in(path, self._margin, self._step, self._width))
+        return cst.ensure_type(replaced(path, new), cst.SimpleStatementLine)

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from typing import NamedTuple
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import code_of, columns
+from ckpt_surgery.codemods.edits.targeted import code_of
 from ckpt_surgery.codemods.repair import NewArgument
 
 _NO_SPACE = cst.SimpleWhitespace("")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a call stands: what shares its first line, in columns, and how long a line may be."""
+class Place(NamedTuple):
+    """Where a call stands in its block, and how much room it has."""
 
-    margin: int
-    """The indentation of the block that its statement is in, in columns."""
     indent: str
-    """What the call's first line is indented by beyond that."""
-    step: str
-    """The indentation of one level of the file."""
-    before: int
-    """Columns on the line before the call."""
-    after: int
-    """Columns on its last line behind it."""
-    width: int
-    """The longest line allowed."""
-
-    @property
-    def inner(self) -> str:
-        """The indentation of the call's arguments on lines of their own."""
-        return self.indent + self.step
+    """The indentation of the call's first line, beyond that of the block."""
+    inner: str
+    """That of its arguments on lines of their own."""
+    line: int
+    """Columns for the call on the line where it begins."""
+    room: int
+    """Columns for arguments on lines of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +40,11 @@ class _Item:
     def code(self) -> str:
         return code_of(self.argument)
 
+    @property
+    def is_bare_generator(self) -> bool:
+        """Whether it is a generator without parentheses of its own: it stands alone, and no comma may follow."""
+        return isinstance(self.argument.value, cst.GeneratorExp) and not self.argument.value.lpar
+
 
 def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
     """A call with its new `arguments` (None: with its own), laid out anew.
@@ -60,80 +55,57 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     items = _items(call)
     if arguments is not None:
         items = [_chosen(argument, items) for argument in arguments]
-    room = place.width - place.margin - columns(place.inner)
-    items = [_joined(item, room) for item in items]
+    items = [_joined(item, place.room) for item in items]
     head = len(code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
     commented = any(item.comment or item.above or item.below for item in items)
-    if not _is_exploded(call) and not commented and "\n" not in joined:
-        if place.before + head + len(joined) + 2 + place.after <= place.width:
-            return _with_arguments(call, _NO_SPACE, items, [cst.SimpleWhitespace(" ")] * len(items), last=_NO_SPACE)
-        if len(joined) <= room:
-            inner, outer = _line(place.inner), _line(place.indent)
-            return _with_arguments(call, inner, items, [cst.SimpleWhitespace(" ")] * len(items), last=outer)
-    return _one_a_line(call, items, place.indent, place.inner)
+    may_share = not (_is_exploded(call) or commented or "\n" in joined)
+    names = ", ".join("_" * len(items))
+    if may_share and head + len(joined) + 2 <= place.line:
+        layout = names
+    elif may_share and len(joined) <= place.room:
+        layout = f"\n{place.inner}{names}\n{place.indent}"
+    else:
+        layout = _one_a_line(items, place)
+    # the white space is read from the layout; the arguments stay the nodes that they are
+    spaces = cst.ensure_type(cst.parse_expression(f"_({layout})"), cst.Call)
+    laid = [
+        item.argument.with_changes(comma=space.comma, whitespace_after_arg=space.whitespace_after_arg)
+        for item, space in zip(items, spaces.args, strict=True)
+    ]
+    return call.with_changes(whitespace_before_args=spaces.whitespace_before_args, args=laid)
 
 
-def _one_a_line(call: cst.Call, items: Sequence[_Item], indent: str, inner: str) -> cst.Call:
-    first = _line(inner, inner, comments=items[0].above if items else ())
-    gaps = [_line(inner, inner, left.comment, right.above) for left, right in pairwise(items)]
-    gaps += [_line(indent, inner, last.comment, last.below) for last in items[-1:]]
-    return _with_arguments(call, first, items, gaps, last=gaps[-1] if any(map(_is_bare_generator, items)) else None)
-
-
-def _with_arguments(
-    call: cst.Call,
-    before: cst.BaseParenthesizableWhitespace,
-    items: Sequence[_Item],
-    gaps: Sequence[cst.BaseParenthesizableWhitespace],
-    last: cst.BaseParenthesizableWhitespace | None,
-) -> cst.Call:
-    """The call with white space before its arguments and behind each comma; no last comma if something takes its
-    place."""
-    commas = [cst.Comma(_NO_SPACE, gap) for gap in gaps]
-    arguments = [item.argument.with_changes(comma=comma) for item, comma in zip(items, commas, strict=True)]
-    if last is not None and arguments:
-        arguments[-1] = items[-1].argument.with_changes(whitespace_after_arg=last)
-    return call.with_changes(whitespace_before_args=before, args=arguments)
-
-
-def _line(
-    indent: str, inner: str = "", comment: str = "", comments: Sequence[str] = ()
-) -> cst.ParenthesizedWhitespace:
-    """The end of a line with its comment, lines of comments indented by `inner`, and the next line's indentation."""
-    behind = cst.TrailingWhitespace(cst.SimpleWhitespace("  "), cst.Comment(comment)) if comment else None
-    lines = [cst.EmptyLine(whitespace=cst.SimpleWhitespace(inner), comment=cst.Comment(text)) for text in comments]
-    return cst.ParenthesizedWhitespace(
-        behind or cst.TrailingWhitespace(), empty_lines=lines, indent=True, last_line=cst.SimpleWhitespace(indent)
-    )
+def _one_a_line(items: Sequence[_Item], place: Place) -> str:
+    """The layout with one argument a line: names for the arguments, with their comments."""
+    lines: list[str] = []
+    for item in items:
+        name = "_" if item.is_bare_generator else "_,"
+        lines += [*item.above, f"{name}  {item.comment}".rstrip(), *item.below]
+    return "".join(f"\n{place.inner}{line}" for line in lines) + f"\n{place.indent}"
 
 
 def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
     if new.source is None:
-        argument = cst.Arg(cst.parse_expression(new.text))
-        old = _Item(argument, f"# {new.comment}" if new.comment else "")
+        old = _Item(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
     else:
         old = items[new.source]
-    value = old.argument.value
-    if _is_bare_generator(old):
-        value = _in_parentheses(value)
-        old = replace(old, argument=old.argument.with_changes(value=value))
-    if new.keyword in ("*", "**") or (old.argument.keyword.value if old.argument.keyword else None) == new.keyword:
-        return old
-    if new.keyword is None:
-        comments = _comments_of(old.argument.equal)
-        argument = old.argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-        return replace(old, argument=argument, above=[*old.above, *comments])
-    if isinstance(value, cst.NamedExpr) and not value.lpar:  # as a keyword it needs them
-        value = _in_parentheses(value)
-    equal = old.argument.equal if _comments_of(old.argument.equal) else cst.AssignEqual(_NO_SPACE, _NO_SPACE)
-    argument = old.argument.with_changes(keyword=cst.Name(new.keyword), equal=equal, value=value)
-    return replace(old, argument=argument)
-
-
-def _is_bare_generator(item: _Item) -> bool:
-    """Whether it is a generator without parentheses of its own: it stands alone, and no comma may follow."""
-    return isinstance(item.argument.value, cst.GeneratorExp) and not item.argument.value.lpar
+    argument, above = old.argument, old.above
+    if old.is_bare_generator:
+        argument = argument.with_changes(value=_in_parentheses(argument.value))
+    if new.keyword not in ("*", "**", argument.keyword and argument.keyword.value):
+        comments = _comments_of(argument.equal)
+        if new.keyword is None:
+            argument = argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
+            above = [*above, *comments]
+        else:
+            bare_walrus = isinstance(argument.value, cst.NamedExpr) and not argument.value.lpar
+            argument = argument.with_changes(
+                keyword=cst.Name(new.keyword),
+                equal=argument.equal if comments else cst.AssignEqual(_NO_SPACE, _NO_SPACE),
+                value=_in_parentheses(argument.value) if bare_walrus else argument.value,
+            )
+    return replace(old, argument=argument, above=above)
 
 
 def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -145,16 +117,13 @@ def _joined(item: _Item, room: int) -> _Item:
     value = item.argument.value
     if len(value.lpar) != 1 or "\n" not in code_of(value.lpar[0]):
         return item
+    (left,), (right,) = value.lpar, value.rpar
     inner = value.with_changes(
-        lpar=[value.lpar[0].with_changes(whitespace_after=_NO_SPACE)],
-        rpar=[value.rpar[0].with_changes(whitespace_before=_NO_SPACE)],
+        lpar=[left.with_changes(whitespace_after=_NO_SPACE)], rpar=[right.with_changes(whitespace_before=_NO_SPACE)]
     )
-    joined = item.argument.with_changes(value=inner)
-    lost = chain(_comments(value.lpar[0].whitespace_after), _comments(value.rpar[0].whitespace_before))
-    code = code_of(joined)
-    if "\n" in code or any(lost) or len(code) + 1 > room:
-        return item
-    return replace(item, argument=joined)
+    joined = replace(item, argument=item.argument.with_changes(value=inner))
+    lost = [*_comments(left.whitespace_after), *_comments(right.whitespace_before)]
+    return item if lost or "\n" in joined.code or len(joined.code) + 1 > room else joined
 
 
 def _is_exploded(call: cst.Call) -> bool:
@@ -165,17 +134,17 @@ def _is_exploded(call: cst.Call) -> bool:
 
 def _items(call: cst.Call) -> list[_Item]:
     items: list[_Item] = []
-    above = list(_comments(call.whitespace_before_args))
+    above = _comments(call.whitespace_before_args)
     for argument in call.args:
         spaces = [argument.whitespace_after_arg]
         if isinstance(argument.comma, cst.Comma):
             spaces += [argument.comma.whitespace_before, argument.comma.whitespace_after]
         comment, below = "", list[str]()
         for space in spaces:
-            if isinstance(space, cst.ParenthesizedWhitespace):
-                first, *more = _comments(space) if space.first_line.comment else ["", *_comments(space)]
-                below += [first, *more] if comment and first else more
-                comment = comment or first
+            comments = _comments(space)
+            if not comment and isinstance(space, cst.ParenthesizedWhitespace) and space.first_line.comment:
+                comment = comments.pop(0)
+            below += comments
         bare = argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_NO_SPACE)
         items.append(_Item(bare, comment, above))
         above = below

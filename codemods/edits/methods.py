@@ -1,52 +1,48 @@
-"""A method goes."""
+"""What is done to whole methods: they go, a comment above them goes, or their parameters get another order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, leading_lines
+from ckpt_surgery.codemods.edits.targeted import (
+    ModuleTransformer,
+    PlaceError,
+    definition_in,
+    leading_lines,
+    replaced,
+)
 from ckpt_surgery.codemods.repair import Definition
 
 
-class RemoveMethod(TargetedTransformer):
+@dataclass
+class RemoveMethod(ModuleTransformer):
     """Takes a method out of its class, with the comments right above it; `pass` takes its place in an empty class."""
 
-    def __init__(self, method: Definition) -> None:
-        super().__init__(method)
-        self._method: cst.FunctionDef | None = None
+    target: Definition
 
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        """Keep it; it is not entered."""
-        self._method = self._method or node
-        return False
-
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the place of a node: of the block that holds the method, the block without it."""
-        left = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.IndentedBlock) and isinstance(updated_node, cst.IndentedBlock):
-            at = next((at for at, node in enumerate(original_node.body) if node is self._method), None)
-            if at is not None:
-                body, left_over = _without(list(updated_node.body), at)
-                return updated_node.with_changes(body=body, footer=[*left_over, *updated_node.footer])
-        return left
-
-
-def _without(body: list[cst.BaseStatement], at: int) -> tuple[list[cst.BaseStatement], list[cst.EmptyLine]]:
-    """The statements without the one at `at`, and the lines above it that end the block now."""
-    above = _above(body.pop(at))
-    if not body:
-        return [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)], []
-    if at == len(body):
-        return body, above
-    own = leading_lines(body[at])
-    first = next((at for at, line in enumerate(own) if line.comment is not None), len(own))
-    body[at] = body[at].with_changes(leading_lines=[*above, *(own if at else own[first:])])
-    return body, []
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        path = definition_in(tree, self.target, cst.FunctionDef)
+        block, method = path[-2:]
+        if not isinstance(block, cst.IndentedBlock):
+            raise PlaceError(f"{self.target.name} is in no class")
+        at = block.body.index(method)
+        above, body, footer = _above(method), [*block.body[:at], *block.body[at + 1 :]], list(block.footer)
+        if not body:
+            body = [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)]
+        elif at == len(body):
+            footer = [*above, *footer]
+        else:
+            own = leading_lines(body[at])
+            while at == 0 and own and own[0].comment is None:
+                own.pop(0)
+            body[at] = body[at].with_changes(leading_lines=[*above, *own])
+        return replaced(path[:-1], block.with_changes(body=body, footer=footer))
 
 
-def _above(method: cst.BaseStatement) -> list[cst.EmptyLine]:
+def _above(method: cst.CSTNode) -> list[cst.EmptyLine]:
     """The lines above a method that stay: those that a blank line sets apart from the comments right above it."""
     lines = leading_lines(method)
     while lines and lines[-1].comment is not None:
@@ -54,3 +50,95 @@ def _above(method: cst.BaseStatement) -> list[cst.EmptyLine]:
     while lines and lines[-1].comment is None:
         lines.pop()
     return lines
+
+
+@dataclass
+class RemoveComment(ModuleTransformer):
+    """Takes out the line with a comment above a class or function, or between its decorators and it."""
+
+    target: Definition
+    comment: str
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        path = definition_in(tree, self.target)
+        lines = {name: getattr(path[-1], name) for name in ("leading_lines", "lines_after_decorators")}
+        kept = {
+            name: [line for line in above if line.comment is None or line.comment.value.strip() != self.comment]
+            for name, above in lines.items()
+        }
+        return replaced(path, path[-1].with_changes(**kept))
+
+
+@dataclass
+class ReorderParameters(ModuleTransformer):
+    """Puts the first parameters after `self` in the order of `names`.
+
+    Each keeps its annotation, its default, the comment behind it and those on the lines above it.
+    """
+
+    target: Definition
+    names: Sequence[str]
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        path = definition_in(tree, self.target, cst.FunctionDef)
+        method, count = cst.ensure_type(path[-1], cst.FunctionDef), len(self.names) + 1
+        moved, others = method.params.params[:count], method.params.params[count:]
+        at = {parameter.name.value: at for at, parameter in enumerate(moved)}
+        if sorted(self.names) != sorted(parameter.name.value for parameter in moved[1:]):
+            raise PlaceError(f"the first parameters of {self.target.name} after self are not {', '.join(self.names)}")
+        defaults = [moved[at[name]].default is not None for name in self.names]
+        if defaults != sorted(defaults):
+            raise PlaceError(f"{self.target.name} cannot take a parameter without a default behind one with a default")
+        ordered = _ordered(moved, [0, *(at[name] for name in self.names)], method.whitespace_before_params)
+        return replaced(path, method.with_changes(params=method.params.with_changes(params=[*ordered, *others])))
+
+
+def _ordered(
+    parameters: Sequence[cst.Param], order: Sequence[int], before: cst.BaseParenthesizableWhitespace
+) -> list[cst.Param]:
+    """The parameters in an order of their positions.
+
+    What separates them stays in its place, but for comments, which go with their parameters.
+    """
+    spaces = [_space_behind(parameter) for parameter in parameters]
+    break_ = next((space for space in (before, *spaces) if isinstance(space, cst.ParenthesizedWhitespace)), None)
+    ordered: list[cst.Param] = []
+    for at, following, place, space in zip(order, [*order[1:], len(order)], parameters, spaces, strict=True):
+        behind, above_next = _comments(spaces[at])[0], _comments(spaces[following - 1])[1]
+        new = _commented(space, behind, above_next, break_)
+        behind_it = {"comma": place.comma, "whitespace_after_param": new}
+        if isinstance(place.comma, cst.Comma):
+            comma = place.comma.with_changes(whitespace_after=new)
+            behind_it = {"comma": comma, "whitespace_after_param": place.whitespace_after_param}
+        ordered.append(parameters[at].with_changes(**behind_it, star=place.star))
+    return ordered
+
+
+def _space_behind(parameter: cst.Param) -> cst.BaseParenthesizableWhitespace:
+    comma = parameter.comma
+    return comma.whitespace_after if isinstance(comma, cst.Comma) else parameter.whitespace_after_param
+
+
+def _comments(space: cst.BaseParenthesizableWhitespace) -> tuple[cst.Comment | None, list[cst.EmptyLine]]:
+    """The comment behind a parameter, and those on lines above the next one."""
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return None, []
+    return space.first_line.comment, [line for line in space.empty_lines if line.comment]
+
+
+def _commented(
+    space: cst.BaseParenthesizableWhitespace,
+    behind: cst.Comment | None,
+    below: Sequence[cst.EmptyLine],
+    break_: cst.ParenthesizedWhitespace | None,
+) -> cst.BaseParenthesizableWhitespace:
+    """A space with these comments in the place of its own; `break_` is a line break, for one that has none."""
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        if break_ is None or not (behind or below):
+            return space
+        space = break_.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=())
+    old = space.first_line
+    width = "  " if behind and not old.comment else "" if old.comment and not behind else old.whitespace.value
+    first = old.with_changes(whitespace=cst.SimpleWhitespace(width), comment=behind)
+    blank = [line for line in space.empty_lines if not line.comment]
+    return space.with_changes(first_line=first, empty_lines=[*blank, *below])

@@ -1,36 +1,54 @@
 """How a transformer reaches what it changes: down the named class and function, past everything else.
 
-A visitor that enters every node of a modeling file takes most of a second; nodes outside the target come back as they
-are, to the byte.
+A visitor that enters every node of a modeling file takes most of a second. Here a transformer asks for the path to its
+target, and only the nodes on it are made anew: all others stay what they are, to the byte.
 """
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
+from typing import TypeAlias
 
 import libcst as cst
 
 from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.errors import CkptSurgeryError
 
-DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
-HOLDERS = (
-    cst.IndentedBlock,
-    cst.If,
+Path: TypeAlias = tuple[cst.CSTNode, ...]
+"""A node and all that is around it, the module first."""
+
+_DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
+_HOLDERS: frozenset[type[cst.CSTNode]] = frozenset(
+    {
+        *_DEFINITIONS,
+        cst.IndentedBlock,
+        cst.If,
+        cst.Else,
+        cst.Try,
+        cst.TryStar,
+        cst.ExceptHandler,
+        cst.ExceptStarHandler,
+        cst.Finally,
+        cst.With,
+        cst.For,
+        cst.While,
+        cst.Match,
+        cst.MatchCase,
+    }
+)
+"""What may hold a class, a function or an `if`."""
+_STATEMENTS = (
+    cst.BaseStatement,
     cst.Else,
-    cst.Try,
-    cst.TryStar,
     cst.ExceptHandler,
     cst.ExceptStarHandler,
     cst.Finally,
-    cst.With,
-    cst.For,
-    cst.While,
-    cst.Match,
     cst.MatchCase,
 )
-"""What may hold a class or function besides another one."""
-_TAB = 4
-"""Columns of a tab, as formatters count it."""
-SILENT: frozenset[type[cst.CSTNode]] = frozenset(
+"""What begins a line of its own."""
+_CLOSED: frozenset[type[cst.CSTNode]] = frozenset(
     {
         cst.SimpleWhitespace,
         cst.ParenthesizedWhitespace,
@@ -46,9 +64,14 @@ SILENT: frozenset[type[cst.CSTNode]] = frozenset(
         cst.SimpleString,
         cst.Integer,
         cst.Float,
+        cst.Name,
+        cst.FormattedString,
     }
 )
-"""What holds no name and no call. Most nodes are of these types, which are asked for before anything else."""
+"""What is not entered to look for an expression. Most nodes are of these types."""
+_TAB = 4
+"""Columns of a tab, as formatters count it."""
+_BLANK = cst.Module([])
 
 
 class PlaceError(CkptSurgeryError, ValueError):
@@ -64,141 +87,101 @@ class ModuleTransformer(cst.CSTTransformer):
         Raises:
             PlaceError: the module does not have what is to be changed.
         """
-        return tree.visit(self)
+        return cst.ensure_type(self._changed(tree), cst.Module)
 
+    @abstractmethod
+    def _changed(self, tree: cst.Module) -> cst.CSTNode: ...
 
-class TargetedTransformer(ModuleTransformer):
-    """Visits one class or function, itself included, and on the way to it only what may hold it."""
-
-    def __init__(self, definition: Definition) -> None:
-        super().__init__()
-        self.definition = definition
-        self._scope: list[str] = []
-        self._seen = 0
-        self._inside = not definition.name
-        self._reached = self._inside
-
-    @property
-    def at_target(self) -> bool:
-        """Whether the class or function being visited is the target itself, not one inside it."""
-        return ".".join(self._scope) == self.definition.name
-
-    def transform_module(self, tree: cst.Module) -> cst.Module:
-        """The module after the change.
-
-        Raises:
-            PlaceError: the module has no such class or function, or not in it what is to be changed.
-        """
-        changed = super().transform_module(tree)
-        if not self._reached:
-            raise PlaceError(f"{self.definition.name} is not in the module: name a class or function that it defines")
-        return changed
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Whether to go on inside a node."""
-        if not isinstance(node, DEFINITIONS):
-            return super().on_visit(node) if self._inside else isinstance(node, (cst.Module, *HOLDERS))
-        self._scope.append(node.name.value)
-        name = ".".join(self._scope)
-        if not self._reached and name == self.definition.name:
-            self._inside = self._reached = self._seen == self.definition.index
-            self._seen += 1
-        if self._inside:
-            return super().on_visit(node)
-        return self.definition.name.startswith(f"{name}.") and not self._reached
-
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the place of a node: itself, unless it is in the target."""
-        left = super().on_leave(original_node, updated_node) if self._inside else updated_node
-        if isinstance(original_node, DEFINITIONS):
-            if self._inside and self.at_target:
-                self._inside = False
-            self._scope.pop()
-        return left
-
-
-class OccurrenceTransformer(TargetedTransformer):
-    """Finds one call, name or `if` of its target. What is in f-strings does not count.
-
-    Nodes of the types in `silent` are not entered. `margin` is the indentation of what is being visited, in columns,
-    and `step` that of one level of the file.
-    """
-
-    silent = SILENT
-
-    def __init__(self, occurrence: Occurrence, what: str) -> None:
-        super().__init__(occurrence.definition)
-        self.occurrence = occurrence
-        self.found: cst.CSTNode | None = None
-        self._what = what
-        self._count = 0
-        self._passed = False
-        self.margin = 0
-        self.step = ""
-
-    def transform_module(self, tree: cst.Module) -> cst.Module:
-        """The module after the change.
-
-        Raises:
-            PlaceError: the module has no such target, or the target no such occurrence.
-        """
-        changed = super().transform_module(tree)
-        if self.found is None:
-            where = f"in {self.definition.name}" if self.definition.name else "in the module"
-            what = f"{self._what} {self.occurrence.code}".strip()
-            raise PlaceError(f"there is no {what} number {self.occurrence.index} {where}")
-        return changed
-
-    def visit_FormattedString(self, node: cst.FormattedString) -> bool:
-        """Not entered."""
+    def visit_Module(self, node: cst.Module) -> bool:
+        """Not entered: it is changed as a whole."""
         return False
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Whether to go on inside a node: not where nothing can be found, or the occurrence has been."""
-        if type(node) in self.silent:
-            return False
-        if isinstance(node, cst.Module):
-            self.step = node.default_indent
-        elif isinstance(node, cst.IndentedBlock):
-            self.margin += indentation(node, self.step)
-        return super().on_visit(node) and not self._passed
-
-    def on_leave(
-        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
-    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
-        """What takes the place of a node."""
-        if type(original_node) in self.silent:
-            return updated_node
-        self._passed = self._passed or original_node is self.found
-        left = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.IndentedBlock):
-            self.margin -= indentation(original_node, self.step)
-        return left
-
-    def matches(self, node: cst.CSTNode, code: cst.CSTNode | None = None) -> None:
-        """Count a node whose `code` is that of the occurrence; without a `code`, any node."""
-        if self.found is None and (code is None or self._is_code(code)):
-            if self._count == self.occurrence.index:
-                self.found = node
-            self._count += 1
-
-    def _is_code(self, node: cst.CSTNode) -> bool:
-        """Whether a node's code is that of the occurrence. Most are told by their last name, without writing code."""
-        wanted = self.occurrence.code
-        if isinstance(node, cst.Name):
-            return node.value == wanted
-        if isinstance(node, cst.Attribute) and not wanted.endswith(node.attr.value):
-            return False
-        return squeezed(node) == wanted
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        """The module after the change."""
+        return self.transform_module(updated_node)
 
 
-def squeezed(node: cst.CSTNode) -> str:
-    """A node's code without white space and without parentheses around it."""
-    if isinstance(node, cst.BaseExpression):
-        node = node.with_changes(lpar=(), rpar=())
-    return "".join(code_of(node).split())
+def definition_in(tree: cst.Module, target: Definition, kind: type[cst.CSTNode] | None = None) -> Path:
+    """The path to a class or function, which is of a `kind`; the module alone for a target without a name.
+
+    Raises:
+        PlaceError: the module has no such class or function.
+    """
+    if not target.name:
+        return (tree,)
+    path = next(islice(_definitions(tree, target.name.split(".")), target.index, None), None)
+    if path is None or not isinstance(path[-1], kind or _DEFINITIONS):
+        raise PlaceError(f"{target.name} is not in the module: name a class or function that it defines")
+    return (tree, *path)
+
+
+def _definitions(node: cst.CSTNode, names: list[str]) -> Iterator[Path]:
+    """The classes and functions of a qualified name inside a node."""
+    name, *inner = names
+    for child in node.children:
+        if isinstance(child, _DEFINITIONS):
+            if child.name.value == name:
+                yield from ((child, *path) for path in _definitions(child, inner)) if inner else [(child,)]
+        elif type(child) in _HOLDERS:
+            yield from ((child, *path) for path in _definitions(child, names))
+
+
+def inside(around: Path, kind: type[cst.CSTNode]) -> Iterator[Path]:
+    """The nodes of a kind inside the last node of a path, in source order. What is in f-strings does not count."""
+    for child in around[-1].children:
+        path = (*around, child)
+        if isinstance(child, kind):
+            yield path
+        if type(child) in _HOLDERS if issubclass(kind, cst.BaseStatement) else type(child) not in _CLOSED:
+            yield from inside(path, kind)
+
+
+def chosen(paths: Iterable[Path], target: Occurrence, what: str) -> Path:
+    """The one of these paths that an occurrence counts to.
+
+    Raises:
+        PlaceError: there are not so many.
+    """
+    path = next(islice(paths, target.index, None), None)
+    if path is None:
+        where = f"in {target.definition.name}" if target.definition.name else "in the module"
+        raise PlaceError(f"there is no {f'{what} {target.code}'.strip()} number {target.index} {where}")
+    return path
+
+
+def is_code(node: cst.CSTNode, wanted: str) -> bool:
+    """Whether a node's code is `wanted`, without white space. Most are told by a name, without writing their code."""
+    if isinstance(node, cst.Name):
+        return node.value == wanted
+    if isinstance(node, cst.Attribute) and not wanted.endswith(node.attr.value):
+        return False
+    return squeezed(node) == wanted
+
+
+def replaced(path: Path, *new: cst.CSTNode) -> cst.CSTNode:
+    """The first node of a path after others, or none, have taken the place of the last one."""
+    for old, parent in pairwise(reversed(path)):
+        changes: dict[str, object] = {}
+        for name in parent.__dataclass_fields__:
+            value = getattr(parent, name)
+            if value is old:
+                (changes[name],) = new
+            elif isinstance(value, list | tuple) and old in value:
+                at = value.index(old)
+                changes[name] = [*value[:at], *new, *value[at + 1 :]]
+        new = (parent.with_changes(**changes),)
+    return new[0]
+
+
+def statement_of(path: Path) -> int:
+    """Where on a path the innermost statement is."""
+    return max(at for at, node in enumerate(path) if isinstance(node, _STATEMENTS))
+
+
+def margin_of(path: Path) -> int:
+    """The indentation of what a path leads to, in columns."""
+    step = cst.ensure_type(path[0], cst.Module).default_indent
+    return sum(indentation(block, step) for block in path if isinstance(block, cst.IndentedBlock))
 
 
 def indentation(block: cst.IndentedBlock, step: str) -> int:
@@ -216,9 +199,18 @@ def leading_lines(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return list(getattr(node, "leading_lines", ()))
 
 
-_BLANK = cst.Module([])
+def below(lines: Iterable[cst.EmptyLine], node: cst.BaseStatement) -> cst.BaseStatement:
+    """A statement with these lines above all that is above it."""
+    return node.with_changes(leading_lines=[*lines, *leading_lines(node)])
 
 
 def code_of(node: cst.CSTNode) -> str:
     """The code of a node, as if it stood at module level."""
     return _BLANK.code_for_node(node)
+
+
+def squeezed(node: cst.CSTNode) -> str:
+    """A node's code without white space and without parentheses around it."""
+    if isinstance(node, cst.BaseExpression):
+        node = node.with_changes(lpar=(), rpar=())
+    return "".join(code_of(node).split())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.file_facts import AttributePath, Import
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import name_repair
-from ckpt_surgery.codemods.repairs.layer_import import layer_import
+from ckpt_surgery.codemods.repairs.calls import layer_import, name_repair
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
