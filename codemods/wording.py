@@ -24,7 +24,7 @@ _DOUBTS: Mapping[DoubtReason, str] = {
         "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
     ),
     DoubtReason.ORDER: "{} names the layer in front of it among its bases: take that out first",
-    DoubtReason.PAST_STATE: "{} passes {passed} to {} by position, which {stays}",
+    DoubtReason.PAST_STATE: "{0} passes {2} to {1} by position, which {3}",
     DoubtReason.UNPACKED: "{} gives {} tensors with gradient by `{}`: pass them by position",
     DoubtReason.DISABLED: "a checkpoint call is commented out in {}: see why before {} is checkpointed",
     DoubtReason.RETURNS_CONTAINER: (
@@ -101,9 +101,9 @@ def refusal_text(refusal: Refusal) -> str:
 
 def doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
-    passed = quoted(doubt.plan.positional_past) if doubt.plan else ""
-    stays = _stays_text(doubt.plan) if doubt.plan else ""
-    return _DOUBTS[doubt.reason].format(*doubt.names, passed=passed, stays=stays)
+    plan = doubt.plan
+    about = (quoted(plan.positional_past), _stays_text(plan)) if plan else ()
+    return _DOUBTS[doubt.reason].format(*doubt.names, *about)
 
 
 def _stays_text(plan: ArgumentPlan) -> str:

@@ -1,31 +1,38 @@
-"""Another argument list for a call, and calls laid out anew where they have come to stand further left."""
+"""Another argument list for a call, another name in the place of one, and calls laid out anew that have moved left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from ckpt_surgery.codemods.edits.layout import Place, laid_out
 from ckpt_surgery.codemods.edits.targeted import (
+    STATEMENTS,
     ModuleTransformer,
     Path,
-    chosen,
     code_of,
     columns,
-    definition_in,
-    indentation,
     inside,
-    is_code,
     margin_of,
+    occurrence_in,
     replaced,
-    statement_of,
+    squeezed,
 )
 from ckpt_surgery.codemods.repair import NewArgument, Occurrence
 
 _MARK = cst.Name("_\N{MIDDLE DOT}_")
 """Stands for a call where the rest of its line is measured. No code has a name like it."""
+_NO_EXPRESSIONS = (cst.Import, cst.ImportFrom, cst.Global, cst.Nonlocal, cst.MatchPattern)
+_WORDS: Mapping[type[cst.CSTNode], str] = {
+    cst.Attribute: "attr",
+    cst.Arg: "keyword",
+    cst.Param: "name",
+    cst.FunctionDef: "name",
+    cst.ClassDef: "name",
+}
+"""Where a name is no expression."""
 
 
 @dataclass
@@ -37,24 +44,48 @@ class RearrangeArguments(ModuleTransformer):
     width: int = field(kw_only=True)
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        calls = inside(definition_in(tree, self.target.definition), cst.Call)
-        path = chosen(filter(self._is_occurrence, calls), self.target, "call of")
-        call = cst.ensure_type(path[-1], cst.Call)
-        return replaced(path, laid_out(call, self.arguments, place_of(path, self.width)))
+        around, call = occurrence_in(tree, self.target, cst.Call, "call of", self._is_called)
+        place = place_of(around, call, tree.default_indent, self.width)
+        return replaced(around, call, laid_out(call, self.arguments, place))
 
-    def _is_occurrence(self, path: Path) -> bool:
-        return is_code(cst.ensure_type(path[-1], cst.Call).func, self.target.code)
+    def _is_called(self, _: Path, call: cst.Call) -> bool:
+        """Whether a call is of the target. Most calls are told by the last name, without writing their code."""
+        function, wanted = call.func, self.target.code
+        if isinstance(function, cst.Name):
+            return function.value == wanted
+        if isinstance(function, cst.Attribute) and not wanted.endswith(function.attr.value):
+            return False
+        return squeezed(function) == wanted
 
 
-def place_of(path: Path, width: int) -> Place:
-    """Where a call, or what gives way to one, stands."""
-    step = cst.ensure_type(path[0], cst.Module).default_indent
-    return _place_in(path[statement_of(path) :], margin_of(path), step, width)
+@dataclass
+class RenameOccurrence(ModuleTransformer):
+    """Writes `new` for one occurrence of a name, `True` and `False` among them."""
+
+    target: Occurrence
+    new: str
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        around, name = occurrence_in(tree, self.target, cst.Name, "name", self._is_expression)
+        return replaced(around, name, name.with_changes(value=self.new))
+
+    def _is_expression(self, around: Path, name: cst.Name) -> bool:
+        """Whether a name is the target's, and an expression."""
+        *_, outer, parent = around
+        if name.value != self.target.code or getattr(parent, _WORDS.get(type(parent), ""), None) is name:
+            return False
+        if isinstance(parent, cst.AsName) and isinstance(outer, cst.ExceptHandler | cst.ExceptStarHandler):
+            return False
+        return not any(isinstance(node, _NO_EXPRESSIONS) for node in around)
 
 
-def _place_in(path: Path, margin: int, step: str, width: int) -> Place:
-    """The same, on a path from its statement on. A compound statement counts without its body."""
-    statement = replaced(path, _MARK)
+def place_of(around: Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
+    """Where a call, or what gives way to one, stands in its statement. A compound one counts without its body.
+
+    `margin` is the indentation of the first node of the path in columns, `step` that of one level.
+    """
+    first = max(at for at, node in enumerate(around) if isinstance(node, STATEMENTS))
+    statement = replaced(around[first:], call, _MARK)
     bare: dict[str, object] = {"leading_lines": ()} if hasattr(statement, "leading_lines") else {}
     if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
         bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
@@ -63,46 +94,22 @@ def _place_in(path: Path, margin: int, step: str, width: int) -> Place:
     lines = code_of(statement.with_changes(**bare)).splitlines()
     before, _, after = next(line for line in lines if _MARK.value in line).partition(_MARK.value)
     indent = before[: len(before) - len(before.lstrip())]
-    line, inner = width - margin - columns(before) - len(after), indent + step
-    return Place(indent, inner, line, width - margin - columns(inner))
+    inner, room = indent + step, width - margin - margin_of(around, step)
+    return Place(indent, inner, room - columns(before) - len(after), room - columns(inner))
 
 
-class CallJoiner(cst.CSTTransformer):
-    """Lays statements that have moved left out anew: the calls that a formatter would now join are joined.
+def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> cst.BaseStatement:
+    """A statement that has moved left to this margin, with the calls joined that a formatter would now join.
 
-    `margin` is the indentation of the statement that is visited in columns, `step` that of one level.
+    They are those that a simple statement of several lines ends with.
     """
-
-    def __init__(self, margin: int, step: str, width: int) -> None:
-        super().__init__()
-        self._margin, self._step, self._width = margin, step, width
-
-    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> bool:
-        """One level in."""
-        self._margin += indentation(node, self._step)
-        return True
-
-    def leave_IndentedBlock(
-        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
-    ) -> cst.IndentedBlock:
-        """One level out."""
-        self._margin -= indentation(original_node, self._step)
-        return updated_node
-
-    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> bool:
-        """Not entered."""
-        return False
-
-    def leave_SimpleStatementLine(
-        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
-    ) -> cst.SimpleStatementLine:
-        """The statement with its call laid out anew, where it ends with a call and takes several lines."""
-        path: Path = (original_node, original_node.body[-1])
-        while isinstance(value := getattr(path[-1], "value", None), cst.Subscript | cst.Attribute):
-            path = (*path, value)  # `x = f(...)[0]`
-        lines = code_of(original_node.with_changes(leading_lines=())).rstrip("\n")
-        if not isinstance(value, cst.Call) or "\n" not in lines:
-            return updated_node
-        path = (*path, value)
-        new = laid_out(value, None, _place_in(path, self._margin, self._step, self._width))
-        return cst.ensure_type(replaced(path, new), cst.SimpleStatementLine)
+    for around, line in [*inside((cst.IndentedBlock([statement]),), cst.SimpleStatementLine)]:
+        path: Path = (*around[1:], line, line.body[-1])
+        while isinstance(call := getattr(path[-1], "value", None), cst.Subscript | cst.Attribute):
+            path = (*path, call)  # `x = f(...)[0]`
+        if isinstance(call, cst.Call) and "\n" in code_of(line.with_changes(leading_lines=())).rstrip("\n"):
+            new = laid_out(call, None, place_of(path, call, step, width, margin))
+            statement = statement.with_deep_changes(
+                call, whitespace_before_args=new.whitespace_before_args, args=new.args
+            )
+    return statement

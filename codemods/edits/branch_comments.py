@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import libcst as cst
 
+from ckpt_surgery.codemods.edits.targeted import inside
+
 _CONSTANTS = ("None", "True", "False")
 _SUBJECT = re.compile(r"checkpointing|(?:gradient|activation)[ _-]checkpoint|use_reentrant", re.I)
 _STAND_IN = re.compile(r"#\s*None for \w+\W*$", re.I)
@@ -40,7 +42,7 @@ def without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
 
 def without_stand_in(lines: Sequence[cst.EmptyLine], statement: cst.CSTNode) -> list[cst.EmptyLine]:
     """The lines above a statement of the else branch, without a `# None for ...` where it passes no None."""
-    if any(isinstance(node, cst.Name) and node.value == "None" for node in _nodes(statement)):
+    if any(name.value == "None" for _, name in inside((statement,), cst.Name)):
         return list(lines)
     return [line for line in lines if line.comment is None or not _STAND_IN.match(line.comment.value)]
 
@@ -67,9 +69,3 @@ def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]
         yield from _paragraphs(inner)
     if lines:
         yield lines
-
-
-def _nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    yield node
-    for inner in node.children:
-        yield from _nodes(inner)

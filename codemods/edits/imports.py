@@ -43,7 +43,7 @@ class AddImport(ModuleTransformer):
         for line in tree.body:
             if isinstance(line, cst.If) and squeezed(line.test) == guard and isinstance(line.body, cst.IndentedBlock):
                 body = self._with_import(line.body.body, tree, columns(tree.default_indent))
-                return replaced((tree, line, line.body), line.body.with_changes(body=body))
+                return replaced((tree, line), line.body, line.body.with_changes(body=body))
         raise PlaceError(f"there is no `if {guard}:` at module level")
 
     def _with_import(
@@ -62,7 +62,7 @@ class AddImport(ModuleTransformer):
                 else:
                     names = [*names_of(imported), self.name]
                     grown = _statement(self.module, names, width, step, exploded=imported.lpar is not None)
-                line = cst.ensure_type(replaced((lines[at], imported), grown), cst.SimpleStatementLine)
+                line = cst.ensure_type(replaced((lines[at],), imported, grown), cst.SimpleStatementLine)
                 return [*lines[:at], line, *lines[at + 1 :]]
         at_top = int(margin == 0 and tree.get_docstring() is not None)
         new = cst.SimpleStatementLine([_statement(self.module, [self.name], width, step)])

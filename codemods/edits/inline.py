@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.arguments import CallJoiner, place_of
+from ckpt_surgery.codemods.edits.arguments import joined, place_of
 from ckpt_surgery.codemods.edits.branch_comments import comments, left_of, without_announcement, without_stand_in
 from ckpt_surgery.codemods.edits.layout import laid_out
 from ckpt_surgery.codemods.edits.targeted import (
+    STATEMENTS,
     ModuleTransformer,
     PlaceError,
-    below,
-    chosen,
     code_of,
-    definition_in,
-    inside,
     leading_lines,
     margin_of,
+    occurrence_in,
     replaced,
-    statement_of,
 )
 from ckpt_surgery.codemods.repair import Occurrence
 
@@ -39,31 +36,28 @@ class RemoveInlineBranch(ModuleTransformer):
     width: int = field(kw_only=True)
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = chosen(inside(definition_in(tree, self.target.definition), cst.If), self.target, "if")
-        holder, branch = path[-2], cst.ensure_type(path[-1], cst.If)
-        other = branch.orelse
+        around, branch = occurrence_in(tree, self.target, cst.If, "if")
+        holder, other = around[-1], branch.orelse
         if not isinstance(other, cst.Else):
             raise PlaceError("the if has no else branch of its own that could stay")
         footer = list(other.body.footer) if isinstance(other.body, cst.IndentedBlock) else []
         above = without_announcement(branch.leading_lines)
         if isinstance(holder, cst.If):
-            first, *rest = _moved(other.body)
-            body = cst.IndentedBlock([below(_lost(branch, other), first), *rest], footer=footer)
-            return replaced(path, cst.Else(body, leading_lines=above))
+            body = cst.IndentedBlock(_below(_lost(branch, other), _moved(other.body)), footer=footer)
+            return replaced(around, branch, cst.Else(body, leading_lines=above))
         if not isinstance(holder, cst.IndentedBlock):
             raise PlaceError("an if at module level is not replaced: name one in a function")
         kept = self._kept(branch)
         moved = _moved(other.body)
         if isinstance(other.body, cst.IndentedBlock):
-            joiner = CallJoiner(margin_of(path), tree.default_indent, self.width)
-            moved = [joined for old in moved if isinstance(joined := old.visit(joiner), cst.BaseStatement)]
-        moved[0] = below([*([cst.EmptyLine(indent=False)] if kept else above), *_lost(branch, other, kept)], moved[0])
+            margin = margin_of(around, tree.default_indent)
+            moved = [joined(old, margin, tree.default_indent, self.width) for old in moved]
+        lost = [*([cst.EmptyLine(indent=False)] if kept else above), *_lost(branch, other, kept)]
         at = holder.body.index(branch)
-        after = list(holder.body[at + 1 :])
-        if after:
-            after[0], footer = below(footer, after[0]), []
-        statements = [*holder.body[:at], *kept, *moved, *after]
-        return replaced(path[:-1], holder.with_changes(body=statements, footer=[*footer, *holder.footer]))
+        after = holder.body[at + 1 :]
+        statements = [*holder.body[:at], *kept, *_below(lost, moved), *_below(footer, after)]
+        footer = [*([] if after else footer), *holder.footer]
+        return replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
 
     def _kept(self, branch: cst.If) -> list[cst.If]:
         """The branch with its guards alone; nothing where none is to stay."""
@@ -96,6 +90,14 @@ def _lost(branch: cst.If, other: cst.Else, kept: Collection[cst.If] = ()) -> lis
     return _lines(dict.fromkeys(comment for comment in left_of(going) if comment not in repeated))
 
 
+def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
+    """The statements with these lines above all that is above the first."""
+    if not statements:
+        return ()
+    first, *rest = statements
+    return [first.with_changes(leading_lines=[*lines, *leading_lines(first)]), *rest]
+
+
 def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
     return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
 
@@ -111,18 +113,16 @@ class RemoveInlineExpression(ModuleTransformer):
     width: int = field(kw_only=True)
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        choices = inside(definition_in(tree, self.target.definition), cst.IfExp)
-        path = chosen(choices, self.target, "conditional expression")
-        node = cst.ensure_type(path[-1], cst.IfExp)
+        around, node = occurrence_in(tree, self.target, cst.IfExp, "conditional expression")
         kept = _alone(node)
         if isinstance(kept, cst.Call):
-            kept = laid_out(kept, None, place_of(path, self.width))
-        at = statement_of(path)
-        statement = replaced(path[at:], kept)
+            kept = laid_out(kept, None, place_of(around, node, tree.default_indent, self.width))
+        at = max(at for at, outer in enumerate(around) if isinstance(outer, STATEMENTS))
+        statement = replaced(around[at:], node, kept)
         spaces = [node.whitespace_before_if, node.whitespace_after_if, node.whitespace_before_else]
         going = [*node.lpar, node.body, *spaces, node.test, node.whitespace_after_else, *node.rpar]
         above = [*leading_lines(statement), *_lines(left_of(going))]
-        return replaced(path[: at + 1], statement.with_changes(leading_lines=above))
+        return replaced(around[:at], around[at], statement.with_changes(leading_lines=above))
 
 
 def _alone(node: cst.IfExp) -> cst.BaseExpression:

@@ -35,8 +35,7 @@ class LayerBase(ModuleTransformer):
     target: Definition
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = definition_in(tree, self.target, cst.ClassDef)
-        node = cst.ensure_type(path[-1], cst.ClassDef)
+        around, node = definition_in(tree, self.target, cst.ClassDef)
         bases = list(node.bases)
         plain = next((at for at, base in enumerate(bases) if squeezed(base.value) in MODULES), None)
         if plain is not None:
@@ -44,7 +43,7 @@ class LayerBase(ModuleTransformer):
         else:
             comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if bases else cst.MaybeSentinel.DEFAULT
             bases.insert(0, cst.Arg(cst.Name(LAYER_CLASS), comma=comma))
-        return replaced(path, node.with_changes(bases=bases))
+        return replaced(around, node, node.with_changes(bases=bases))
 
 
 @dataclass
@@ -56,9 +55,9 @@ class AddDerivedLayer(ModuleTransformer):
     docstring: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = definition_in(tree, self.target, cst.ClassDef)
-        base = cst.ensure_type(path[-1], cst.ClassDef)
-        return replaced(path, base, _derived(self.name, base.name.value, f'"""{self.docstring}"""', blank_lines=2))
+        around, base = definition_in(tree, self.target, cst.ClassDef)
+        derived = _derived(self.name, base.name.value, f'"""{self.docstring}"""', blank_lines=2)
+        return replaced(around, base, base, derived)
 
 
 @dataclass
@@ -70,28 +69,27 @@ class DeriveFromImport(ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         made = tree
-        while path := next((path for path in inside((made,), cst.SimpleStatementLine) if self._is_alias(path)), None):
-            block = cst.ensure_type(path[-2], cst.IndentedBlock)
-            made = cst.ensure_type(
-                replaced(path[:-1], self._with_class(block, block.body.index(path[-1]))), cst.Module
-            )
+        while place := next(filter(self._is_alias, inside((made,), cst.SimpleStatementLine)), None):
+            (*outer, block), line = place
+            made = cst.ensure_type(replaced(tuple(outer), block, self._with_class(block, line)), cst.Module)
         if made is tree:
             raise PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
         return made
 
-    def _is_alias(self, path: Path) -> bool:
-        """Whether a path leads to the import, under a guard and in no class or function."""
-        imported = import_of(path[-1])
+    def _is_alias(self, place: tuple[Path, cst.SimpleStatementLine]) -> bool:
+        """Whether a line is the import, under a guard and in no class or function."""
+        around, line = place
+        imported = import_of(line)
         if not isinstance(imported, cst.ImportFrom) or isinstance(imported.names, cst.ImportStar):
             return False
         names = [(alias.evaluated_name, alias.evaluated_alias) for alias in imported.names]
-        guarded = isinstance(path[-2], cst.IndentedBlock)
-        inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in path)
-        return names == [(self.original, self.name)] and guarded and not inner
+        inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in around)
+        return names == [(self.original, self.name)] and isinstance(around[-1], cst.IndentedBlock) and not inner
 
-    def _with_class(self, block: cst.IndentedBlock, at: int) -> cst.IndentedBlock:
-        """The block with the import at `at` without its alias, and the class below all imports."""
-        body = list(block.body)
+    def _with_class(self, block: cst.CSTNode, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
+        """A block without the alias of its import, and with the class below all its imports."""
+        block = cst.ensure_type(block, cst.IndentedBlock)
+        body, at = list(block.body), block.body.index(line)
         imports = {at: node for at, line in enumerate(body) if isinstance(node := import_of(line), cst.ImportFrom)}
         module = module_of(imports[at])
         twin = next((other for other, node in imports.items() if imports_plainly(node, module)), at)

@@ -24,8 +24,7 @@ class RemoveMethod(ModuleTransformer):
     target: Definition
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = definition_in(tree, self.target, cst.FunctionDef)
-        block, method = path[-2:]
+        (*outer, block), method = definition_in(tree, self.target, cst.FunctionDef)
         if not isinstance(block, cst.IndentedBlock):
             raise PlaceError(f"{self.target.name} is in no class")
         at = block.body.index(method)
@@ -39,7 +38,7 @@ class RemoveMethod(ModuleTransformer):
             while at == 0 and own and own[0].comment is None:
                 own.pop(0)
             body[at] = body[at].with_changes(leading_lines=[*above, *own])
-        return replaced(path[:-1], block.with_changes(body=body, footer=footer))
+        return replaced(tuple(outer), block, block.with_changes(body=body, footer=footer))
 
 
 def _above(method: cst.CSTNode) -> list[cst.EmptyLine]:
@@ -60,13 +59,15 @@ class RemoveComment(ModuleTransformer):
     comment: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = definition_in(tree, self.target)
-        lines = {name: getattr(path[-1], name) for name in ("leading_lines", "lines_after_decorators")}
+        around, owner = definition_in(tree, self.target, cst.ClassDef, cst.FunctionDef)
         kept = {
-            name: [line for line in above if line.comment is None or line.comment.value.strip() != self.comment]
-            for name, above in lines.items()
+            name: list(filter(self._stays, getattr(owner, name)))
+            for name in ("leading_lines", "lines_after_decorators")
         }
-        return replaced(path, path[-1].with_changes(**kept))
+        return replaced(around, owner, owner.with_changes(**kept))
+
+    def _stays(self, line: cst.EmptyLine) -> bool:
+        return line.comment is None or line.comment.value.strip() != self.comment
 
 
 @dataclass
@@ -80,8 +81,8 @@ class ReorderParameters(ModuleTransformer):
     names: Sequence[str]
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        path = definition_in(tree, self.target, cst.FunctionDef)
-        method, count = cst.ensure_type(path[-1], cst.FunctionDef), len(self.names) + 1
+        around, method = definition_in(tree, self.target, cst.FunctionDef)
+        count = len(self.names) + 1
         moved, others = method.params.params[:count], method.params.params[count:]
         at = {parameter.name.value: at for at, parameter in enumerate(moved)}
         if sorted(self.names) != sorted(parameter.name.value for parameter in moved[1:]):
@@ -90,7 +91,8 @@ class ReorderParameters(ModuleTransformer):
         if defaults != sorted(defaults):
             raise PlaceError(f"{self.target.name} cannot take a parameter without a default behind one with a default")
         ordered = _ordered(moved, [0, *(at[name] for name in self.names)], method.whitespace_before_params)
-        return replaced(path, method.with_changes(params=method.params.with_changes(params=[*ordered, *others])))
+        params = method.params.with_changes(params=[*ordered, *others])
+        return replaced(around, method, method.with_changes(params=params))
 
 
 def _ordered(

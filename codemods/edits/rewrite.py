@@ -9,12 +9,11 @@ from dataclasses import fields
 import libcst as cst
 
 from ckpt_surgery.codemods import repair
-from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
 from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
 from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
 from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
-from ckpt_surgery.codemods.edits.names import RenameOccurrence
 from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
 
 TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer]] = {

@@ -7,9 +7,9 @@ target, and only the nodes on it are made anew: all others stay what they are, t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeAlias, TypeVar
 
 import libcst as cst
 
@@ -17,29 +17,10 @@ from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.errors import CkptSurgeryError
 
 Path: TypeAlias = tuple[cst.CSTNode, ...]
-"""A node and all that is around it, the module first."""
+"""All that is around a node, the module first."""
+_Node = TypeVar("_Node", bound=cst.CSTNode)
 
-_DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
-_HOLDERS: frozenset[type[cst.CSTNode]] = frozenset(
-    {
-        *_DEFINITIONS,
-        cst.IndentedBlock,
-        cst.If,
-        cst.Else,
-        cst.Try,
-        cst.TryStar,
-        cst.ExceptHandler,
-        cst.ExceptStarHandler,
-        cst.Finally,
-        cst.With,
-        cst.For,
-        cst.While,
-        cst.Match,
-        cst.MatchCase,
-    }
-)
-"""What may hold a class, a function or an `if`."""
-_STATEMENTS = (
+STATEMENTS = (
     cst.BaseStatement,
     cst.Else,
     cst.ExceptHandler,
@@ -48,27 +29,20 @@ _STATEMENTS = (
     cst.MatchCase,
 )
 """What begins a line of its own."""
-_CLOSED: frozenset[type[cst.CSTNode]] = frozenset(
-    {
-        cst.SimpleWhitespace,
-        cst.ParenthesizedWhitespace,
-        cst.TrailingWhitespace,
-        cst.EmptyLine,
-        cst.Comma,
-        cst.Dot,
-        cst.AssignEqual,
-        cst.LeftParen,
-        cst.RightParen,
-        cst.LeftSquareBracket,
-        cst.RightSquareBracket,
-        cst.SimpleString,
-        cst.Integer,
-        cst.Float,
-        cst.Name,
-        cst.FormattedString,
-    }
+_DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
+_HOLDERS = (*STATEMENTS, cst.BaseSuite)
+"""What may hold a class, a function or another statement."""
+_CLOSED = (
+    cst.BaseParenthesizableWhitespace,
+    cst.TrailingWhitespace,
+    cst.EmptyLine,
+    cst.Comma,
+    cst.Dot,
+    cst.AssignEqual,
+    cst.Name,
+    cst.FormattedString,
 )
-"""What is not entered to look for an expression. Most nodes are of these types."""
+"""What is not entered to look for an expression: what is in f-strings does not count."""
 _TAB = 4
 """Columns of a tab, as formatters count it."""
 _BLANK = cst.Module([])
@@ -101,66 +75,65 @@ class ModuleTransformer(cst.CSTTransformer):
         return self.transform_module(updated_node)
 
 
-def definition_in(tree: cst.Module, target: Definition, kind: type[cst.CSTNode] | None = None) -> Path:
-    """The path to a class or function, which is of a `kind`; the module alone for a target without a name.
+def definition_in(tree: cst.Module, target: Definition, *kinds: type[_Node]) -> tuple[Path, _Node]:
+    """A class or function of one of these kinds, and the path to it.
 
     Raises:
         PlaceError: the module has no such class or function.
     """
-    if not target.name:
-        return (tree,)
-    path = next(islice(_definitions(tree, target.name.split(".")), target.index, None), None)
-    if path is None or not isinstance(path[-1], kind or _DEFINITIONS):
-        raise PlaceError(f"{target.name} is not in the module: name a class or function that it defines")
-    return (tree, *path)
+    for around, node in islice(_definitions((tree,), target.name.split(".")), target.index, None):
+        if isinstance(node, kinds):
+            return around, node
+        break
+    raise PlaceError(f"{target.name} is not in the module: name a class or function that it defines")
 
 
-def _definitions(node: cst.CSTNode, names: list[str]) -> Iterator[Path]:
-    """The classes and functions of a qualified name inside a node."""
+def _definitions(around: Path, names: list[str]) -> Iterator[tuple[Path, cst.CSTNode]]:
+    """The classes and functions of a qualified name in the last node of a path."""
     name, *inner = names
-    for child in node.children:
-        if isinstance(child, _DEFINITIONS):
-            if child.name.value == name:
-                yield from ((child, *path) for path in _definitions(child, inner)) if inner else [(child,)]
-        elif type(child) in _HOLDERS:
-            yield from ((child, *path) for path in _definitions(child, names))
-
-
-def inside(around: Path, kind: type[cst.CSTNode]) -> Iterator[Path]:
-    """The nodes of a kind inside the last node of a path, in source order. What is in f-strings does not count."""
     for child in around[-1].children:
-        path = (*around, child)
-        if isinstance(child, kind):
-            yield path
-        if type(child) in _HOLDERS if issubclass(kind, cst.BaseStatement) else type(child) not in _CLOSED:
-            yield from inside(path, kind)
+        if not isinstance(child, _DEFINITIONS):
+            yield from _definitions((*around, child), names) if isinstance(child, _HOLDERS) else ()
+        elif child.name.value == name:
+            yield from _definitions((*around, child), inner) if inner else [(around, child)]
 
 
-def chosen(paths: Iterable[Path], target: Occurrence, what: str) -> Path:
-    """The one of these paths that an occurrence counts to.
+def occurrence_in(
+    tree: cst.Module,
+    target: Occurrence,
+    kind: type[_Node],
+    what: str,
+    counts: Callable[[Path, _Node], bool] | None = None,
+) -> tuple[Path, _Node]:
+    """A node of this kind, of those that count, and the path to it.
 
     Raises:
-        PlaceError: there are not so many.
+        PlaceError: the module has no such node.
     """
-    path = next(islice(paths, target.index, None), None)
-    if path is None:
-        where = f"in {target.definition.name}" if target.definition.name else "in the module"
-        raise PlaceError(f"there is no {f'{what} {target.code}'.strip()} number {target.index} {where}")
-    return path
+    around: Path = (tree,)
+    if target.definition.name:
+        outer, definition = definition_in(tree, target.definition, *_DEFINITIONS)
+        around = (*outer, definition)
+    found = (item for item in inside(around, kind) if counts is None or counts(*item))
+    for item in islice(found, target.index, None):
+        return item
+    where = target.definition.name or "the module"
+    raise PlaceError(f"there is no {f'{what} {target.code}'.strip()} number {target.index} in {where}")
 
 
-def is_code(node: cst.CSTNode, wanted: str) -> bool:
-    """Whether a node's code is `wanted`, without white space. Most are told by a name, without writing their code."""
-    if isinstance(node, cst.Name):
-        return node.value == wanted
-    if isinstance(node, cst.Attribute) and not wanted.endswith(node.attr.value):
-        return False
-    return squeezed(node) == wanted
+def inside(around: Path, kind: type[_Node]) -> Iterator[tuple[Path, _Node]]:
+    """The nodes of a kind in the last node of a path, in source order, each with the path to it."""
+    of_statements = issubclass(kind, cst.BaseStatement)
+    for child in around[-1].children:
+        if isinstance(child, kind):
+            yield around, child
+        if isinstance(child, _HOLDERS) if of_statements else not isinstance(child, _CLOSED):
+            yield from inside((*around, child), kind)
 
 
-def replaced(path: Path, *new: cst.CSTNode) -> cst.CSTNode:
-    """The first node of a path after others, or none, have taken the place of the last one."""
-    for old, parent in pairwise(reversed(path)):
+def replaced(around: Path, old: cst.CSTNode, *new: cst.CSTNode) -> cst.CSTNode:
+    """The first node of a path after others, or none, have taken the place of the node that it leads to."""
+    for parent in reversed(around):
         changes: dict[str, object] = {}
         for name in parent.__dataclass_fields__:
             value = getattr(parent, name)
@@ -169,24 +142,14 @@ def replaced(path: Path, *new: cst.CSTNode) -> cst.CSTNode:
             elif isinstance(value, list | tuple) and old in value:
                 at = value.index(old)
                 changes[name] = [*value[:at], *new, *value[at + 1 :]]
-        new = (parent.with_changes(**changes),)
+        old, new = parent, (parent.with_changes(**changes),)
     return new[0]
 
 
-def statement_of(path: Path) -> int:
-    """Where on a path the innermost statement is."""
-    return max(at for at, node in enumerate(path) if isinstance(node, _STATEMENTS))
-
-
-def margin_of(path: Path) -> int:
-    """The indentation of what a path leads to, in columns."""
-    step = cst.ensure_type(path[0], cst.Module).default_indent
-    return sum(indentation(block, step) for block in path if isinstance(block, cst.IndentedBlock))
-
-
-def indentation(block: cst.IndentedBlock, step: str) -> int:
-    """How many columns a block is indented beyond what it is in, where `step` is usual."""
-    return columns(step if block.indent is None else block.indent)
+def margin_of(around: Path, step: str) -> int:
+    """The indentation of what a path leads to, in columns, where `step` is that of one level."""
+    blocks = (node for node in around if isinstance(node, cst.IndentedBlock))
+    return sum(columns(step if block.indent is None else block.indent) for block in blocks)
 
 
 def columns(text: str) -> int:
@@ -199,18 +162,11 @@ def leading_lines(node: cst.CSTNode) -> list[cst.EmptyLine]:
     return list(getattr(node, "leading_lines", ()))
 
 
-def below(lines: Iterable[cst.EmptyLine], node: cst.BaseStatement) -> cst.BaseStatement:
-    """A statement with these lines above all that is above it."""
-    return node.with_changes(leading_lines=[*lines, *leading_lines(node)])
-
-
 def code_of(node: cst.CSTNode) -> str:
     """The code of a node, as if it stood at module level."""
     return _BLANK.code_for_node(node)
 
 
-def squeezed(node: cst.CSTNode) -> str:
-    """A node's code without white space and without parentheses around it."""
-    if isinstance(node, cst.BaseExpression):
-        node = node.with_changes(lpar=(), rpar=())
-    return "".join(code_of(node).split())
+def squeezed(node: cst.BaseExpression) -> str:
+    """The code of an expression without white space and without parentheses around it."""
+    return "".join(code_of(node.with_changes(lpar=(), rpar=())).split())

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
-from ckpt_surgery.codemods.edits.comments import RemoveComment
-from ckpt_surgery.codemods.edits.derived_class import AddDerivedLayer, DeriveFromImport
-from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
-from ckpt_surgery.codemods.edits.layer_base import LayerBase
-from ckpt_surgery.codemods.edits.methods import RemoveMethod
-from ckpt_surgery.codemods.edits.names import RenameOccurrence
-from ckpt_surgery.codemods.edits.parameters import ReorderParameters
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
+from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
+from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
 from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from tests.codemods.edits.transforming import transform
