@@ -22,7 +22,7 @@ from ckpt_surgery.codemods.edits.imports import AddImport
 from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveMethod, ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS

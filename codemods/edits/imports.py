@@ -5,26 +5,19 @@ libcst's AddImportsVisitor writes relative imports twice or makes them absolute,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import (
-    ModuleTransformer,
-    PlaceError,
-    code_of,
-    columns,
-    leading_lines,
-    replaced,
-    squeezed,
-)
+from ckpt_surgery.codemods.edits import paths
 
 _BLANK_LINE = cst.EmptyLine(indent=False)
 
 
 @dataclass
-class AddImport(ModuleTransformer):
+class AddImport(paths.ModuleTransformer):
     """Imports a name from a module: a statement that imports others of the module grows, or a new one is put in place.
 
     Where that level imports the name already, nothing changes. Imports below the first class come too late for it and
@@ -37,63 +30,63 @@ class AddImport(ModuleTransformer):
     guard: str = field(default="", kw_only=True)
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        if not self.guard:
-            return tree.with_changes(body=self._with_import(tree.body, tree))
-        guard = "".join(self.guard.split())
+        guard, step = "".join(self.guard.split()), tree.default_indent
+        if not guard:
+            has_docstring = tree.get_docstring() is not None
+            return tree.with_changes(body=self._with_import(tree.body, step, self.width, top=int(has_docstring)))
         for line in tree.body:
-            if isinstance(line, cst.If) and squeezed(line.test) == guard and isinstance(line.body, cst.IndentedBlock):
-                body = self._with_import(line.body.body, tree, columns(tree.default_indent))
-                return replaced((tree, line), line.body, line.body.with_changes(body=body))
-        raise PlaceError(f"there is no `if {guard}:` at module level")
+            block = line.body if isinstance(line, cst.If) and paths.squeezed(line.test) == guard else None
+            if isinstance(block, cst.IndentedBlock):
+                body = self._with_import(block.body, step, self.width - paths.columns(step))
+                return paths.replaced((tree, line), block, block.with_changes(body=body))
+        raise paths.PlaceError(f"there is no `if {guard}:` at module level")
 
     def _with_import(
-        self, lines: Sequence[cst.BaseStatement], tree: cst.Module, margin: int = 0
+        self, lines: Sequence[cst.BaseStatement], step: str, width: int, *, top: int = 0
     ) -> Sequence[cst.BaseStatement]:
-        """The statements of the module, or of its guard, which are indented by `margin`."""
-        step, width = tree.default_indent, self.width - margin
-        if any(self.name in _bound(imported) for line in lines for imported in _imports(line)):
+        """These statements with the import; the first of all goes to the `top`."""
+        imports = {at: imported for at, line in enumerate(lines) if (imported := import_of(line))}
+        if any(self.name in _bound(imported) for imported in imports.values()):
             return lines
         first = next((at for at, line in enumerate(lines) if isinstance(line, cst.ClassDef)), len(lines))
-        early = [(at, imported) for at, line in enumerate(lines[:first]) for imported in _imports(line)]
-        for at, imported in early:
+        early = {at: imported for at, imported in imports.items() if at < first}
+        for at, imported in early.items():
             if isinstance(imported, cst.ImportFrom) and imports_plainly(imported, self.module):
-                if "#" in code_of(imported):
+                if "#" in paths.code_of(imported):
                     grown = _one_more_line(imported, self.name, step)
                 else:
                     names = [*names_of(imported), self.name]
-                    grown = _statement(self.module, names, width, step, exploded=imported.lpar is not None)
-                line = cst.ensure_type(replaced((lines[at],), imported, grown), cst.SimpleStatementLine)
-                return [*lines[:at], line, *lines[at + 1 :]]
-        at_top = int(margin == 0 and tree.get_docstring() is not None)
-        new = cst.SimpleStatementLine([_statement(self.module, [self.name], width, step)])
-        return self._inserted(new, lines, early, at_top)
+                    grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
+                return [*lines[:at], lines[at].with_changes(body=[grown]), *lines[at + 1 :]]
+        new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
+        return self._inserted(new, lines, early, top)
 
     def _inserted(
         self,
         new: cst.SimpleStatementLine,
         lines: Sequence[cst.BaseStatement],
-        early: Sequence[tuple[int, cst.Import | cst.ImportFrom]],
-        at_top: int,
+        early: Mapping[int, cst.Import | cst.ImportFrom],
+        top: int,
     ) -> Sequence[cst.BaseStatement]:
-        """The lines with a new import, behind the last one that sorts before it; the first of all goes `at_top`."""
-        section = [(at, node) for at, node in early if isinstance(node, cst.ImportFrom) and self._is_near(node)]
+        """The lines with a new import, behind the last one that sorts before it."""
+        near = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom) and self._is_near(node)]
         ours = (_key(self.module), by_type(self.name))
-        before = [(_key(module_of(node)), at) for at, node in section if _first_key(node) < ours]
+        before = [(_key(module_of(node)), at) for at, node in near if _first_key(node) < ours]
         above: list[cst.EmptyLine] = []
         rest_above: list[cst.EmptyLine] | None = None
         if before:
             at = max(before)[1] + 1
-        elif section:
-            at = section[0][0]
-            above, rest_above = leading_lines(lines[at]), []
+        elif near:
+            at = near[0][0]
+            above, rest_above = paths.leading_lines(lines[at]), []
         elif early:
-            at = max([at for at, node in early if module_of(node) != "__future__"] or [early[-1][0]]) + 1
+            at = max([at for at, node in early.items() if module_of(node) != "__future__"] or early) + 1
             above = [_BLANK_LINE]
-        elif at_top == len(lines):
-            at, above = at_top, [_BLANK_LINE]
+        elif top == len(lines):
+            at, above = top, [_BLANK_LINE]
         else:
-            at, own = at_top, leading_lines(lines[at_top])
-            above = [line for line in own if line.comment is None] if at_top else []
+            at, own = top, paths.leading_lines(lines[top])
+            above = [line for line in own if line.comment is None] if top else []
             gap = 2 if isinstance(lines[at], cst.ClassDef | cst.FunctionDef) else 1
             rest_above = [*[_BLANK_LINE] * gap, *own[len(above) :]]
         rest = list(lines[at:])
@@ -107,7 +100,7 @@ class AddImport(ModuleTransformer):
 
 
 @dataclass
-class RemoveImports(ModuleTransformer):
+class RemoveImports(paths.ModuleTransformer):
     """Takes names out of the import statements at module level; a statement that imports nothing else goes.
 
     Statements with comments, aliases, or other statements on their lines stay as they are.
@@ -118,15 +111,14 @@ class RemoveImports(ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         body: list[cst.BaseStatement] = []
-        above: list[cst.EmptyLine] | None = None
-        """The lines above what is gone, of those that follow each other above the first."""
+        above: list[cst.EmptyLine] | None = None  # the lines above the first of the statements that are gone
         for line in tree.body:
             new = self._without(line, tree.default_indent)
             if new is None:
-                above = leading_lines(line) if above is None else above
+                above = paths.leading_lines(line) if above is None else above
                 continue
             if above is not None:  # blank lines around what is gone become one group
-                own = leading_lines(new)
+                own = paths.leading_lines(new)
                 while own and own[0].comment is None and (not body or any(not item.comment for item in above)):
                     own.pop(0)
                 new = new.with_changes(leading_lines=[*above, *own])
@@ -137,16 +129,18 @@ class RemoveImports(ModuleTransformer):
     def _without(self, line: cst.BaseStatement, step: str) -> cst.BaseStatement | None:
         """A statement without the unused names; None where nothing of it is left."""
         imported = import_of(line)
-        if imported is None or not set(self.names) & set(_bound(imported)):
-            return line
-        if "#" in code_of(line.with_changes(leading_lines=())):
+        if (
+            imported is None
+            or not _bound(imported) & set(self.names)
+            or "#" in paths.code_of(line.with_changes(leading_lines=()))
+        ):
             return line
         if isinstance(imported, cst.Import):
             return None if len(imported.names) == 1 else line
-        if any(alias.asname for alias in _aliases(imported)):
+        if not imports_plainly(imported, module_of(imported)):
             return line
         kept = [name for name in names_of(imported) if name not in self.names]
-        return line.with_changes(body=[_statement(module_of(imported), kept, self.width, step)]) if kept else None
+        return line.with_changes(body=[statement(module_of(imported), kept, self.width, step)]) if kept else None
 
 
 def import_of(line: cst.CSTNode) -> cst.Import | cst.ImportFrom | None:
@@ -155,16 +149,11 @@ def import_of(line: cst.CSTNode) -> cst.Import | cst.ImportFrom | None:
     return parts[0] if len(parts) == 1 and isinstance(parts[0], cst.Import | cst.ImportFrom) else None
 
 
-def _imports(line: cst.CSTNode) -> Iterator[cst.Import | cst.ImportFrom]:
-    if isinstance(line, cst.SimpleStatementLine):
-        yield from (part for part in line.body if isinstance(part, cst.Import | cst.ImportFrom))
-
-
 def module_of(imported: cst.Import | cst.ImportFrom) -> str:
     """The module that an import statement names, with its leading dots."""
     if isinstance(imported, cst.Import):
-        return code_of(imported.names[0].name)
-    return "." * len(imported.relative) + (code_of(imported.module) if imported.module else "")
+        return paths.code_of(imported.names[0].name)
+    return "." * len(imported.relative) + (paths.code_of(imported.module) if imported.module else "")
 
 
 def _aliases(imported: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]:
@@ -187,23 +176,16 @@ def names_of(imported: cst.ImportFrom) -> list[str]:
     return [alias.evaluated_name for alias in _aliases(imported)]
 
 
-def _statement(module: str, names: Sequence[str], width: int, step: str, *, exploded: bool = False) -> cst.ImportFrom:
+def statement(
+    module: str, names: Iterable[str], width: int = maxsize, step: str = "", *, exploded: bool = False
+) -> cst.ImportFrom:
     """An import statement as the formatter writes it: one line, or one name a line, indented by `step`."""
-    ordered = sorted(names, key=by_type)
-    line = plain_statement(module, ordered)
-    if not exploded and len(code_of(line)) <= width:
-        return line
-    return _parsed(f"from {module} import (\n" + "".join(f"{step}{name},\n" for name in ordered) + ")")
-
-
-def plain_statement(module: str, names: Sequence[str]) -> cst.ImportFrom:
-    """`from module import names` on one line."""
-    return _parsed(f"from {module} import {', '.join(names)}")
-
-
-def _parsed(text: str) -> cst.ImportFrom:
-    statement = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
-    return cst.ensure_type(statement.body[0], cst.ImportFrom)
+    ordered = sorted(set(names), key=by_type)
+    text = f"from {module} import {', '.join(ordered)}"
+    if exploded or len(text) > width:
+        text = f"from {module} import (\n" + "".join(f"{step}{name},\n" for name in ordered) + ")"
+    line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
+    return cst.ensure_type(line.body[0], cst.ImportFrom)
 
 
 def _one_more_line(imported: cst.ImportFrom, name: str, step: str) -> cst.ImportFrom:
@@ -224,16 +206,14 @@ def _one_more_line(imported: cst.ImportFrom, name: str, step: str) -> cst.Import
 
 def by_type(name: str) -> tuple[int, str]:
     """Isort's order: constants, classes, the rest."""
-    if name.isupper():
-        return (0, name)
-    return (1, name) if name[:1].isupper() else (2, name)
+    return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
 
 
-def _key(module: str) -> tuple[int, int, str]:
+def _key(module: str) -> tuple[bool, int, str]:
     """Isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
     dots = len(module) - len(module.lstrip("."))
-    return (1 if dots else 0, -dots, module.lower())
+    return (dots > 0, -dots, module.lower())
 
 
-def _first_key(imported: cst.ImportFrom) -> tuple[tuple[int, int, str], tuple[int, str]]:
+def _first_key(imported: cst.ImportFrom) -> tuple[tuple[bool, int, str], tuple[int, str]]:
     return _key(module_of(imported)), min(map(by_type, names_of(imported)), default=(0, ""))

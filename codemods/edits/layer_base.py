@@ -6,48 +6,33 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.imports import (
-    by_type,
-    import_of,
-    imports_plainly,
-    module_of,
-    names_of,
-    plain_statement,
-)
-from ckpt_surgery.codemods.edits.targeted import (
-    ModuleTransformer,
-    Path,
-    PlaceError,
-    definition_in,
-    inside,
-    replaced,
-    squeezed,
-)
+from ckpt_surgery.codemods.edits import paths
+from ckpt_surgery.codemods.edits.imports import import_of, imports_plainly, module_of, names_of, statement
 from ckpt_surgery.codemods.repair import Definition
 from ckpt_surgery.codemods.tree.classes import MODULES
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 @dataclass
-class LayerBase(ModuleTransformer):
+class LayerBase(paths.ModuleTransformer):
     """Puts the layer in the place of `nn.Module` among a class's bases, or in front of them."""
 
     target: Definition
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        around, node = definition_in(tree, self.target, cst.ClassDef)
+        around, node = paths.definition_in(tree, self.target, cst.ClassDef)
         bases = list(node.bases)
-        plain = next((at for at, base in enumerate(bases) if squeezed(base.value) in MODULES), None)
+        plain = next((at for at, base in enumerate(bases) if paths.squeezed(base.value) in MODULES), None)
         if plain is not None:
             bases[plain] = bases[plain].with_changes(value=cst.Name(LAYER_CLASS))
         else:
             comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if bases else cst.MaybeSentinel.DEFAULT
             bases.insert(0, cst.Arg(cst.Name(LAYER_CLASS), comma=comma))
-        return replaced(around, node, node.with_changes(bases=bases))
+        return paths.replaced(around, node, node.with_changes(bases=bases))
 
 
 @dataclass
-class AddDerivedLayer(ModuleTransformer):
+class AddDerivedLayer(paths.ModuleTransformer):
     """Puts `class Name(GradientCheckpointingLayer, Base)` with a docstring below a class."""
 
     target: Definition
@@ -55,13 +40,13 @@ class AddDerivedLayer(ModuleTransformer):
     docstring: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        around, base = definition_in(tree, self.target, cst.ClassDef)
+        around, base = paths.definition_in(tree, self.target, cst.ClassDef)
         derived = _derived(self.name, base.name.value, f'"""{self.docstring}"""', blank_lines=2)
-        return replaced(around, base, base, derived)
+        return paths.replaced(around, base, base, derived)
 
 
 @dataclass
-class DeriveFromImport(ModuleTransformer):
+class DeriveFromImport(paths.ModuleTransformer):
     """Turns a guarded `from package import Block as FooBlock` into the plain import and a layer called `FooBlock`."""
 
     name: str
@@ -69,14 +54,14 @@ class DeriveFromImport(ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         made = tree
-        while place := next(filter(self._is_alias, inside((made,), cst.SimpleStatementLine)), None):
+        while place := next(filter(self._is_alias, paths.inside((made,), cst.SimpleStatementLine)), None):
             (*outer, block), line = place
-            made = cst.ensure_type(replaced(tuple(outer), block, self._with_class(block, line)), cst.Module)
+            made = cst.ensure_type(paths.replaced(tuple(outer), block, self._with_class(block, line)), cst.Module)
         if made is tree:
-            raise PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
+            raise paths.PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
         return made
 
-    def _is_alias(self, place: tuple[Path, cst.SimpleStatementLine]) -> bool:
+    def _is_alias(self, place: tuple[paths.Path, cst.SimpleStatementLine]) -> bool:
         """Whether a line is the import, under a guard and in no class or function."""
         around, line = place
         imported = import_of(line)
@@ -94,8 +79,7 @@ class DeriveFromImport(ModuleTransformer):
         module = module_of(imports[at])
         twin = next((other for other, node in imports.items() if imports_plainly(node, module)), at)
         others = [] if twin == at else names_of(imports[twin])
-        names = sorted({*others, self.original}, key=by_type)
-        body[twin] = body[twin].with_changes(body=[plain_statement(module, names)])
+        body[twin] = body[twin].with_changes(body=[statement(module, [*others, self.original])])
         derived = _derived(self.name, self.original, "pass", blank_lines=1)
         body.insert(max(imports) + 1, derived)
         if twin != at:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import code_of
+from ckpt_surgery.codemods.edits.paths import code_of
 from ckpt_surgery.codemods.repair import NewArgument
 
 _NO_SPACE = cst.SimpleWhitespace("")

@@ -7,26 +7,20 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import (
-    ModuleTransformer,
-    PlaceError,
-    definition_in,
-    leading_lines,
-    replaced,
-)
+from ckpt_surgery.codemods.edits import paths
 from ckpt_surgery.codemods.repair import Definition
 
 
 @dataclass
-class RemoveMethod(ModuleTransformer):
+class RemoveMethod(paths.ModuleTransformer):
     """Takes a method out of its class, with the comments right above it; `pass` takes its place in an empty class."""
 
     target: Definition
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        (*outer, block), method = definition_in(tree, self.target, cst.FunctionDef)
+        (*outer, block), method = paths.definition_in(tree, self.target, cst.FunctionDef)
         if not isinstance(block, cst.IndentedBlock):
-            raise PlaceError(f"{self.target.name} is in no class")
+            raise paths.PlaceError(f"{self.target.name} is in no class")
         at = block.body.index(method)
         above, body, footer = _above(method), [*block.body[:at], *block.body[at + 1 :]], list(block.footer)
         if not body:
@@ -34,16 +28,16 @@ class RemoveMethod(ModuleTransformer):
         elif at == len(body):
             footer = [*above, *footer]
         else:
-            own = leading_lines(body[at])
+            own = paths.leading_lines(body[at])
             while at == 0 and own and own[0].comment is None:
                 own.pop(0)
             body[at] = body[at].with_changes(leading_lines=[*above, *own])
-        return replaced(tuple(outer), block, block.with_changes(body=body, footer=footer))
+        return paths.replaced(tuple(outer), block, block.with_changes(body=body, footer=footer))
 
 
 def _above(method: cst.CSTNode) -> list[cst.EmptyLine]:
     """The lines above a method that stay: those that a blank line sets apart from the comments right above it."""
-    lines = leading_lines(method)
+    lines = paths.leading_lines(method)
     while lines and lines[-1].comment is not None:
         lines.pop()
     while lines and lines[-1].comment is None:
@@ -52,26 +46,26 @@ def _above(method: cst.CSTNode) -> list[cst.EmptyLine]:
 
 
 @dataclass
-class RemoveComment(ModuleTransformer):
+class RemoveComment(paths.ModuleTransformer):
     """Takes out the line with a comment above a class or function, or between its decorators and it."""
 
     target: Definition
     comment: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        around, owner = definition_in(tree, self.target, cst.ClassDef, cst.FunctionDef)
+        around, owner = paths.definition_in(tree, self.target, cst.ClassDef, cst.FunctionDef)
         kept = {
             name: list(filter(self._stays, getattr(owner, name)))
             for name in ("leading_lines", "lines_after_decorators")
         }
-        return replaced(around, owner, owner.with_changes(**kept))
+        return paths.replaced(around, owner, owner.with_changes(**kept))
 
     def _stays(self, line: cst.EmptyLine) -> bool:
         return line.comment is None or line.comment.value.strip() != self.comment
 
 
 @dataclass
-class ReorderParameters(ModuleTransformer):
+class ReorderParameters(paths.ModuleTransformer):
     """Puts the first parameters after `self` in the order of `names`.
 
     Each keeps its annotation, its default, the comment behind it and those on the lines above it.
@@ -81,18 +75,22 @@ class ReorderParameters(ModuleTransformer):
     names: Sequence[str]
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        around, method = definition_in(tree, self.target, cst.FunctionDef)
+        around, method = paths.definition_in(tree, self.target, cst.FunctionDef)
         count = len(self.names) + 1
         moved, others = method.params.params[:count], method.params.params[count:]
         at = {parameter.name.value: at for at, parameter in enumerate(moved)}
         if sorted(self.names) != sorted(parameter.name.value for parameter in moved[1:]):
-            raise PlaceError(f"the first parameters of {self.target.name} after self are not {', '.join(self.names)}")
+            raise paths.PlaceError(
+                f"the first parameters of {self.target.name} after self are not {', '.join(self.names)}"
+            )
         defaults = [moved[at[name]].default is not None for name in self.names]
         if defaults != sorted(defaults):
-            raise PlaceError(f"{self.target.name} cannot take a parameter without a default behind one with a default")
+            raise paths.PlaceError(
+                f"{self.target.name} cannot take a parameter without a default behind one with a default"
+            )
         ordered = _ordered(moved, [0, *(at[name] for name in self.names)], method.whitespace_before_params)
         params = method.params.with_changes(params=[*ordered, *others])
-        return replaced(around, method, method.with_changes(params=params))
+        return paths.replaced(around, method, method.with_changes(params=params))
 
 
 def _ordered(

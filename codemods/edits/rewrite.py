@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
 from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
 from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
 
 TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer]] = {
     repair.MakeLayer: LayerBase,

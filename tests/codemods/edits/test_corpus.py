@@ -24,7 +24,7 @@ from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccu
 from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveMethod, ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import span_of

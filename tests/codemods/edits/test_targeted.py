@@ -8,7 +8,7 @@ from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccu
 from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
 from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from tests.codemods.edits.transforming import transform
 
