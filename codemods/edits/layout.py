@@ -29,21 +29,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One argument without its comma, the comment behind it, those above it and, for the last one, those below it."""
+    """One argument without its comma, the comment behind it and those on the lines above it."""
 
     argument: cst.Arg
     comment: str = ""
     above: list[str] = field(default_factory=list)
-    below: list[str] = field(default_factory=list)
 
     @property
     def code(self) -> str:
         return code_of(self.argument)
-
-    @property
-    def is_bare_generator(self) -> bool:
-        """Whether it is a generator without parentheses of its own: it stands alone, and no comma may follow."""
-        return isinstance(self.argument.value, cst.GeneratorExp) and not self.argument.value.lpar
 
 
 def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
@@ -52,21 +46,24 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     Comments stay with their arguments. A list that was one argument a line (a trailing comma says so)
     stays that; otherwise the shortest of the three layouts that fits is taken.
     """
-    items = _items(call)
+    items, below = _items(call)
     if arguments is not None:
         items = [_chosen(argument, items) for argument in arguments]
     items = [_joined(item, place.room) for item in items]
     head = len(code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
-    commented = any(item.comment or item.above or item.below for item in items)
+    commented = below or any(item.comment or item.above for item in items)
     may_share = not (_is_exploded(call) or commented or "\n" in joined)
     names = ", ".join("_" * len(items))
-    if may_share and head + len(joined) + 2 <= place.line:
+    if not items or (may_share and head + len(joined) + 2 <= place.line):
         layout = names
     elif may_share and len(joined) <= place.room:
         layout = f"\n{place.inner}{names}\n{place.indent}"
     else:
-        layout = _one_a_line(items, place)
+        # a generator without parentheses of its own stands alone, and no comma may follow it
+        name = "_" if any(_is_bare(item.argument.value, cst.GeneratorExp) for item in items) else "_,"
+        lines = [line for item in items for line in (*item.above, f"{name}  {item.comment}".rstrip())]
+        layout = "".join(f"\n{place.inner}{line}" for line in [*lines, *below]) + f"\n{place.indent}"
     # the white space is read from the layout; the arguments stay the nodes that they are
     spaces = cst.ensure_type(cst.parse_expression(f"_({layout})"), cst.Call)
     laid = [
@@ -76,13 +73,9 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     return call.with_changes(whitespace_before_args=spaces.whitespace_before_args, args=laid)
 
 
-def _one_a_line(items: Sequence[_Item], place: Place) -> str:
-    """The layout with one argument a line: names for the arguments, with their comments."""
-    lines: list[str] = []
-    for item in items:
-        name = "_" if item.is_bare_generator else "_,"
-        lines += [*item.above, f"{name}  {item.comment}".rstrip(), *item.below]
-    return "".join(f"\n{place.inner}{line}" for line in lines) + f"\n{place.indent}"
+def _is_bare(value: cst.BaseExpression, *kinds: type[cst.BaseExpression]) -> bool:
+    """Whether it is of these kinds, and has no parentheses of its own."""
+    return isinstance(value, kinds) and not value.lpar
 
 
 def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
@@ -90,26 +83,17 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
         old = _Item(cst.Arg(cst.parse_expression(new.text)), f"# {new.comment}" if new.comment else "")
     else:
         old = items[new.source]
-    argument, above = old.argument, old.above
-    if old.is_bare_generator:
-        argument = argument.with_changes(value=_in_parentheses(argument.value))
-    if new.keyword not in ("*", "**", argument.keyword and argument.keyword.value):
-        comments = _comments_of(argument.equal)
-        if new.keyword is None:
-            argument = argument.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT)
-            above = [*above, *comments]
-        else:
-            bare_walrus = isinstance(argument.value, cst.NamedExpr) and not argument.value.lpar
-            argument = argument.with_changes(
-                keyword=cst.Name(new.keyword),
-                equal=argument.equal if comments else cst.AssignEqual(_NO_SPACE, _NO_SPACE),
-                value=_in_parentheses(argument.value) if bare_walrus else argument.value,
-            )
-    return replace(old, argument=argument, above=above)
-
-
-def _in_parentheses(value: cst.BaseExpression) -> cst.BaseExpression:
-    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    value, keyword, equal = old.argument.value, old.argument.keyword, old.argument.equal
+    if _is_bare(value, cst.GeneratorExp, cst.NamedExpr):
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    lost: list[str] = []
+    if new.keyword not in ("*", "**", keyword and keyword.value):
+        spaces = [equal.whitespace_before, equal.whitespace_after] if isinstance(equal, cst.AssignEqual) else []
+        lost = [comment for space in spaces for comment in _comments(space)]
+        keyword = cst.Name(new.keyword) if new.keyword else None
+        equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE) if new.keyword else cst.MaybeSentinel.DEFAULT
+    argument = old.argument.with_changes(value=value, keyword=keyword, equal=equal)
+    return replace(old, argument=argument, above=[*old.above, *lost])
 
 
 def _joined(item: _Item, room: int) -> _Item:
@@ -132,7 +116,8 @@ def _is_exploded(call: cst.Call) -> bool:
     return isinstance(last, cst.Comma) and "\n" in code_of(last.whitespace_after)
 
 
-def _items(call: cst.Call) -> list[_Item]:
+def _items(call: cst.Call) -> tuple[list[_Item], list[str]]:
+    """The arguments of a call, and the comments below the last one."""
     items: list[_Item] = []
     above = _comments(call.whitespace_before_args)
     for argument in call.args:
@@ -148,9 +133,7 @@ def _items(call: cst.Call) -> list[_Item]:
         bare = argument.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_NO_SPACE)
         items.append(_Item(bare, comment, above))
         above = below
-    if above and items:
-        items[-1] = replace(items[-1], below=above)
-    return items
+    return items, above
 
 
 def _comments(space: cst.BaseParenthesizableWhitespace) -> list[str]:
@@ -158,9 +141,3 @@ def _comments(space: cst.BaseParenthesizableWhitespace) -> list[str]:
         return []
     comments = [space.first_line.comment, *(line.comment for line in space.empty_lines)]
     return [comment.value for comment in comments if comment]
-
-
-def _comments_of(equal: cst.AssignEqual | cst.MaybeSentinel) -> list[str]:
-    if not isinstance(equal, cst.AssignEqual):
-        return []
-    return [*_comments(equal.whitespace_before), *_comments(equal.whitespace_after)]

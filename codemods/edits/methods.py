@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import libcst as cst
 
@@ -18,31 +19,21 @@ class RemoveMethod(paths.ModuleTransformer):
     target: Definition
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        (*outer, block), method = paths.definition_in(tree, self.target, cst.FunctionDef)
+        around, method = paths.definition_in(tree, self.target, cst.FunctionDef)
+        block = around[-1]
         if not isinstance(block, cst.IndentedBlock):
             raise paths.PlaceError(f"{self.target.name} is in no class")
-        at = block.body.index(method)
-        above, body, footer = _above(method), [*block.body[:at], *block.body[at + 1 :]], list(block.footer)
-        if not body:
-            body = [cst.SimpleStatementLine([cst.Pass()], leading_lines=above)]
-        elif at == len(body):
-            footer = [*above, *footer]
-        else:
+        above = dropwhile(lambda line: line.comment is not None, reversed(paths.leading_lines(method)))
+        above = dropwhile(lambda line: line.comment is None, above)  # a blank line sets apart what stays
+        staying, at = [*above][::-1], block.body.index(method)
+        if len(block.body) == 1:
+            return paths.replaced(around, method, cst.SimpleStatementLine([cst.Pass()], leading_lines=staying))
+        body, footer = [*block.body[:at], *block.body[at + 1 :]], [*staying, *block.footer]
+        if at < len(body):
             own = paths.leading_lines(body[at])
-            while at == 0 and own and own[0].comment is None:
-                own.pop(0)
-            body[at] = body[at].with_changes(leading_lines=[*above, *own])
-        return paths.replaced(tuple(outer), block, block.with_changes(body=body, footer=footer))
-
-
-def _above(method: cst.CSTNode) -> list[cst.EmptyLine]:
-    """The lines above a method that stay: those that a blank line sets apart from the comments right above it."""
-    lines = paths.leading_lines(method)
-    while lines and lines[-1].comment is not None:
-        lines.pop()
-    while lines and lines[-1].comment is None:
-        lines.pop()
-    return lines
+            own = own if at else [*dropwhile(lambda line: line.comment is None, own)]
+            body[at], footer = body[at].with_changes(leading_lines=[*staying, *own]), [*block.footer]
+        return paths.replaced(around[:-1], block, block.with_changes(body=body, footer=footer))
 
 
 @dataclass
@@ -101,16 +92,16 @@ def _ordered(
     What separates them stays in its place, but for comments, which go with their parameters.
     """
     spaces = [_space_behind(parameter) for parameter in parameters]
+    said = [_comments(space) for space in spaces]
     break_ = next((space for space in (before, *spaces) if isinstance(space, cst.ParenthesizedWhitespace)), None)
     ordered: list[cst.Param] = []
     for at, following, place, space in zip(order, [*order[1:], len(order)], parameters, spaces, strict=True):
-        behind, above_next = _comments(spaces[at])[0], _comments(spaces[following - 1])[1]
-        new = _commented(space, behind, above_next, break_)
-        behind_it = {"comma": place.comma, "whitespace_after_param": new}
+        new = _commented(space, said[at][0], said[following - 1][1], break_)
+        moved = parameters[at].with_changes(comma=place.comma, whitespace_after_param=new, star=place.star)
         if isinstance(place.comma, cst.Comma):
-            comma = place.comma.with_changes(whitespace_after=new)
-            behind_it = {"comma": comma, "whitespace_after_param": place.whitespace_after_param}
-        ordered.append(parameters[at].with_changes(**behind_it, star=place.star))
+            comma, behind = place.comma.with_changes(whitespace_after=new), place.whitespace_after_param
+            moved = moved.with_changes(comma=comma, whitespace_after_param=behind)
+        ordered.append(moved)
     return ordered
 
 
@@ -129,16 +120,14 @@ def _comments(space: cst.BaseParenthesizableWhitespace) -> tuple[cst.Comment | N
 def _commented(
     space: cst.BaseParenthesizableWhitespace,
     behind: cst.Comment | None,
-    below: Sequence[cst.EmptyLine],
+    above_next: Sequence[cst.EmptyLine],
     break_: cst.ParenthesizedWhitespace | None,
 ) -> cst.BaseParenthesizableWhitespace:
     """A space with these comments in the place of its own; `break_` is a line break, for one that has none."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
-        if break_ is None or not (behind or below):
+        if break_ is None or not (behind or above_next):
             return space
-        space = break_.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=())
-    old = space.first_line
-    width = "  " if behind and not old.comment else "" if old.comment and not behind else old.whitespace.value
-    first = old.with_changes(whitespace=cst.SimpleWhitespace(width), comment=behind)
+        space = break_.with_changes(empty_lines=())
     blank = [line for line in space.empty_lines if not line.comment]
-    return space.with_changes(first_line=first, empty_lines=[*blank, *below])
+    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace("  " if behind else ""), comment=behind)
+    return space.with_changes(first_line=first, empty_lines=[*blank, *above_next])
