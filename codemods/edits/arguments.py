@@ -84,7 +84,7 @@ def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int
     before, _, after = next(line for line in lines if _MARK.value in line).partition(_MARK.value)
     indent = before[: len(before) - len(before.lstrip())]
     inner, room = indent + step, width - margin - paths.margin_of(around, step)
-    return Place(indent, inner, room - paths.columns(before) - len(after), room - paths.columns(inner))
+    return Place(indent, room - paths.columns(before) - len(after), inner, room - paths.columns(inner))
 
 
 def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> cst.BaseStatement:

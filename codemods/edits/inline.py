@@ -85,7 +85,7 @@ def _lost(branch: cst.If, other: cst.Else, kept: Collection[cst.If] = ()) -> lis
         block.footer if block else (),
         *(part for one in kept for part in (one.test, one.body)),
     ]
-    repeated = {comment for part in staying for comment in _comments(part)}
+    repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     head = [block.header] if block else []
     going = [branch.test, branch.whitespace_after_test, branch.body, *other.leading_lines, *head]
     return _lines(dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated))
@@ -163,13 +163,8 @@ def _without_stand_in(lines: Sequence[cst.EmptyLine], statement: cst.CSTNode) ->
     return [line for line in lines if line.comment is None or not _STAND_IN.match(line.comment.value)]
 
 
-def _comments(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[str]:
-    """The comments in some code, but for those behind a constant argument."""
-    return (line for paragraph in _paragraphs(part) for line in paragraph)
-
-
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
-    """The same, those on lines that follow each other together."""
+    """The comments in some code, but for those behind a constant argument; those of lines in a row are together."""
     if isinstance(part, cst.Comment):
         yield [part.value]
     if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:

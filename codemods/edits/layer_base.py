@@ -53,27 +53,21 @@ class DeriveFromImport(paths.ModuleTransformer):
     original: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        made = tree
-        while place := next(filter(self._is_alias, paths.inside((made,), cst.SimpleStatementLine)), None):
-            (*outer, block), line = place
-            made = cst.ensure_type(paths.replaced(tuple(outer), block, self._with_class(block, line)), cst.Module)
-        if made is tree:
-            raise paths.PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
-        return made
+        for around, line in paths.inside((tree,), cst.SimpleStatementLine):
+            block = around[-1]
+            inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in around)
+            if isinstance(block, cst.IndentedBlock) and not inner and self._is_alias(import_of(line)):
+                return paths.replaced(around[:-1], block, self._with_class(block, line))
+        raise paths.PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
 
-    def _is_alias(self, place: tuple[paths.Path, cst.SimpleStatementLine]) -> bool:
-        """Whether a line is the import, under a guard and in no class or function."""
-        around, line = place
-        imported = import_of(line)
+    def _is_alias(self, imported: cst.Import | cst.ImportFrom | None) -> bool:
         if not isinstance(imported, cst.ImportFrom) or isinstance(imported.names, cst.ImportStar):
             return False
         names = [(alias.evaluated_name, alias.evaluated_alias) for alias in imported.names]
-        inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in around)
-        return names == [(self.original, self.name)] and isinstance(around[-1], cst.IndentedBlock) and not inner
+        return names == [(self.original, self.name)]
 
-    def _with_class(self, block: cst.CSTNode, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
+    def _with_class(self, block: cst.IndentedBlock, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
         """A block without the alias of its import, and with the class below all its imports."""
-        block = cst.ensure_type(block, cst.IndentedBlock)
         body, at = list(block.body), block.body.index(line)
         imports = {at: node for at, line in enumerate(body) if isinstance(node := import_of(line), cst.ImportFrom)}
         module = module_of(imports[at])

@@ -15,16 +15,15 @@ _NO_SPACE = cst.SimpleWhitespace("")
 
 
 class Place(NamedTuple):
-    """Where a call stands in its block, and how much room it has."""
+    """Where a call stands: the indentation of its first line, beyond that of its block, and the columns it has there.
+
+    `inner` is the indentation of its arguments on lines of their own, and `room` the columns that they have.
+    """
 
     indent: str
-    """The indentation of the call's first line, beyond that of the block."""
-    inner: str
-    """That of its arguments on lines of their own."""
     line: int
-    """Columns for the call on the line where it begins."""
+    inner: str
     room: int
-    """Columns for arguments on lines of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,9 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     head = len(code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
     commented = below or any(item.comment or item.above for item in items)
-    may_share = not (_is_exploded(call) or commented or "\n" in joined)
+    ending = call.args[-1].comma if call.args else None
+    exploded = isinstance(ending, cst.Comma) and "\n" in code_of(ending.whitespace_after)
+    may_share = not (exploded or commented or "\n" in joined)
     names = ", ".join("_" * len(items))
     if not items or (may_share and head + len(joined) + 2 <= place.line):
         layout = names
@@ -108,12 +109,6 @@ def _joined(item: _Item, room: int) -> _Item:
     joined = replace(item, argument=item.argument.with_changes(value=inner))
     lost = [*_comments(left.whitespace_after), *_comments(right.whitespace_before)]
     return item if lost or "\n" in joined.code or len(joined.code) + 1 > room else joined
-
-
-def _is_exploded(call: cst.Call) -> bool:
-    """Whether a trailing comma on a list of several lines asks for one argument a line."""
-    last = call.args[-1].comma if call.args else None
-    return isinstance(last, cst.Comma) and "\n" in code_of(last.whitespace_after)
 
 
 def _items(call: cst.Call) -> tuple[list[_Item], list[str]]:

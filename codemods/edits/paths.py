@@ -20,28 +20,13 @@ Path: TypeAlias = tuple[cst.CSTNode, ...]
 """All that is around a node, the module first."""
 _Node = TypeVar("_Node", bound=cst.CSTNode)
 
-STATEMENTS = (
-    cst.BaseStatement,
-    cst.Else,
-    cst.ExceptHandler,
-    cst.ExceptStarHandler,
-    cst.Finally,
-    cst.MatchCase,
-)
+STATEMENTS = (cst.BaseStatement, cst.Else, cst.ExceptHandler, cst.ExceptStarHandler, cst.Finally, cst.MatchCase)
 """What begins a line of its own."""
 _DEFINITIONS = (cst.ClassDef, cst.FunctionDef)
 _HOLDERS = (*STATEMENTS, cst.BaseSuite)
 """What may hold a class, a function or another statement."""
-_CLOSED = (
-    cst.BaseParenthesizableWhitespace,
-    cst.TrailingWhitespace,
-    cst.EmptyLine,
-    cst.Comma,
-    cst.Dot,
-    cst.AssignEqual,
-    cst.Name,
-    cst.FormattedString,
-)
+_SPACE = (cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine)
+_CLOSED = (*_SPACE, cst.Comma, cst.Dot, cst.AssignEqual, cst.Name, cst.FormattedString)
 """What is not entered to look for an expression: what is in f-strings does not count."""
 _TAB = 4
 """Columns of a tab, as formatters count it."""

@@ -52,7 +52,7 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
     Raises:
         PlaceError: the module does not have what one of them is to change.
     """
-    for one in sorted(dict.fromkeys(repairs), key=_place, reverse=True):
+    for one in sorted(dict.fromkeys(repairs), key=lambda one: one.span[:2] if one.span else (), reverse=True):
         tree = transformer_of(one).transform_module(tree)
     return tree
 
@@ -71,7 +71,3 @@ def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "")
         return _MARKED.sub(r"\1", code) if fed else code
     except (PlaceError, cst.ParserSyntaxError, RecursionError):
         return None
-
-
-def _place(made: repair.SourceRepair) -> tuple[int, int]:
-    return (made.span.line, made.span.column) if made.span else (0, 0)

@@ -45,37 +45,21 @@ class DoubtReason(Enum):
     """Why making a class a layer is not safe."""
 
     SWITCH = "switch"
-    """A model's own method to switch checkpointing on, which reaches no layer, does more than that."""
-    OWN_CALL = "own call"
-    """A block has a `__call__` of its own: that of a layer up to transformers 5.0 would never run."""
-    OWN_SUBCLASS = "own subclass"
-    """A base has an `__init_subclass__` of its own: that of later layers would never run."""
+    OWN_CALL = "own call"  # that of a layer up to transformers 5.0 would never run
+    OWN_SUBCLASS = "own subclass"  # that of later layers would never run
     OWN_FORWARD = "own forward"
-    """A block assigns its own `forward`, which no layer wraps."""
     OWN_FLAG = "own flag"
-    """A block switches `gradient_checkpointing` by itself, without the function that checkpoints."""
-    ORDER = "order"
-    """A class names the layer in front of a block among its bases: Python would find no order of both."""
+    ORDER = "order"  # Python would find no order of the layer and the block among the bases of a class
     PAST_STATE = "past state"
-    """A caller passes past state by position to a layer, and no safe repair puts that right."""
     UNPACKED = "unpacked"
-    """A caller unpacks tensors with gradient as keywords of a layer."""
-    DISABLED = "disabled"
-    """A checkpoint call is commented out in a method that calls a layer: perhaps on purpose."""
+    DISABLED = "disabled"  # a checkpoint call is a comment, perhaps on purpose
     RETURNS_CONTAINER = "returns container"
-    """A layer returns tensors with gradient inside a container."""
     TAKES_CONTAINER = "takes container"
-    """A caller gives a layer tensors with gradient inside a container."""
     KEPT_GRADIENT = "kept gradient"
-    """A block keeps a tensor with its gradient beside what it returns."""
     KEPT_STATE = "kept state"
-    """A block changes what it depends on: a second run would find something else."""
     NEEDED_CACHE = "needed cache"
-    """A block fails without the past state that a layer clears."""
     SHARED_CACHE = "shared cache"
-    """A block takes from past state, which a layer clears, what another block put there."""
     NO_CALL = "no call"
-    """No call of a layer was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,21 +197,17 @@ def _names_module(ref: ClassRef) -> bool:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to change: the one that names nn.Module, where all that inherit from it are blocks.
+    """The class to change: the one that names nn.Module, where all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
     root = next((ancestor for ancestor in tree.bases.lineage(ref) if _names_module(ancestor)), None)
     if root is ref:
         return ref
-    if root is not None and all(_may_be_layer(tree, heir) for heir in tree.bases.heirs(root)):
+    heirs = tree.bases.heirs(root) if root else ()
+    if root and all(tree.blocks.checkpoints(heir) or heir.name not in tree.containers.holders for heir in heirs):
         return root
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
-
-
-def _may_be_layer(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether it is a block or a layer, or nothing holds it."""
-    return tree.blocks.checkpoints(ref) or ref.name not in tree.containers.holders
 
 
 def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:

@@ -25,14 +25,10 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
 
 def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
     """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
-    imports = _guarded(tree, path)
+    facts = tree.names.facts(path)
+    imports = [item for item in facts.imports if item.guard] if facts else []
     alias = next((item for item in imports if item.name == name != item.original != ""), None)
     return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
-
-
-def _guarded(tree: SourceTree, path: str) -> list[Import]:
-    facts = tree.names.facts(path)
-    return [item for item in facts.imports if item.guard] if facts else []
 
 
 def derive(

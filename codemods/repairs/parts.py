@@ -17,13 +17,6 @@ from ckpt_surgery.codemods.facts.source_text import SourceText
 
 _HEAD_END = re.compile(r"[\s,)]*:\s*(?:#.*)?")
 _NOTHING = re.compile(r"\s*(?:#.*)?")
-_IN_A_METHOD = (
-    repair.KeepElseBranch,
-    repair.KeepElseExpression,
-    repair.PassArguments,
-    repair.OrderParameters,
-    repair.ReplaceName,
-)
 
 
 class Part(NamedTuple):
@@ -85,7 +78,8 @@ class _Parts:
         if cls is None or (isinstance(one, repair.DropComment) and not inner):
             return self._whole  # the comment above a class is not in its lines
         methods = [method for method in cls.methods if method.name == inner.partition(".")[0]]
-        if isinstance(one, _IN_A_METHOD) and len(methods) == 1:
+        in_method = isinstance(one, repair.OrderParameters) or isinstance(one.target, repair.Occurrence)
+        if in_method and len(methods) == 1:
             before = f"class {name}:{self._source.newline}"  # as if the class held nothing else
             return self._lines(methods[0].first_line, methods[0].end_line, before=before)
         if isinstance(one, repair.MakeLayer) and self._ends_line(
