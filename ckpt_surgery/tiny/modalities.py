@@ -1,6 +1,6 @@
 """Text, pixels, audio and series for a forward, by the names in its signature and the sizes in the configuration.
 
-What single families need on top is in `family_inputs`.
+What single families need on top is in `model_patches`, and made in `forms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.family_inputs import FAMILY_INPUTS
+from ckpt_surgery.tiny.forms import give_family_inputs
 from ckpt_surgery.tiny.placeholders import place_all
 
 _AUDIO_LAYOUTS = 3
@@ -21,8 +21,6 @@ _AUDIO_LAYOUTS = 3
 
 def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str, ...]) -> Iterator[ForwardArguments]:
     """Arguments without labels; several if the name of an audio argument does not tell its layout."""
-    own, family = (FAMILY_INPUTS.get(name) for name in (type(model).__name__, model.config.model_type))
-    change = own or family
     for layout in range(_AUDIO_LAYOUTS):
         arguments = ForwardArguments(model, batch, length, seed)
         _add_text(arguments, heads)
@@ -30,8 +28,7 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
         _add_audio(arguments, layout)
         _add_series(arguments)
         _add_required(arguments)
-        if change:
-            change(arguments)
+        give_family_inputs(arguments)
         place_all(arguments)
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:

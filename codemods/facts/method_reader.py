@@ -11,6 +11,7 @@ import builtins
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
@@ -43,7 +44,6 @@ from ckpt_surgery.codemods.facts.syntax import (
     span_of,
     walk,
 )
-from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 _BUILTINS = frozenset(dir(builtins))
 _STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")

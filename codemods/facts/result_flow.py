@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, CarriedArgument
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, dotted, span_of
-from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _ADDING = {"append", "extend", "insert", "add"}
 _CONTAINERS = {"list", "tuple", "dict", "set"}
