@@ -3,10 +3,6 @@
 _EFFICIENT = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
 TINY = {
     "align": {"projection_dim": 320},  # what the vision part's last stage gives
-    "align_vision_model": _EFFICIENT,
-    "efficientnet": _EFFICIENT,
+    ("align_vision_model", "efficientnet"): _EFFICIENT,
 }
-KEPT = {
-    "align_vision_model": ("hidden_dim", "in_channels", "out_channels"),
-    "efficientnet": ("hidden_dim", "in_channels", "out_channels"),
-}
+KEPT = {("align_vision_model", "efficientnet"): ("hidden_dim", "in_channels", "out_channels")}

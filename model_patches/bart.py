@@ -1,6 +1,6 @@
 """BART and its heirs: encoders and decoders that are trained alone and not exported (4.52 to 5.24.0)."""
 
-TINY = {"led": {"attention_window": [8, 8], "max_encoder_position_embeddings": 128}}
+TINY = {"led": {"attention_window": [8, 8]}}
 PARTS = {
     "bart": {"BartEncoder": "BartConfig", "BartDecoder": "BartConfig"},
     "blenderbot": {"BlenderbotEncoder": "BlenderbotConfig", "BlenderbotDecoder": "BlenderbotConfig"},

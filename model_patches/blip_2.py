@@ -1,15 +1,7 @@
 """BLIP-2 and its heirs: the Q-Former has queries and a text of its own (4.52 to 5.24.0)."""
 
-_IMAGE_TOKEN = {"image_token_id": 120, "image_token_index": 120}
-TINY = {
-    "blip-2": _IMAGE_TOKEN,
-    "instructblip": _IMAGE_TOKEN,
-    "instructblipvideo": {"video_token_id": 120, "video_token_index": 120},
-}
-OPTIONS = {
-    "Blip2ForImageTextRetrieval": {"use_qformer_text_input": True},
-    "Blip2TextModelWithProjection": {"use_qformer_text_input": True},
-}
+TINY = {("blip-2", "instructblip"): {"image_token_index": 120}, "instructblipvideo": {"video_token_index": 120}}
+OPTIONS = {("Blip2ForImageTextRetrieval", "Blip2TextModelWithProjection"): {"use_qformer_text_input": True}}
 PARTS = {
     "blip_2": {"Blip2QFormerModel": "Blip2QFormerConfig"},
     "instructblip": {"InstructBlipQFormerModel": "InstructBlipQFormerConfig"},

@@ -30,10 +30,9 @@ FAMILIES = (
 GRADIENT = {"position_embeddings", "LwDetrDecoderLayer.reference_points", "RfDetrDecoderLayer.reference_points"}
 _PHRASES = {"text_config": {"vocab_size": 1100}, "max_text_len": 8}
 TINY = {
-    "grounding-dino": _PHRASES,
+    ("grounding-dino", "mm-grounding-dino"): _PHRASES,
     "lw_detr": {"projector_scale_factors": [1.0]},
     "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64, "pretrain_image_size": 64},
-    "mm-grounding-dino": _PHRASES,
     "pp_doclayout_v2": {"class_thresholds": [0.0] * 100, "class_order": [i % 20 for i in range(100)]},
 }
 FITTED = {

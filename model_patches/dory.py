@@ -1,8 +1,7 @@
 """Dory: attention and MLP are written down as layers of their own (5.24.0)."""
 
 TINY = {
-    "dory": {  # it writes attention and MLP down as layers of their own
-        "num_hidden_layers": 6,
+    "dory": {
         "n_input_layers": 2,
         "n_recurrent_layers": 2,
         "n_output_layers": 2,

@@ -3,7 +3,6 @@
 TINY = {
     "dots3_note_text": {
         "num_key_value_heads": 4,
-        "head_dim": 16,
         "qk_nope_head_dim": 8,
         "qk_rope_head_dim": 8,
         "per_layer_config": {2: {"kv_lora_rank": 32}},

@@ -2,8 +2,7 @@
 
 TINY = {
     "ernie4_5_vl_moe_text": {
-        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [3, 3, 2]},
-        "rope_scaling": {"rope_type": "default", "mrope_section": [3, 3, 2]},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [3, 3, 2]}
     }
 }
 LEFT_OUT = {
@@ -12,5 +11,5 @@ LEFT_OUT = {
         "Ernie4_5_VL_MoeModel",
         "Ernie4_5_VL_MoeTextModel",
         "Ernie4_5_VL_MoeVisionTransformerPretrainedModel",
-    ): ("an old name of the class without the second underscore")
+    ): "an old name of the class without the second underscore"
 }

@@ -6,7 +6,7 @@ INPUTS = {
         "codebook_pixel_values": "shares(batch, channels, 8 * (height // patch_size), 8 * (width // patch_size))",
         "bool_masked_pos": "alternate()",
         "input_ids_masked": "tokens(batch, length)",
-        "mlm_labels": "tokens(batch, length)",
+        "mlm_labels": "copied(input_ids)",
         "itm_labels": "ones(batch)",
     }
 }

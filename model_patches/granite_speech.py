@@ -2,14 +2,11 @@
 
 TINY = {
     "granite_speech5_encoder": {"context_size": 16},
-    "granite_speech_encoder": {"context_size": 16, "max_pos_emb": 32},
-    "granite_speech_plus_encoder": {"context_size": 16, "max_pos_emb": 32},
+    ("granite_speech_encoder", "granite_speech_plus_encoder"): {"context_size": 16, "max_pos_emb": 32},
 }
 FITTED = {
-    "granite_speech": {"projector_config": {"encoder_hidden_size": 1024}},
-    "granite_speech_encoder": {},
-    "granite_speech_plus": {"projector_config": {"encoder_hidden_size": 1024}},
-    "granite_speech_plus_encoder": {},
+    ("granite_speech", "granite_speech_plus"): {"projector_config": {"encoder_hidden_size": 1024}},
+    ("granite_speech_encoder", "granite_speech_plus_encoder"): {},
 }
 INPUTS = {
     ("granite_speech", "granite_speech_plus"): {"input_features_mask": None},

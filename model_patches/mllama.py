@@ -1,11 +1,7 @@
 """Mllama: tiled images with the ids and masks of their aspect ratios (4.52 to 5.24.0)."""
 
 TINY = {
-    "mllama_text_model": {
-        "cross_attention_layers": [1],
-        "num_hidden_layers": 2,
-        "rope_scaling": {"rope_type": "default"},
-    },
+    "mllama_text_model": {"cross_attention_layers": [1], "rope_scaling": {"rope_type": "default"}},
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
 }
 INPUTS = {

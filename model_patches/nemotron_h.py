@@ -1,7 +1,7 @@
 """Nemotron-H and the model for images and audio with it (5.23.0 to 5.24.0)."""
 
 TINY = {
-    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "chunk_size": 16},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "chunk_size": 16},
     "nemotron_h_omni": {"image_token_id": 120},
 }
 INPUTS = {

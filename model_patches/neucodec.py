@@ -1,9 +1,6 @@
 """X-Codec 2 and NeuCodec: a waveform and the features of the same audio (5.23.0 to 5.24.0)."""
 
-TINY = {
-    "neucodec": {"encoder_hidden_size": 8, "quantization_dim": 128},
-    "xcodec2": {"encoder_hidden_size": 8, "quantization_dim": 128},
-}
+TINY = {("neucodec", "xcodec2"): {"encoder_hidden_size": 8, "quantization_dim": 128}}
 INPUTS = {
     "neucodec": {
         "input_values": "floats(batch, 1, 16 * encoder_hop_length)",

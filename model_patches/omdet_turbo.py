@@ -3,7 +3,6 @@
 TINY = {
     "omdet-turbo": {
         "apply_layernorm_after_vision_backbone": False,  # its norms want channels last, as timm has them
-        "d_model": 32,
         "encoder_hidden_dim": 32,
         "vision_features_channels": [32, 32, 32],
         "decoder_hidden_dim": 32,  # not the width of classes: only then has the decoder a projection to look for

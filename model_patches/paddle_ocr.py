@@ -35,7 +35,10 @@ TINY = {
     "pp_ocrv6_medium_det": {**_STRIPES, "backbone_config": _SQUARE_STAGES},
     "pp_ocrv6_small_det": {"backbone_config": _SQUARE_STAGES, "layer_list_out_channels": [32, 64, 64, 64]},
     "uvdoc": {
-        "backbone_config": {"out_features": [f"stage{i}" for i in range(1, 7)], "out_indices": [1, 2, 3, 4, 5, 6]}
+        "backbone_config": {
+            "out_features": ["stage1", "stage2", "stage3", "stage4", "stage5", "stage6"],
+            "out_indices": [1, 2, 3, 4, 5, 6],
+        }
     },
 }
 KEPT = {
@@ -45,7 +48,7 @@ KEPT = {
 }
 PARTS = {"slanext": {"SLANeXtVisionEncoder": "SLANeXtVisionConfig"}}
 LEFT_OUT = {"UVDocBridge": "a part that reads another configuration than the class it names"}
-FITTED = {"uvdoc_backbone": {"out_features": [f"stage{i}" for i in range(1, 7)]}}
+FITTED = {"uvdoc_backbone": {"out_features": ["stage1", "stage2", "stage3", "stage4", "stage5", "stage6"]}}
 INPUTS = {
     ("PPOCRV5MobileDetModel", "SLANeXtBackbone", "SLANetBackbone"): {
         "hidden_states": "floats(batch, first_channels, height, width)"

@@ -6,4 +6,4 @@ _CLIP = {
     "pixel_values_videos": "floats(batch, 4, 3, 32, 32)",
     **_COMPARED,
 }
-INPUTS = {"pe_audio": _COMPARED, "pe_audio_video": _CLIP, "pe_audio_video_encoder": _CLIP, "pe_video": _COMPARED}
+INPUTS = {("pe_audio", "pe_video"): _COMPARED, ("pe_audio_video", "pe_audio_video_encoder"): _CLIP}

@@ -3,7 +3,7 @@
 KEPT = {"qwen3_asr_encoder": ("n_window", "n_window_infer")}
 INPUTS = {
     ("qwen3_asr", "qwen3_asr_encoder"): {
-        "input_features": "floats(batch, mels, 4 * n_window)",
+        "+input_features": "floats(batch, mels, 4 * n_window)",  # the class for tokens hands them on
         "input_features_mask": "ones(batch, 4 * n_window)",
     }
 }

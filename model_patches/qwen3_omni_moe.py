@@ -25,9 +25,11 @@ FITTED = {"qwen3_omni_moe_text": {"num_attention_heads": 32}}
 _EMBEDDINGS = {"input_ids": None, "inputs_embeds": "floats(batch, length, hidden_size)"}
 INPUTS = {
     "Qwen3OmniMoeCode2Wav": {"codes": "integers(batch, num_quantizers, 8, below=codebook_size)"},
-    "Qwen3OmniMoeCode2WavTransformerModel": _EMBEDDINGS,
-    "Qwen3OmniMoeTalkerCodePredictorModel": _EMBEDDINGS,
+    (
+        "Qwen3OmniMoeCode2WavTransformerModel",
+        "Qwen3OmniMoeTalkerCodePredictorModel",
+        "Qwen3OmniMoeTalkerForConditionalGeneration",
+        "Qwen3OmniMoeTalkerModel",
+    ): _EMBEDDINGS,
     "Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration": {**_EMBEDDINGS, "labels": "tokens(batch, length)"},
-    "Qwen3OmniMoeTalkerForConditionalGeneration": _EMBEDDINGS,
-    "Qwen3OmniMoeTalkerModel": _EMBEDDINGS,
 }

@@ -7,3 +7,8 @@ carries gradient, unlike every other mask (5.x; only the lite text model claims 
 FAMILIES = ("sam3", "sam3_lite_text")
 GRADIENT = {"vision_cross_attn_mask"}
 TINY = {"sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}}
+LEFT_OUT = {
+    ("Sam3TrackerVideoModel", "Sam3VideoModel"): (
+        "a forward in inference mode, which records no gradient: the model for images trains"
+    )
+}

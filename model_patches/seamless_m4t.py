@@ -8,8 +8,6 @@ INPUTS = {
         "spkr_id": "integers(batch, 1, below=2)",
         "lang_id": "integers(batch, 1, below=2)",
     },
-    "SeamlessM4TModel": _SPEECH,
-    "SeamlessM4TTextToUnitForConditionalGeneration": _EMBEDDINGS,
-    "SeamlessM4TTextToUnitModel": _EMBEDDINGS,
-    "SeamlessM4Tv2Model": _SPEECH,
+    ("SeamlessM4TModel", "SeamlessM4Tv2Model"): _SPEECH,
+    ("SeamlessM4TTextToUnitForConditionalGeneration", "SeamlessM4TTextToUnitModel"): _EMBEDDINGS,
 }

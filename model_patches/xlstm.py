@@ -10,5 +10,5 @@ GRADIENT = {"xLSTMBlock.x"}
 PAST_STATE = {"xLSTMBlock.state"}
 BLOCKS = {"xLSTMBlock"}
 TINY = {
-    "xlstm": {"hidden_size": 128, "embedding_dim": 128}  # the cache rounds its widths up to multiples of 64
+    "xlstm": {"hidden_size": 128}  # the cache rounds its widths up to multiples of 64
 }

@@ -9,13 +9,15 @@ and the inner one is computed three times (CKPT006).
 
 FAMILIES = ("zamba", "zamba2")
 GRADIENT = {"original_hidden_states", "transformer_hidden_states"}
-_ZAMBA = {
-    "attn_layer_period": 2,
-    "attn_layer_offset": 1,
-    "num_hidden_layers": 5,
-    "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+TINY = {
+    "zamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_hidden_layers": 5,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+    },
+    "zamba2": {"chunk_size": 16},
 }
-TINY = {"zamba": _ZAMBA, "zamba2": {"chunk_size": 16}}
 SHOWN = {
     "zamba2": {"use_mem_rope": True}  # 5.0.0 runs with it alone
 }

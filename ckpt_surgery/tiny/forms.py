@@ -2,7 +2,8 @@
 
 Such a text calls one of the functions in `_FORMS` and `_CHANGES` with numbers: literals, lists of them, sums, products
 and floored quotients, the sizes in `_SIZES`, and fields of the model's configurations: `num_channels` of any,
-`decoder_config.num_channels` of a certain one. A list in a configuration counts as its length.
+`decoder_config.num_channels` of a certain one. A list in a configuration counts as its length. The name of an argument
+that there is already stands for its tensor.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _number(node: ast.expr, arguments: ForwardArguments) -> Any:
         case ast.BinOp(left=left, op=op, right=right):
             return _OPERATORS[type(op)](_number(left, arguments), _number(right, arguments))
     name = ast.unparse(node)
+    if name in arguments.values:
+        return arguments.values[name]
     if name in _SIZES:
         return _SIZES[name](arguments)
     value = operator.attrgetter(name)(arguments.config) if "." in name else arguments.find(name)
@@ -157,6 +160,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "counted": lambda arguments, *shape: torch.arange(shape[-1]).expand(shape).clone(),
     "constant": lambda arguments, value: torch.tensor(value),
     "rows": lambda arguments, row: torch.tensor([row] * arguments.batch),
+    "copied": lambda arguments, value: value.clone(),
     "alternate": ForwardArguments.alternate_patches,
     "places": _places,
     "located": _located,

@@ -65,7 +65,7 @@ def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
 
 def _add_pixels(arguments: ForwardArguments) -> None:
     height, width = arguments.image()
-    if "pixel_values" in arguments.names and getattr(arguments.config, "vision_config", ...) is not None:
+    if "pixel_values" in arguments.names:
         if "image_grid_thw" in arguments.names:
             patches, grid = _flat_patches(arguments)
             arguments.values |= {"pixel_values": patches, "image_grid_thw": grid}
@@ -111,7 +111,7 @@ def _add_audio(arguments: ForwardArguments, layout: int) -> None:
         length, frames = _samples(arguments), int(arguments.find("max_length", default=64))
         waves = [(arguments.batch, length), (arguments.batch, 1, length), (arguments.batch, frames, mels)]
         arguments.values["input_values"] = arguments.floats(waves[layout])
-    elif "input_features" in arguments.names and getattr(arguments.config, "audio_config", ...) is not None:
+    elif "input_features" in arguments.names:
         positions = arguments.find("max_source_positions", default=None, part="audio")
         first = isinstance(positions, int)  # Whisper and its heirs take twice as many frames as positions
         frames = 2 * positions if first else 64
