@@ -1,6 +1,6 @@
 """What single model families do that names alone do not show, one file each.
 
-`family_facts(path)` looks up what a rule has to know about a file, `model_facts()` what it takes to build models.
+`family_facts(path)` says what a rule has to know about a file, `family_tables()` what it takes to build models.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from ckpt_surgery.model_patches.family import FamilyFacts, ModelFacts
+from ckpt_surgery.model_patches.family import FamilyFacts, FamilyTables
 
+_NO_FACTS = FamilyFacts()
 _NO_FAMILIES = ("family", "release_names", "vocabulary")
 _RULE_FIELDS = {field.name for field in fields(FamilyFacts)}
 
 
 @cache
 def family_files() -> dict[str, dict[str, Any]]:
-    """The constants of each family's file, their names in small letters: every module that holds facts of one."""
+    """The constants of each family's file, their names in small letters: every module that is there for one."""
     names = [module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_FAMILIES]
     return {
         name: {n.lower(): v for n, v in vars(importlib.import_module(f"{__name__}.{name}")).items() if n[0].isupper()}
@@ -39,14 +40,14 @@ def registry() -> dict[str, FamilyFacts]:
 
 
 @cache
-def model_facts() -> ModelFacts:
+def family_tables() -> FamilyTables:
     """What it takes to build the models of all families, and their inputs."""
     tables: dict[str, dict[str, Any]] = {}
     for constants in family_files().values():
         for field in constants.keys() - _RULE_FIELDS - {"families"}:
             for key, value in constants[field].items():
                 tables.setdefault(field, {}).update(dict.fromkeys((key,) if isinstance(key, str) else key, value))
-    return ModelFacts(**tables)
+    return FamilyTables(**tables)
 
 
 @cache
@@ -65,6 +66,3 @@ def family_of(path: str) -> str:
 def family_facts(path: str) -> FamilyFacts:
     """The facts of the family that a file belongs to; empty if names show everything."""
     return registry().get(family_of(path), _NO_FACTS)
-
-
-_NO_FACTS = FamilyFacts()

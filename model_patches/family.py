@@ -40,7 +40,7 @@ class FamilyFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class FamilyTables:
     """What it takes to build models and their inputs, on top of the general rules. A key may be a tuple of several.
 
     By model type: `tiny` are fields of tiny configurations, where the configuration declares them; a name with a `+`

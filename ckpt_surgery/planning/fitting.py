@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ckpt_surgery.model_patches import model_facts
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import nested_configs, text_config
 
 _TEXT_WIDTHS = ("out_hidden_size", "output_dim", "text_hidden_size")
@@ -24,7 +24,7 @@ def fit_parts(config: PretrainedConfig) -> tuple[str, ...]:
     width = getattr(text, "hidden_size", 0) if text is not config else 0
     changed: list[str] = []
     for path, part in list(_parts(config, "")):
-        fields = model_facts().fitted.get(part.model_type)
+        fields = family_tables().fitted.get(part.model_type)
         if fields is None:
             fields = {n: width for n in _TEXT_WIDTHS if width and type(getattr(part, n, None)) is int}
         changed += _set(part, fields, path)

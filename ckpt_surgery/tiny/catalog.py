@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
-from ckpt_surgery.model_patches import model_facts
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.exported import exported_models
 
 
@@ -81,7 +81,7 @@ def model_classes() -> Mapping[str, ModelEntry]:
     for head, names in _mappings().items():
         for model_type, listed in names.items():
             for name in (listed,) if isinstance(listed, str) else listed:
-                if name in model_facts().left_out:
+                if name in family_tables().left_out:
                     continue
                 types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
@@ -147,7 +147,7 @@ def _head(mapping: str) -> str:
 def _towers() -> Iterator[ModelEntry]:
     """The parts that the installed release has, looked up in its source: that is cheaper than an import."""
     models = Path(str(import_module("transformers").__file__)).parent / "models"
-    for folder, parts in sorted(model_facts().parts.items()):
+    for folder, parts in sorted(family_tables().parts.items()):
         source = models / folder / f"modeling_{folder}.py"
         text = source.read_text(encoding="utf-8") if source.is_file() else ""
         module = f"transformers.models.{folder}.modeling_{folder}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
-from ckpt_surgery.model_patches import model_facts
+from ckpt_surgery.model_patches import family_tables
 
 _BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
 _BASE_NAME = re.compile(r"PreTrainedModel$")
@@ -16,7 +16,7 @@ _BASE_NAME = re.compile(r"PreTrainedModel$")
 def exported_models(known: Iterable[str]) -> dict[str, str]:
     """The exported models besides those `known`, by name, with their modules below `transformers`."""
     transformers = import_module("transformers")
-    skipped = {*known, *model_facts().left_out}
+    skipped = {*known, *family_tables().left_out}
     root = Path(str(transformers.__file__)).parent
     candidates = {
         name: module

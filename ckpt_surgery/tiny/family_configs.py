@@ -8,13 +8,13 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from ckpt_surgery.model_patches import model_facts
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
 
 
 def default_config(config_class: type) -> PretrainedConfig:
     """`config_class` built from its defaults, or from default parts where the class requires them."""
-    facts = model_facts()
+    facts = family_tables()
     given = facts.defaults.get(str(getattr(config_class, "model_type", "")), {})
     config: PretrainedConfig = config_class(**copy.deepcopy(dict(given)))
     for part in all_configs(config):
@@ -27,7 +27,7 @@ def family_changes(
     config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The fields that the family of `config` needs changed, and those that replace a timm backbone."""
-    own = model_facts().tiny.get(config.model_type, {})
+    own = family_tables().tiny.get(config.model_type, {})
     new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
     for name, value in new.items():
         if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):

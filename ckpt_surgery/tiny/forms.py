@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ckpt_surgery.model_patches import model_facts
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.arguments import ForwardArguments
 
 
 def give_family_inputs(arguments: ForwardArguments) -> None:
     """Change the arguments so far as the family of the model says, for its class or else for its model type."""
-    inputs = model_facts().inputs
+    inputs = family_tables().inputs
     own = inputs.get(type(arguments.model).__name__) or inputs.get(arguments.config.model_type, {})
     for name, form in own.items():
         argument = name.removeprefix("+")
@@ -32,8 +32,8 @@ def give_family_inputs(arguments: ForwardArguments) -> None:
             arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
 
 
-def made(form: str, argument: str, arguments: ForwardArguments) -> Tensor:
-    """The tensor that a text describes; `argument` is the one that it is for, which may have a value already."""
+def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
+    """What a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already."""
     call: Any = ast.parse(form, mode="eval").body
     numbers = [_number(node, arguments) for node in call.args]
     named = {keyword.arg: _number(keyword.value, arguments) for keyword in call.keywords}

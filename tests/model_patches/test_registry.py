@@ -13,12 +13,12 @@ import pytest
 
 from ckpt_surgery import model_patches
 from ckpt_surgery.codemods.facts.argument_names import is_gradient
-from ckpt_surgery.model_patches import family_facts, family_files, family_of, model_facts, registry, vocabulary
-from ckpt_surgery.model_patches.family import FamilyFacts, ModelFacts
+from ckpt_surgery.model_patches import family_facts, family_files, family_of, family_tables, registry, vocabulary
+from ckpt_surgery.model_patches.family import FamilyFacts, FamilyTables
 
 FILES = family_files()
 RULE_FIELDS = {field.name for field in fields(FamilyFacts)}
-MODEL_FIELDS = {field.name for field in fields(ModelFacts)}
+TABLES = {field.name for field in fields(FamilyTables)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_family_gets_its_own_facts_and_no_other() -> None:
 def test_a_file_says_something_and_nothing_that_nobody_reads(name: str) -> None:
     constants = FILES[name].keys()
     assert constants - {"families"}
-    assert constants <= RULE_FIELDS | MODEL_FIELDS | {"families"}
+    assert constants <= RULE_FIELDS | TABLES | {"families"}
     assert "families" not in constants or constants & RULE_FIELDS
 
 
@@ -59,12 +59,12 @@ def test_no_family_has_two_sets_of_facts() -> None:
     assert sorted(named) == sorted(registry())
 
 
-@pytest.mark.parametrize("field", sorted(MODEL_FIELDS))
+@pytest.mark.parametrize("field", sorted(TABLES))
 def test_no_two_files_speak_of_the_same_models(field: str) -> None:
     keys = [key for own in FILES.values() for key in own.get(field, ())]
     named = [name for key in keys for name in ([key] if isinstance(key, str) else key)]
     assert [name for name, count in Counter(named).items() if count > 1] == []
-    assert sorted(named) == sorted(getattr(model_facts(), field))
+    assert sorted(named) == sorted(getattr(family_tables(), field))
 
 
 @pytest.mark.parametrize("name", FILES)
