@@ -15,7 +15,11 @@ from ckpt_surgery.tiny.configs import all_configs, text_config
 
 _PLACES = 84
 """The places of a detector in an image of 64 pixels: one for each 8, 16 and 32 of them."""
-_OF_PARTS = {"vision_config": ("pixel_values", "image_position_ids"), "audio_config": ("input_features",)}
+_OF_PARTS = {
+    "vision_config": ("pixel_values", "image_position_ids"),
+    "audio_config": ("input_features",),
+    "is_encoder_decoder": ("decoder_input_ids",),
+}
 """The arguments that a part reads, where there is one."""
 
 
@@ -34,8 +38,8 @@ class ForwardArguments:
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.parameters = inspect.signature(model.forward).parameters
-        left_out = [names for part, names in _OF_PARTS.items() if getattr(self.config, part, ...) is None]
-        self.names = self.parameters.keys() - set(chain(*left_out))
+        parts = [names for part, names in _OF_PARTS.items() if getattr(self.config, part, ...) in (None, False)]
+        self.names = self.parameters.keys() - set(chain(*parts))
         self.values: dict[str, Any] = {}
         self.configs = list(all_configs(model.config))
 

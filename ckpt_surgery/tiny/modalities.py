@@ -56,7 +56,7 @@ def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
             arguments.values["input_ids"][:, -1] = eos
         if "attention_mask" in arguments.names:
             arguments.values["attention_mask"] = torch.ones(shape, dtype=torch.long)
-    if "decoder_input_ids" in arguments.names and arguments.config.is_encoder_decoder:
+    if "decoder_input_ids" in arguments.names:
         arguments.values["decoder_input_ids"] = arguments.tokens((arguments.batch, arguments.length))
     if "bbox" in arguments.names:
         corner = arguments.integers((arguments.batch, arguments.length, 2), 8)
