@@ -29,7 +29,7 @@ from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
-from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
+from ckpt_surgery.model_patches.vocabulary import MIXERS, NO_BLOCKS
 
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
 """Functions of torch and fairscale that put modules into ones that checkpoint them."""
@@ -224,7 +224,7 @@ class Blocks:
             return False
         if ref.name in facts.blocks:
             return True
-        if is_no_block(ref.name):
+        if NO_BLOCKS.search(ref.name):
             return False
         return self.mixes(ref) and not self.holds_layer(ref)
 
@@ -248,8 +248,7 @@ class Blocks:
         if ref not in self._mixes:
             self._mixes[ref] = False
             self._mixes[ref] = any(
-                mixes_positions(target.name.rpartition(".")[2])
-                or (isinstance(target, ClassRef) and self.mixes(target))
+                MIXERS.search(target.name.rpartition(".")[2]) or (isinstance(target, ClassRef) and self.mixes(target))
                 for target in self.containers.all_parts(ref)
             )
         return self._mixes[ref]
