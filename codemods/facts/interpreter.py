@@ -102,8 +102,7 @@ class Interpreter(Generic[V]):
 
     def call(self, node: ast.Call) -> V:
         """What a call returns."""
-        self.parts(node)
-        return self.nothing
+        return self._rest(node)
 
     def function(self, node: ast.Lambda) -> V:
         """The value of a lambda, which is not entered."""
@@ -111,8 +110,7 @@ class Interpreter(Generic[V]):
 
     def compare(self, node: ast.Compare) -> V:
         """The outcome of a comparison."""
-        self.parts(node)
-        return self.nothing
+        return self._rest(node)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: V) -> None:
         """Note that an attribute or an item is set."""
@@ -279,8 +277,6 @@ class Interpreter(Generic[V]):
                 first[name] = value if mine is value else self.join([mine, value])
         return first
 
-    # -- names
-
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """Follow `target = value`."""
         match target, value:
@@ -365,7 +361,11 @@ class Interpreter(Generic[V]):
         return self.join(values)
 
     def _binary(self, node: ast.BinOp) -> V:
-        return self.compute([self.value(node.left), self.value(node.right)])
+        operands: list[ast.expr] = [node.right]
+        while isinstance(left := node.left, ast.BinOp):  # a long sum is no deep recursion
+            node = left
+            operands.append(node.right)
+        return self.compute([self.value(operand) for operand in (node.left, *reversed(operands))])
 
     def _unary(self, node: ast.UnaryOp) -> V:
         value = self.value(node.operand)
