@@ -187,20 +187,13 @@ class Blocks:
             blocks = {element.element for element in elements if element.is_block}
             layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
             roots = blocks | layers | self.checkpointed_inline
-            inner = self.inside(roots) | roots
+            inner = set(self.containers.with_parts(*roots))
             self._elements[parts] = tuple(element for element in elements if element.holder not in inner)
         return self._elements[parts]
 
     def inside(self, roots: Iterable[ClassRef]) -> set[ClassRef]:
-        """Everything that the roots are made of, the roots left out."""
-        seen: set[ClassRef] = set()
-        waiting = list(roots)
-        while waiting:
-            for part in self.containers.parts(waiting.pop()):
-                if part not in seen:
-                    seen.add(part)
-                    waiting.append(part)
-        return seen
+        """Everything that the roots are made of."""
+        return set(self.containers.with_parts(*roots))
 
     def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
         seen: set[tuple[str, ClassRef]] = set()

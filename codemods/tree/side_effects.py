@@ -61,7 +61,7 @@ def _parameters(tree: SourceTree, ref: ClassRef) -> set[str]:
 
 def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
     yield block
-    yield from sorted(tree.blocks.inside([block]) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
+    yield from sorted(set(tree.containers.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
 
 
 def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
