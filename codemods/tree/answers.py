@@ -31,7 +31,7 @@ def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], k
         asked: set[object] = set()
 
         @wraps(method)
-        def once(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        def once(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
             question = (self, args)
             if question in asked:
                 return cast("T", answer)
