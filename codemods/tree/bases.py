@@ -92,17 +92,17 @@ class BaseChains:
         )
 
     @kept
-    def _with_forward(self, ref: ClassRef) -> ClassRef | None:
+    def with_forward(self, ref: ClassRef) -> ClassRef | None:
         """The class itself, or the nearest that it inherits, that has a forward or is assigned one."""
         return next((base for base in self.lineage(ref) if base.cls.forward or base in self.replaced), None)
 
     def is_replaced(self, ref: ClassRef) -> bool:
         """Whether the forward that runs is one that was assigned to the class, or to the one it has it from."""
-        return self._with_forward(ref) in self.replaced
+        return self.with_forward(ref) in self.replaced
 
     def forward(self, ref: ClassRef) -> tuple[ClassRef, ForwardSignature] | None:
         """The forward that runs, and the class that defines it; None where the files do not show it."""
-        owner = self._with_forward(ref)
+        owner = self.with_forward(ref)
         return (owner, owner.cls.forward) if owner and owner.cls.forward and not self.is_replaced(ref) else None
 
     def attribute(self, ref: ClassRef, name: str) -> tuple[tuple[ClassRef, Build], ...]:

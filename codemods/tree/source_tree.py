@@ -68,7 +68,7 @@ class SourceTree:
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
-        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers.is_core)
+        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers)
         self.lineages = Lineages(self.names)
         self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
 
