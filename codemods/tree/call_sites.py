@@ -182,7 +182,10 @@ class CallSites:
             return plans[0]
         first = next(plan for plan in plans if plan.arguments is not None)
         return ArgumentPlan(
-            *(first.keyword_gradient, first.positional_past, first.blocked, first.containers),
+            first.keyword_gradient,
+            first.positional_past,
+            first.blocked,
+            first.containers,
             unknown=Unknown(UnknownReason.SIGNATURES, tuple(ref.name for ref, _ in site.blocks)),
         )
 
