@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ckpt_surgery.codemods.facts.cache_reads import ReadKind
-from ckpt_surgery.codemods.facts.kept_values import ValueFlow
-from ckpt_surgery.codemods.repairs.conversion import (
-    CallDoubt,
-    ContainerDoubt,
-    DisabledDoubt,
-    Doubt,
-    Refusal,
-    RefusalReason,
-    SwitchDoubt,
-    UnpackedDoubt,
-    WayRound,
-    WayRoundDoubt,
-)
-from ckpt_surgery.codemods.tree.arguments import Unknown, UnknownReason
+from ckpt_surgery.codemods.repairs.conversion import Doubt, DoubtReason, Refusal, RefusalReason
+from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, Unknown, UnknownReason
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.output_reads import OutputRead
-from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache
 from ckpt_surgery.codemods.tree.switches import Missing, MissingSwitch
 from ckpt_surgery.text import listed
 
@@ -29,16 +15,34 @@ _REFUSALS: Mapping[RefusalReason, str] = {
     RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
     RefusalReason.NOT_CHECKED: "{} is defined in {}, which is not among the checked files",
 }
-_WAYS_ROUND: Mapping[WayRound, str] = {
-    WayRound.CALL: "{} has a `__call__` of its own, which would lead round the layer's: rename it first",
-    WayRound.SUBCLASS: "{} has an `__init_subclass__` of its own, which would keep the layer's from running",
-    WayRound.FORWARD: "{} assigns its own `forward`, which no layer would checkpoint",
-    WayRound.FLAG: "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks",
-    WayRound.ORDER: "{} names the layer in front of it among its bases: take that out first",
-}
-_READS: Mapping[ReadKind, str] = {
-    ReadKind.NEEDED: "{} reads `{}` without asking whether it is None, and a layer sets it to None in training",
-    ReadKind.SHARED: "{} takes from `{}` what another block put there, and a layer sets it to None in training",
+_DOUBTS: Mapping[DoubtReason, str] = {
+    DoubtReason.SWITCH: "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first",
+    DoubtReason.OWN_CALL: "{} has a `__call__` of its own, which would lead round the layer's: rename it first",
+    DoubtReason.OWN_SUBCLASS: "{} has an `__init_subclass__` of its own, which would keep the layer's from running",
+    DoubtReason.OWN_FORWARD: "{} assigns its own `forward`, which no layer would checkpoint",
+    DoubtReason.OWN_FLAG: (
+        "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
+    ),
+    DoubtReason.ORDER: "{} names the layer in front of it among its bases: take that out first",
+    DoubtReason.PAST_STATE: "{0} passes {2} to {1} by position, which {3}",
+    DoubtReason.UNPACKED: "{} gives {} tensors with gradient by `{}`: pass them by position",
+    DoubtReason.DISABLED: "a checkpoint call is commented out in {}: see why before {} is checkpointed",
+    DoubtReason.RETURNS_CONTAINER: (
+        "{} returns tensors inside a container: with use_reentrant=True their gradient is lost"
+    ),
+    DoubtReason.TAKES_CONTAINER: "{} gives {} tensors with gradient inside a container (CKPT007)",
+    DoubtReason.KEPT_GRADIENT: (
+        "{} keeps a tensor in `{}`, whose gradient is lost with use_reentrant=True, and keeps it again in the "
+        "recompute: return it"
+    ),
+    DoubtReason.KEPT_STATE: ("{} depends on `{}` and changes it: the recompute would not find it as the forward did"),
+    DoubtReason.NEEDED_CACHE: (
+        "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
+    ),
+    DoubtReason.SHARED_CACHE: (
+        "{} takes from `{}` what another block put there, and a layer sets it to None in training"
+    ),
+    DoubtReason.NO_CALL: "no call of {} was found: see that gradient tensors reach it by position",
 }
 _MISSING: Mapping[Missing, str] = {
     Missing.RELEASE: (
@@ -97,39 +101,17 @@ def refusal_text(refusal: Refusal) -> str:
 
 def doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
-    if isinstance(doubt, SwitchDoubt):
-        return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
-    if isinstance(doubt, WayRoundDoubt):
-        return _WAYS_ROUND[doubt.reason].format(doubt.name)
-    if isinstance(doubt, DisabledDoubt):
-        where = f"{doubt.caller}.{doubt.method}"
-        return f"a checkpoint call is commented out in {where}: see why before {doubt.layer} is checkpointed"
-    if isinstance(doubt, UnpackedDoubt):
-        return f"{doubt.caller} gives {doubt.layer} tensors with gradient by `{doubt.argument}`: pass them by position"
-    if isinstance(doubt, ContainerDoubt):
-        if not doubt.caller:
-            return f"{doubt.layer} returns tensors inside a container: with use_reentrant=True their gradient is lost"
-        return f"{doubt.caller} gives {doubt.layer} tensors with gradient inside a container (CKPT007)"
-    if isinstance(doubt, Kept):
-        return _kept_text(doubt)
-    if isinstance(doubt, NeededCache):
-        return _READS[doubt.read.kind].format(f"{doubt.owner}.{doubt.read.method}", doubt.read.name)
-    if isinstance(doubt, CallDoubt):
-        return f"no call of {doubt.layer} was found: see that gradient tensors reach it by position"
-    passed = f"{doubt.caller} passes {quoted(doubt.plan.positional_past)} to {doubt.layer} by position, which"
-    if doubt.plan.blocked:
-        return f"{passed} only CKPT005 can change, which is unsafe as well"
-    why = unknown_text(doubt.plan.unknown) if doubt.plan.unknown else "a parameter in between has no default"
-    return f"{passed} is not repaired: {why}"
+    plan = doubt.plan
+    about = (quoted(plan.positional_past), _stays_text(plan)) if plan else ()
+    return _DOUBTS[doubt.reason].format(*doubt.names, *about)
 
 
-def _kept_text(kept: Kept) -> str:
-    """Why a block that keeps a value cannot be run a second time."""
-    method, target = f"{kept.owner}.{kept.value.method}", kept.value.target
-    if kept.value.flow is ValueFlow.GRADIENT:
-        lost = "whose gradient is lost with use_reentrant=True, and keeps it again in the recompute: return it"
-        return f"{method} keeps a tensor in `{target}`, {lost}"
-    return f"{method} depends on `{target}` and changes it: the recompute would not find it as the forward did"
+def _stays_text(plan: ArgumentPlan) -> str:
+    """Why past state stays an argument by position."""
+    if plan.blocked:
+        return "only CKPT005 can change, which is unsafe as well"
+    why = unknown_text(plan.unknown) if plan.unknown else "a parameter in between has no default"
+    return f"is not repaired: {why}"
 
 
 def read_text(read: OutputRead) -> str:

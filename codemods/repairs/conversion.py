@@ -6,19 +6,21 @@ Shared by the rule that finds plain blocks and the one that removes inline branc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from ckpt_surgery.codemods.facts.cache_reads import ReadKind
+from ckpt_surgery.codemods.facts.kept_values import ValueFlow
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
 from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
 from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
-from ckpt_surgery.codemods.repairs.layer_import import layer_import
+from ckpt_surgery.codemods.repairs.calls import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
-from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache, kept_value, needed_cache
+from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
@@ -41,95 +43,43 @@ class Refusal:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PastStateDoubt:
-    """A call that passes past state by position to a new layer, and that no safe repair puts right."""
+class DoubtReason(Enum):
+    """Why making a class a layer is not safe."""
 
-    caller: str
-    layer: str
-    plan: ArgumentPlan
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchDoubt:
-    """A model's own method to switch checkpointing on, which reaches no layer, and does more than that."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDoubt:
-    """A new layer of which no call was found."""
-
-    layer: str
+    SWITCH = "switch"
+    OWN_CALL = "own call"  # that of a layer up to transformers 5.0 would never run
+    OWN_SUBCLASS = "own subclass"  # that of later layers would never run
+    OWN_FORWARD = "own forward"
+    OWN_FLAG = "own flag"
+    ORDER = "order"  # Python would find no order of the layer and the block among the bases of a class
+    PAST_STATE = "past state"
+    UNPACKED = "unpacked"
+    DISABLED = "disabled"  # a checkpoint call is a comment, perhaps on purpose
+    RETURNS_CONTAINER = "returns container"
+    TAKES_CONTAINER = "takes container"
+    KEPT_GRADIENT = "kept gradient"
+    KEPT_STATE = "kept state"
+    NEEDED_CACHE = "needed cache"
+    SHARED_CACHE = "shared cache"
+    NO_CALL = "no call"
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackedDoubt:
-    """A call that unpacks tensors with gradient as keywords of a new layer."""
+class Doubt:
+    """Why making a class a layer is not safe, and the names that this is about.
 
-    caller: str
-    layer: str
-    argument: str
+    `plan` is that of the call where past state is passed by position.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class ContainerDoubt:
-    """Tensors with gradient inside containers, on their way into a new layer or, without a caller, out of it."""
-
-    layer: str
-    caller: str = ""
+    reason: DoubtReason
+    names: tuple[str, ...]
+    plan: ArgumentPlan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DisabledDoubt:
-    """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
-
-    caller: str
-    method: str
-    layer: str
-
-
-class WayRound(Enum):
-    """What would lead round a new layer, or stop it."""
-
-    CALL = "call"
-    """The block has a `__call__` of its own: that of a layer up to transformers 5.0 would never run."""
-    SUBCLASS = "subclass"
-    """A base has an `__init_subclass__` of its own: that of later layers would never run."""
-    FORWARD = "forward"
-    """The block assigns its own `forward`, which no layer wraps."""
-    FLAG = "flag"
-    """The block switches `gradient_checkpointing` by itself, without the function that checkpoints."""
-    ORDER = "order"
-    """A class names the layer in front of the block among its bases: Python would find no order of both."""
-
-
-_METHODS = {"__call__": WayRound.CALL, "__init_subclass__": WayRound.SUBCLASS}
+_METHODS = {"__call__": DoubtReason.OWN_CALL, "__init_subclass__": DoubtReason.OWN_SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
 """A line of code with a checkpoint call that is a comment."""
-
-
-@dataclass(frozen=True, slots=True)
-class WayRoundDoubt:
-    """A new layer that would not checkpoint, or not even be imported: why, and the class that shows it."""
-
-    reason: WayRound
-    name: str
-
-
-Doubt = (
-    PastStateDoubt
-    | UnpackedDoubt
-    | ContainerDoubt
-    | SwitchDoubt
-    | CallDoubt
-    | DisabledDoubt
-    | WayRoundDoubt
-    | Kept
-    | NeededCache
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,103 +114,84 @@ def convert(
     missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
     if missing:
         return missing
-    made: list[SourceRepair] = [
-        repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))
-    ]
+    made = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
-            return Conversion(tuple(made), SwitchDoubt(model.name))
+            return Conversion(tuple(made), Doubt(DoubtReason.SWITCH, (model.name,)))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), _doubt(tree, layers, repairs, recomputed=recomputed))
+    return Conversion(tuple(made), next(_doubts(tree, layers, repairs, recomputed=recomputed), None))
 
 
-def _doubt(
+def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
-) -> Doubt | None:
-    return (
-        _way_round(tree, layers)
-        or _past_state(tree, layers, repairs)
-        or _unpacked(tree, layers)
-        or _disabled(tree, layers)
-        or (None if recomputed else _containers(tree, layers))
-        or _side_effect(tree, layers, recomputed=recomputed)
-    )
-
-
-def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: bool) -> Kept | NeededCache | None:
-    """What the first of the new layers does that does not go with a recompute, or with a cache that is cleared."""
+) -> Iterator[Doubt]:
+    """Why it is not safe to make these classes layers."""
     for layer in layers:
-        found = (None if recomputed else kept_value(tree, layer)) or needed_cache(tree, layer)
-        if found:
-            return found
-    return None
-
-
-def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
-    """The first class of the new layers, or among their bases, that leads round the layer."""
+        yield from _ways_round(tree, layer, layers)
+    calls = [(layer, owner, call) for layer in layers for owner, call in tree.blocks.callers.get(layer, ())]
+    for layer, owner, call in calls:
+        site = tree.calls.of(owner, call, layers)
+        plan = tree.calls.plan_of_past_state(site, repairs) if site else None
+        if plan and not plan.is_safe:
+            yield Doubt(DoubtReason.PAST_STATE, (owner.name, layer.name), plan)
+    for layer, owner, call in calls:
+        argument = tree.calls.unpacked(owner, call)
+        if argument:
+            yield Doubt(DoubtReason.UNPACKED, (owner.name, layer.name, argument))
+    for layer, owner, call in calls:
+        if _is_disabled(tree, owner, call.method):
+            yield Doubt(DoubtReason.DISABLED, (f"{owner.name}.{call.method}", layer.name))
+    for layer in () if recomputed else layers:
+        yield from _containers(tree, layer, layers)
     for layer in layers:
-        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
-        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-            return WayRoundDoubt(WayRound.ORDER, layer.name)
-        if layer.cls[OWN_SWITCHES]:
-            return WayRoundDoubt(WayRound.FLAG, layer.name)
-        for ref in tree.bases.lineage(layer):
-            names = {method.name for method in ref.cls.methods}
-            found = next((reason for method, reason in _METHODS.items() if method in names), None)
-            if found is None and _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-                found = WayRound.FORWARD
-            if found:
-                return WayRoundDoubt(found, ref.name)
-    return None
+        yield from _side_effects(tree, layer, recomputed=recomputed)
 
 
-def _past_state(
-    tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair]
-) -> PastStateDoubt | None:
-    """The first call of the new layers that passes past state by position after all safe repairs."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            site = tree.calls.of(owner, call, layers)
-            plan = tree.calls.plan_of_past_state(site, repairs) if site else None
-            if plan and not plan.is_safe:
-                return PastStateDoubt(owner.name, layer.name, plan)
-    return None
+def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Doubt]:
+    """What of a new layer, or of its bases, would lead round it or stop it."""
+    at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
+    if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+        yield Doubt(DoubtReason.ORDER, (layer.name,))
+    if layer.cls[OWN_SWITCHES]:
+        yield Doubt(DoubtReason.OWN_FLAG, (layer.name,))
+    for ref in tree.bases.lineage(layer):
+        names = {method.name for method in ref.cls.methods}
+        yield from (Doubt(reason, (ref.name,)) for method, reason in _METHODS.items() if method in names)
+        if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
+            yield Doubt(DoubtReason.OWN_FORWARD, (ref.name,))
 
 
-def _unpacked(tree: SourceTree, layers: Collection[ClassRef]) -> UnpackedDoubt | None:
-    """The first call of the new layers that unpacks tensors with gradient."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            argument = tree.calls.unpacked(owner, call)
-            if argument:
-                return UnpackedDoubt(owner.name, layer.name, argument)
-    return None
+def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
+    """Whether a checkpoint call is commented out in a method."""
+    methods = (method for method in owner.cls.methods if method.name == name)
+    texts = (tree.source(owner.path).of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
+    return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
 
 
-def _containers(tree: SourceTree, layers: Collection[ClassRef]) -> ContainerDoubt | None:
-    """The first of the new layers that is given tensors with gradient in containers, or returns them so."""
-    for layer in layers:
-        forward = tree.bases.forward(layer)
-        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
-            return ContainerDoubt(layer.name)
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            site = tree.calls.of(owner, call, layers)
-            if site and tree.calls.plan(site).containers:
-                return ContainerDoubt(layer.name, owner.name)
-    return None
+def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Doubt]:
+    """Tensors with gradient in containers, on their way out of a new layer or into it."""
+    forward = tree.bases.forward(layer)
+    if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+        yield Doubt(DoubtReason.RETURNS_CONTAINER, (layer.name,))
+    for owner, call in tree.blocks.callers.get(layer, ()):
+        site = tree.calls.of(owner, call, layers)
+        if site and tree.calls.plan(site).containers:
+            yield Doubt(DoubtReason.TAKES_CONTAINER, (owner.name, layer.name))
 
 
-def _disabled(tree: SourceTree, layers: Collection[ClassRef]) -> DisabledDoubt | None:
-    """The first method that calls one of the new layers and in which a checkpoint call is commented out."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            source = tree.source(owner.path)
-            methods = (method for method in owner.cls.methods if method.name == call.method)
-            texts = (source.of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
-            if any("checkpoint" in text and _DISABLED.search(text) for text in texts):
-                return DisabledDoubt(owner.name, call.method, layer.name)
-    return None
+def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Doubt]:
+    """What a new layer does that does not go with a recompute, or with a cache that is cleared."""
+    kept = None if recomputed else kept_value(tree, layer)
+    if kept:
+        lost = kept.value.flow is ValueFlow.GRADIENT
+        reason = DoubtReason.KEPT_GRADIENT if lost else DoubtReason.KEPT_STATE
+        yield Doubt(reason, (f"{kept.owner}.{kept.value.method}", kept.value.target))
+    needed = needed_cache(tree, layer)
+    if needed:
+        fails = needed.read.kind is ReadKind.NEEDED
+        reason = DoubtReason.NEEDED_CACHE if fails else DoubtReason.SHARED_CACHE
+        yield Doubt(reason, (f"{needed.owner}.{needed.read.method}", needed.read.name))
 
 
 def _names_module(ref: ClassRef) -> bool:
@@ -268,21 +199,17 @@ def _names_module(ref: ClassRef) -> bool:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to change: the one that names nn.Module, where all that inherit from it are blocks.
+    """The class to change: the one that names nn.Module, where all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
     root = next((ancestor for ancestor in tree.bases.lineage(ref) if _names_module(ancestor)), None)
     if root is ref:
         return ref
-    if root is not None and all(_may_be_layer(tree, heir) for heir in tree.bases.heirs(root)):
+    heirs = tree.bases.heirs(root) if root else ()
+    if root and all(tree.blocks.checkpoints(heir) or heir.name not in tree.containers.holders for heir in heirs):
         return root
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
-
-
-def _may_be_layer(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether it is a block or a layer, or nothing holds it."""
-    return tree.blocks.checkpoints(ref) or ref.name not in tree.containers.holders
 
 
 def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:

@@ -53,7 +53,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Refusal, convert
+from ckpt_surgery.codemods.repairs.conversion import Doubt, DoubtReason, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
@@ -122,7 +122,7 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message += f" ({refusal_text(conversion)})"
         applicability = Applicability.UNKNOWN
         return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
-    doubt = conversion.doubt or (None if called else CallDoubt(ref.name))
+    doubt = conversion.doubt or (None if called else Doubt(DoubtReason.NO_CALL, (ref.name,)))
     if doubt and applicability is Applicability.SAFE:
         message += f"; {doubt_text(doubt)}"
         applicability = Applicability.UNSAFE

@@ -12,7 +12,7 @@ import pytest
 from ckpt_surgery.codemods import wording
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.repairs.conversion import PastStateDoubt, Refusal, RefusalReason
+from ckpt_surgery.codemods.repairs.conversion import Doubt, DoubtReason, Refusal, RefusalReason
 from ckpt_surgery.codemods.rules import inline_checkpoint, signature_order
 from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, Unknown, UnknownReason
 from ckpt_surgery.codemods.tree.switches import Missing
@@ -21,7 +21,7 @@ from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, CHILD, INLINE, PLAI
 from tests.codemods.tools import tree
 
 TABLES = {
-    wording: ("_REFUSALS", "_MISSING", "_UNKNOWN"),
+    wording: ("_REFUSALS", "_DOUBTS", "_MISSING", "_UNKNOWN"),
     inline_checkpoint: ("_WORDS",),
     signature_order: ("_WORDS",),
 }
@@ -49,6 +49,7 @@ TREE = {
 def test_there_are_words_for_every_reason() -> None:
     assert all(wording.unknown_text(Unknown(reason, ("A", "B"))) for reason in UnknownReason)
     assert all(wording.refusal_text(Refusal(reason, ("A", "a.py"))) for reason in RefusalReason)
+    assert wording._DOUBTS.keys() == set(DoubtReason)
     assert wording._MISSING.keys() == set(Missing)
     assert inline_checkpoint._WORDS.keys() == set(inline_checkpoint.Obstacle)
     assert signature_order._WORDS.keys() == set(signature_order.UnfollowedUse)
@@ -64,7 +65,7 @@ def test_there_are_words_for_every_reason() -> None:
     ids=["blocked", "unknown", "no default"],
 )
 def test_a_doubt_says_who_passes_what_and_why_it_stays(plan: ArgumentPlan, ending: str) -> None:
-    text = wording.doubt_text(PastStateDoubt("FooModel", "FooLayer", plan))
+    text = wording.doubt_text(Doubt(DoubtReason.PAST_STATE, ("FooModel", "FooLayer"), plan))
     assert text.startswith("FooModel passes `state` to FooLayer by position, which ")
     assert ending in text
 
