@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
-from ckpt_surgery.codemods.facts.syntax import Argument
-from ckpt_surgery.codemods.repair import NewArgument
-from ckpt_surgery.model_patches.family import FamilyFacts
-from ckpt_surgery.model_patches.vocabulary import (
+from ckpt_surgery.codemods.facts.argument_names import (
     is_container,
     is_gradient,
     is_past_state,
@@ -24,6 +20,10 @@ from ckpt_surgery.model_patches.vocabulary import (
     may_be_state,
     may_carry_gradient,
 )
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
+from ckpt_surgery.codemods.facts.syntax import Argument
+from ckpt_surgery.codemods.repair import NewArgument
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 
 class ArgumentRepair(Enum):
@@ -119,7 +119,7 @@ class Meaning:
         known = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
         return not (number or known) and may_carry_gradient(parameter.name, parameter.annotation)
 
-    def _is_in(self, names: frozenset[str], parameter: Parameter) -> bool:
+    def _is_in(self, names: Collection[str], parameter: Parameter) -> bool:
         """Whether a family lists the parameter, of all its blocks or of this one."""
         return parameter.name in names or f"{self.block}.{parameter.name}" in names
 

@@ -27,6 +27,7 @@ from tests.codemods.rules.test_new_rule import RULE as MADE_UP_RULE
 from tests.docs.checkout import CALL, MODELS, plant
 from tests.docs.commands import ROOT, options, shared_pool
 from tests.docs.pages import block_faults, fenced, fragment_faults, page_paths, prose_faults, read, session_faults
+from tests.model_patches.test_new_family import FAMILY as MADE_UP_FAMILY
 
 PAGES = page_paths()
 FRAGMENTS = [page for page in PAGES if page.startswith("docs/rules/CKPT")]
@@ -169,9 +170,9 @@ def test_every_picture_is_on_a_page() -> None:
     assert pictures - shown == set()
 
 
-def test_the_rule_of_the_instructions_is_the_one_that_is_tested() -> None:
-    (file,) = [block.text for block in fenced(read("CONTRIBUTING.md")) if block.language == "fragment"]
-    assert file == MADE_UP_RULE
+def test_the_rule_and_the_family_of_the_instructions_are_those_that_are_tested() -> None:
+    rule, family = [block.text for block in fenced(read("CONTRIBUTING.md")) if block.language == "fragment"]
+    assert (rule, family) == (MADE_UP_RULE, MADE_UP_FAMILY)
     assert MADE_UP_CASE in [block.text for block in fenced(read("CONTRIBUTING.md"))]
 
 
