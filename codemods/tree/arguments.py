@@ -34,7 +34,6 @@ class ArgumentRepair(Enum):
 
 
 ALL_REPAIRS = frozenset(ArgumentRepair)
-_NewArguments: TypeAlias = tuple[NewArgument, ...] | None
 
 
 class UnknownReason(Enum):
@@ -173,6 +172,9 @@ def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) ->
     """Parameter name to argument; None where nobody can tell."""
     bound = bind(arguments, forward)
     return None if isinstance(bound, Unknown) else {name: arguments[position] for name, position in bound.items()}
+
+
+_NewArguments: TypeAlias = tuple[NewArgument, ...] | None
 
 
 class _BoundCall:
