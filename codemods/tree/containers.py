@@ -1,31 +1,35 @@
-"""What the attributes and stacks of classes hold, and so what models are made of."""
+"""What classes hold: attributes, elements of containers, and everything that models are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, Build
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, Build, Maker
+from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.builds import BuildResolver
-from ckpt_surgery.codemods.tree.classes import ClassRef, Target
+from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches.release_names import CLAIM
 
+T = TypeVar("T")
+_DEEPEST = 12
+"""Attributes and makers that lead to one another further than this are not followed."""
 _DEEPEST_STACK = 5
 """Containers nested deeper than this hold no blocks."""
 
 
+@dataclass(eq=False)
 class Containers:
     """What classes hold."""
 
-    def __init__(self, names: TreeNames, bases: BaseChains) -> None:
-        self.names = names
-        self.bases = bases
-        self._resolver = BuildResolver(names, bases)
-        self._reached: dict[tuple[ClassRef, AttributePath], tuple[Target, ...]] = {}
-        self._parts: dict[ClassRef, tuple[Target, ...]] = {}
-        self._learning: dict[ClassRef, bool] = {}
+    names: TreeNames
+    bases: BaseChains
+    _following: set[tuple[ClassRef, Build | str]] = field(default_factory=set)
+    """Builds that are made of one another end here."""
+    _answers: dict[tuple[str, ClassRef, ClassRef, Build], tuple[Any, ...]] = field(default_factory=dict)
 
     @cached_property
     def holders(self) -> dict[str, list[tuple[ClassRef, str]]]:
@@ -37,50 +41,34 @@ class Containers:
                     holders.setdefault(name, []).append((ref, attribute))
         return holders
 
+    @kept
     def reached(self, ref: ClassRef, path: AttributePath) -> tuple[Target, ...]:
         """The classes of the modules at a path from `self`."""
-        key = (ref, path)
-        if key not in self._reached:
-            self._reached[key] = ()
-            self._resolver.begin()
-            self._reached[key] = tuple(dict.fromkeys(self._reach(ref, path)))
-        return self._reached[key]
+        here: list[tuple[ClassRef, Build]] = []
+        targets: tuple[Target, ...] = (ref,)
+        for step in path:
+            if step == ELEMENT:
+                here = [item for built in here for item in self._items(ref, *built)]
+            else:
+                modules = (target for target in targets if isinstance(target, ClassRef))
+                here = [attribute for module in modules for attribute in self.bases.attribute(module, step)]
+            targets = tuple(dict.fromkeys(target for built in here for target in self._classes(ref, *built)))
+        return targets if path else ()
 
     def classes_at(self, ref: ClassRef, paths: Iterable[AttributePath]) -> tuple[ClassRef, ...]:
         """The classes of the tree at some paths from `self`."""
         targets = dict.fromkeys(target for path in paths for target in self.reached(ref, path))
         return tuple(target for target in targets if isinstance(target, ClassRef))
 
-    def _reach(self, ref: ClassRef, path: AttributePath) -> Iterator[Target]:
-        here: list[tuple[ClassRef, Build]] = []
-        modules: list[ClassRef] = [ref]
-        for step in path:
-            if step == ELEMENT:
-                here = [item for owner, built in here for item in self._resolver.items(ref, owner, built)]
-            else:
-                here = [attribute for module in modules for attribute in self.bases.attribute(module, step)]
-            modules = [target for target in self._classes(ref, here) if isinstance(target, ClassRef)]
-        if path:
-            yield from self._classes(ref, here)
-
-    def _classes(self, user: ClassRef, builds: Iterable[tuple[ClassRef, Build]]) -> Iterator[Target]:
-        for owner, built in builds:
-            yield from self._resolver.classes(user, owner, built)
-
     @cached_property
     def supported(self) -> frozenset[ClassRef]:
         """Every class that a model with `supports_gradient_checkpointing = True` is made of, itself included."""
-        waiting = [ref for path in tuple(self.names.files) for ref in self.names.classes(path) if self._flag(ref)]
-        seen: set[ClassRef] = set(waiting)
-        while waiting:
-            for part in self.parts(waiting.pop()):
-                if part not in seen and self.bases.flag(part, CLAIM) in (None, "True"):
-                    seen.add(part)
-                    waiting.append(part)
-        return frozenset(seen)
+        classes = [ref for path in tuple(self.names.files) for ref in self.names.classes(path)]
+        claiming = [ref for ref in classes if self.bases.flag(ref, CLAIM) == "True"]
+        return frozenset(reachable(claiming, self._supported_parts))
 
-    def _flag(self, ref: ClassRef) -> bool:
-        return self.bases.flag(ref, CLAIM) == "True"
+    def _supported_parts(self, ref: ClassRef) -> Iterator[ClassRef]:
+        return (part for part in self.parts(ref) if self.bases.flag(part, CLAIM) in (None, "True"))
 
     def learns(self, ref: ClassRef, path: AttributePath) -> bool:
         """Whether what is at a path from `self` is a parameter, or a module that has some."""
@@ -88,35 +76,131 @@ class Containers:
         holders = self.classes_at(ref, [tuple(above)]) if above else (ref,)
         if any(last in base.cls.learned for holder in holders for base in self.bases.lineage(holder)):
             return True
-        return any(map(self._has_parameters, self.classes_at(ref, [path])))
+        modules = self.with_parts(*self.classes_at(ref, [path]))
+        return any(base.cls.learned for module in modules for base in self.bases.lineage(module))
 
-    def _has_parameters(self, ref: ClassRef) -> bool:
-        if ref not in self._learning:
-            self._learning[ref] = False  # a class that holds itself ends here
-            own = any(base.cls.learned for base in self.bases.lineage(ref))
-            self._learning[ref] = own or any(map(self._has_parameters, self.parts(ref)))
-        return self._learning[ref]
+    def with_parts(self, *refs: ClassRef) -> tuple[ClassRef, ...]:
+        """Some classes and everything that they are made of, at any depth."""
+        return reachable(refs, self.parts)
 
+    @kept
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """The classes of the tree that a class's attributes hold, directly or in containers."""
         return tuple(target for target in self.all_parts(ref) if isinstance(target, ClassRef))
 
+    @kept
     def all_parts(self, ref: ClassRef) -> tuple[Target, ...]:
         """The same, classes outside the tree included."""
-        if ref not in self._parts:
-            self._resolver.begin()
-            parts: dict[Target, None] = {}
-            for _, owner, built in self.bases.attributes(ref):
-                parts.update(dict.fromkeys(self._deep(ref, owner, built)))
-            self._parts[ref] = tuple(parts)
-        return self._parts[ref]
+        return tuple(dict.fromkeys(self._all_parts(ref)))
 
-    def _deep(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[Target]:
-        """The classes that a build is made of, and that containers inside it hold."""
-        level: dict[tuple[ClassRef, Build], None] = {(owner, built): None}
+    def _all_parts(self, ref: ClassRef) -> Iterator[Target]:
+        level = {(owner, built): None for _, owner, built in self.bases.attributes(ref)}
         for _ in range(_DEEPEST_STACK):
-            below: dict[tuple[ClassRef, Build], None] = {}
-            for inner_owner, inner in level:
-                yield from self._resolver.classes(user, inner_owner, inner)
-                below.update(dict.fromkeys(self._resolver.items(user, inner_owner, inner)))
-            level = below
+            for build in level:
+                yield from self._classes(ref, *build)
+            level = dict.fromkeys(item for build in level for item in self._items(ref, *build))
+
+    # What builds hold and are instances of. `user` is the class whose `self` is asked, and `owner` the one of its base
+    # chain that has the build: what a name means is decided in the owner's file.
+
+    def _items(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, Build]]:
+        """What a build holds, one step into a container."""
+        match built.kind:
+            case "container":
+                for item in built.items:
+                    if item.kind == "spread":
+                        yield from self._items(user, owner, item.items[0])
+                    else:
+                        yield owner, item
+            case "choice":
+                for item in built.items:
+                    yield from self._items(user, owner, item)
+            case _:
+                yield from self._behind(self._items, user, owner, built)
+
+    def _classes(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[Target]:
+        """The classes that a build is an instance of."""
+        match built.kind:
+            case "class":
+                named = self._renamed(user, owner, built.name) or self.names.named(owner.path, built.name)
+                if not named and not any(self._sources(user, owner, built)):
+                    named = (External(built.name, ""),)
+                yield from named or self._behind(self._classes, user, owner, built)
+            case "choice":
+                for item in built.items:
+                    yield from self._classes(user, owner, item)
+            case "element" | "member" | "attribute" | "maker":
+                yield from self._behind(self._classes, user, owner, built)
+                for item in built.items if built.kind == "element" else ():
+                    yield from self.names.named(owner.path, item.name) if item.kind == "class" else ()
+
+    def _behind(
+        self, ask: Callable[[ClassRef, ClassRef, Build], Iterable[T]], user: ClassRef, owner: ClassRef, built: Build
+    ) -> tuple[T, ...]:
+        """What is asked of a build that leads to others, answered by these."""
+        key = (ask.__name__, user, owner, built)
+        if key not in self._answers:
+            step = (owner, built if built.kind in ("element", "member") else built.name)
+            if step in self._following or len(self._following) > _DEEPEST:
+                return ()
+            self._following.add(step)
+            answers = (answer for source in self._sources(user, owner, built) for answer in ask(*source))
+            self._answers[key] = tuple(dict.fromkeys(answers))
+            self._following.discard(step)
+        return self._answers[key]
+
+    def _sources(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, ClassRef, Build]]:
+        """The builds that a build leads to: what an element may be, or what a function returns where it is called."""
+        match built.kind:
+            case "element":
+                for item in built.items:
+                    yield from ((user, *inner) for inner in self._items(user, owner, item))
+            case "member":
+                targets = self._classes(user, owner, built.items[0])
+                for target in (target for target in targets if isinstance(target, ClassRef)):
+                    yield from ((setter, setter, value) for setter, value in self.bases.attribute(target, built.name))
+            case "attribute":
+                yield from ((user, *value) for value in self.bases.attribute(owner, built.name))
+            case "maker":
+                for base in self.bases.lineage(owner):
+                    results = _results(built.name, built, base.cls.makers, base.cls.class_values)
+                    yield from ((user, base, result) for result in results)
+            case "class":
+                path, function = self.names.function(owner.path, built.name) or (owner.path, "")
+                there, makers = self._in_file(owner, path), self.names.read(path).makers
+                yield from ((user, there, result) for result in _results(function, built, makers, ()))
+                values = self.names.read(owner.path).values
+                yield from ((user, owner, result) for result in _results(built.name, built, (), values))
+
+    @kept
+    def _in_file(self, owner: ClassRef, path: str) -> ClassRef:
+        """The owner of what a function of another file returns: names mean there what that file says."""
+        return owner if path == owner.path else ClassRef(path, owner.cls)
+
+    def _renamed(self, user: ClassRef, owner: ClassRef, name: str) -> tuple[Target, ...]:
+        """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""
+        if owner.path == user.path or owner.name == user.name:
+            return ()
+        for old, new in renames(owner.name, user.name):
+            if name.startswith(old):
+                return tuple(self.names.defined(user.path, new + name.removeprefix(old)))
+        return ()
+
+
+def _results(name: str, call: Build, makers: Iterable[Maker], values: Iterable[tuple[str, Build]]) -> Iterator[Build]:
+    """What the makers of a name return where they are called with the items of a build, and its values."""
+    for maker in makers:
+        if maker.name == name:
+            yield _with_parameters(maker.returns, dict(zip(maker.params, call.items, strict=False)))
+    yield from (value for key, value in values if key == name)
+
+
+def _with_parameters(built: Build, values: Mapping[str, Build]) -> Build:
+    """A build in which each parameter of a maker is replaced by its value."""
+    if built.kind == "param":
+        return values.get(built.name, Build("unknown"))
+    if not values or not built.items:
+        return built
+    items = tuple(_with_parameters(item, values) for item in built.items)
+    replaced = Build(built.kind, built.name, items, built.span)
+    return Build("unknown") if replaced.is_large() else replaced
