@@ -1,12 +1,9 @@
-"""What a rule returns: a finding and, where there are some, the repairs that put it right.
-
-Frozen values only. Every renderer and every caller reads the same ones.
-"""
+"""What a rule returns, as frozen values: a finding, the reasons that it gives, and the repairs that put it right."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 
 from ckpt_surgery.codemods.repair import SourceRepair
 
@@ -27,14 +24,40 @@ class Applicability(StrEnum):
     """The code does not show enough to decide (a base outside the tree, a `**kwargs` that may hold anything)."""
 
 
+class Reason(Enum):
+    """Why something is not repaired, or not safe. What decides on reasons declares them beside itself, in a subclass.
+
+    The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
+    """
+
+    _value_: str
+
+    def about(self, *names: str) -> Because:
+        """Return the reason together with the names that it is about."""
+        return Because(self, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """A reason, and the names that it is about."""
+
+    reason: Reason
+    names: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return self.reason.value.format(*self.names)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One rule's hit at one place.
 
-    `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
-    the model that calls it; in a training script the function (`Trainer.fit`), empty at module level.
-    `family` is the model's folder name (`gpt_bigcode`), or the file's stem where there is no such folder.
-    `repairs` is empty if that is left to a person.
+    `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or the model that
+    calls it; in a training script the function (`Trainer.fit`), empty at module level. `family` is the model's folder
+    name (`gpt_bigcode`), or the file's stem where there is no such folder. `repairs` is empty if that is left to a
+    person.
     """
 
     code: str

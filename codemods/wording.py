@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ckpt_surgery.codemods.facts.cache_reads import ReadKind
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow
+from ckpt_surgery.codemods.finding import Because
 from ckpt_surgery.codemods.repairs.conversion import (
     CallDoubt,
     ContainerDoubt,
@@ -24,6 +25,8 @@ from ckpt_surgery.codemods.tree.output_reads import OutputRead
 from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache
 from ckpt_surgery.codemods.tree.switches import Missing, MissingSwitch
 from ckpt_surgery.text import listed
+
+AnyReason = Because | Refusal | Doubt | MissingSwitch | OutputRead
 
 _REFUSALS: Mapping[RefusalReason, str] = {
     RefusalReason.UNKNOWN_BASES: "the base classes of {} are not in the files at hand",
@@ -81,7 +84,7 @@ def replaced_text(ref: ClassRef) -> str:
     return f"another forward is assigned to {ref.name}, which is not read"
 
 
-def missing_text(missing: MissingSwitch) -> str:
+def _missing_text(missing: MissingSwitch) -> str:
     """Why nothing would switch a layer on, and what to do about it."""
     if missing.reason is Missing.OWN_SWITCH:
         model, target, value = missing.names
@@ -90,12 +93,7 @@ def missing_text(missing: MissingSwitch) -> str:
     return _MISSING[missing.reason].format(*missing.names)
 
 
-def refusal_text(refusal: Refusal) -> str:
-    """Why a class is not made a layer."""
-    return _REFUSALS[refusal.reason].format(*refusal.names)
-
-
-def doubt_text(doubt: Doubt) -> str:
+def _doubt_text(doubt: Doubt) -> str:
     """Why making a class a layer is not safe."""
     if isinstance(doubt, SwitchDoubt):
         return f"{doubt.model}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
@@ -132,7 +130,18 @@ def _kept_text(kept: Kept) -> str:
     return f"{method} depends on `{target}` and changes it: the recompute would not find it as the forward did"
 
 
-def read_text(read: OutputRead) -> str:
+def reason_text(reason: AnyReason) -> str:
+    """Return why something is not repaired, or not safe."""
+    if isinstance(reason, Because):
+        return reason.text
+    if isinstance(reason, Refusal):
+        return _REFUSALS[reason.reason].format(*reason.names)
+    if isinstance(reason, MissingSwitch):
+        return _missing_text(reason)
+    return _read_text(reason) if isinstance(reason, OutputRead) else _doubt_text(reason)
+
+
+def _read_text(read: OutputRead) -> str:
     """Why a model fails once its block is a layer, and what to do about it."""
     return (
         f"{read.caller}.{read.method} reads more outputs of {read.layer} where `{read.switch}` is True, and a layer "

@@ -18,13 +18,15 @@ class FooLayer(GradientCheckpointingLayer): ...   # after
 
 ## Fix safety
 Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing is enabled.
-A base class from another package stays, with the layer in front of it. Unsafe if a call in the tree passes past state
-by position and only an unsafe repair (CKPT005) can make it a keyword: as a layer alone, the block would be worse off
-than without checkpointing. `--unsafe` repairs both. Unsafe, too, if the model reads more outputs of the block where
-its `use_cache` is True, and does not set that to False under checkpointing itself: the layer does so for the block
-alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add. And
-unsafe if no call of the block was found: what it is given by keyword would lose its gradient. Or if a checkpoint call
-is commented out in a method that calls the block: somebody may have switched it off on purpose.
+A base class from another package stays, with the layer in front of it.
+
+Unsafe where the block would be worse off as a layer: a call in the tree passes past state by position, and only an
+unsafe repair (CKPT005, which `--unsafe` makes as well) can make it a keyword; or the model reads more outputs of the
+block where its `use_cache` is True, and does not set that to False under checkpointing. The layer does so for the
+block alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
+
+Unsafe where no call of the block was found, since what it is given by keyword would lose its gradient, and where a
+checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose.
 
 Unsafe where the block, or something in it, does more than return a result: it keeps a tensor with its gradient in an
 attribute, a list or dict that it is handed, or a global (an auxiliary loss, router logits); it sets an attribute that
@@ -42,8 +44,8 @@ x)`, a decorator of their forward), by one that is not at hand but named after c
 checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segments (`checkpoint_sequential`), by a
 function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by torch's or fairscale's
 wrappers; also where a model checkpoints something of which nothing shows what it is. Nothing is decided where another
-forward is assigned to the block or the model: `FooLayer.forward = new_forward`, or inside the class `forward =
-Bar.forward`; nor where the block is handed to a function that is not at hand, under any other name.
+forward is assigned to the block or the model (`FooLayer.forward = new_forward`, or `forward = Bar.forward` inside the
+class), nor where the block is handed to a function of any other name that is not at hand.
 """
 
 from __future__ import annotations
@@ -53,31 +55,29 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Refusal, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.output_reads import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
-from ckpt_surgery.codemods.wording import doubt_text, missing_text, read_text, refusal_text, replaced_text
+from ckpt_surgery.codemods.wording import reason_text, replaced_text
 
-RULE = Declaration(
-    code="CKPT001",
-    repair=RepairKind.SAFE,
-    commit="{} becomes a GradientCheckpointingLayer",
-)
+RULE = Declaration(code="CKPT001", repair=RepairKind.SAFE, commit="{} becomes a GradientCheckpointingLayer")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Findings for every stack element that is no layer: blocks first of all, the rest as information."""
-    parts = context.tree.containers.supported
+    """Yield findings for every stack element that is no layer: blocks first of all, the rest as information."""
+    tree = context.tree
+    holders = tree.containers.supported
     if context.include_unsupported:
-        parts |= frozenset(context.tree.names.checked_classes())
+        holders |= frozenset(tree.names.checked_classes())
     seen: set[tuple[ClassRef, bool]] = set()
-    for element in sorted(context.tree.blocks.elements(parts), key=_place):
+    for element in sorted(tree.blocks.elements(holders), key=_place):
         ref = element.element
         key = (ref, element.is_block)
-        if key in seen or ref.path not in context.tree.checked or context.tree.blocks.checkpointed_by_hand(ref):
+        if key in seen or ref.path not in tree.checked or tree.blocks.checkpointed_by_hand(ref):
             continue
         seen.add(key)
         if element.is_block:
@@ -85,53 +85,44 @@ def find(context: RuleContext) -> Iterator[Finding]:
         elif (ref, True) not in seen:
             message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
-    for holder in sorted(parts, key=lambda ref: (ref.path, ref.cls.span.line)):
-        for name, external in context.tree.blocks.foreign(holder) if holder.path in context.tree.checked else ():
+    for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
+        for name, external in tree.blocks.foreign(holder) if holder.path in tree.checked else ():
             message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
             yield context.class_finding(RULE, holder, message, Applicability.UNKNOWN)
 
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
-    ref = element.element
-    called = _is_called(context, element)
-    never = ": it is never checkpointed" if called else ", and nothing here checkpoints it"
-    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer{never}"
-    applicability = Applicability.SAFE
-    replaced = next(filter(context.tree.bases.is_replaced, (ref, element.holder)), None)
+    """The finding of a block that is no layer."""
+    tree, ref = context.tree, element.element
+
+    def finding(message: str, applicability: Applicability, repairs: tuple[SourceRepair, ...] = ()) -> Finding:
+        return context.class_finding(RULE, ref, message, applicability, repairs, first_line=ref.cls.first_line)
+
+    replaced = next(filter(tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
         message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
-        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
-    helper = context.tree.blocks.perhaps_by_helper.get(ref)
+        return finding(message, Applicability.UNKNOWN)
+    message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
+    helper = tree.blocks.perhaps_by_helper.get(ref)
     if helper:
         owner, function = helper
-        message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
-        message += (
-            f"; {owner.name} hands it to {function}, which is not at hand: whether that checkpoints it is not known"
-        )
-        return context.class_finding(RULE, ref, message, Applicability.UNKNOWN, first_line=ref.cls.first_line)
-    if context.tree.bases.is_layer(ref) is Answer.UNKNOWN:
+        message += f"; {owner.name} hands it to {function}, which is not at hand: "
+        message += "whether that checkpoints it is not known"
+        return finding(message, Applicability.UNKNOWN)
+    called = _is_called(context, element)
+    message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
+    if tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
-        applicability = Applicability.UNKNOWN
-    conversion = convert(context.tree, ref, context.argument_repairs)
-    if isinstance(conversion, MissingSwitch):
-        message += f"; not repaired: {missing_text(conversion)}"
-        if applicability is Applicability.SAFE:
-            applicability = Applicability.UNSAFE
-        return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
+    conversion = convert(tree, ref, context.argument_repairs)
     if isinstance(conversion, Refusal):
-        message += f" ({refusal_text(conversion)})"
-        applicability = Applicability.UNKNOWN
-        return context.class_finding(RULE, ref, message, applicability, first_line=ref.cls.first_line)
+        return finding(f"{message} ({reason_text(conversion)})", Applicability.UNKNOWN)
+    if isinstance(conversion, MissingSwitch):
+        return finding(f"{message}; not repaired: {reason_text(conversion)}", Applicability.UNSAFE)
     doubt = conversion.doubt or (None if called else CallDoubt(ref.name))
-    if doubt and applicability is Applicability.SAFE:
-        message += f"; {doubt_text(doubt)}"
-        applicability = Applicability.UNSAFE
-    read = failing_read(context.tree, ref)
-    if read and applicability is not Applicability.UNKNOWN:
-        message += f"; {read_text(read)}"
-        applicability = Applicability.UNSAFE
-    repairs = (*conversion.repairs, *aliased(context.tree, element.holder, ref))
-    return context.class_finding(RULE, ref, message, applicability, repairs, first_line=ref.cls.first_line)
+    reasons = [reason_text(reason) for reason in (doubt, failing_read(tree, ref)) if reason]
+    applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
+    repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
+    return finding("; ".join([message, *reasons]), applicability, repairs)
 
 
 def _is_called(context: RuleContext, element: StackElement) -> bool:

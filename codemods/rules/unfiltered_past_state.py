@@ -31,19 +31,15 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.model_patches.release_names import KEEPS_CACHE
 
-RULE = Declaration(
-    code="CKPT008",
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT008", repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every past state keyword that goes through the checkpoint."""
+    """Yield a finding for every past state keyword that goes through the checkpoint."""
     for site in context.tree.calls.all():
         block, forward = site.blocks[0]
-        if context.tree.bases.flag(block, KEEPS_CACHE) == "True":
-            continue
-        past = meaning_of(block).past_names(forward.params)
+        keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"
+        past = () if keeps else meaning_of(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
             if argument.name not in past or not argument.is_value:
                 continue
