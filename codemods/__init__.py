@@ -20,12 +20,11 @@ from ckpt_surgery.codemods.rule import Rule, discover
 
 RULES: tuple[Rule, ...] = discover()
 """Every rule, in the order of the codes."""
-
 _BY_CODE = {rule.code: rule for rule in RULES}
 
 
 def rule_of(code: str) -> Rule:
-    """The rule of a code such as `CKPT003`.
+    """Return the rule of a code such as `CKPT003`.
 
     Raises:
         KeyError: there is no such rule.

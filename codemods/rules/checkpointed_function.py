@@ -92,8 +92,8 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     faults = []
     if rebound:
         faults.append(
-            f"{callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last value: the "
-            "gradients are wrong; pass tensors as arguments, bind the rest as defaults"
+            f"{callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last value: "
+            "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
         )
     if len(past) > len(unclear):
         again = quoted(name for name in past if name not in _ANY_CACHE)
