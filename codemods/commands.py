@@ -10,30 +10,68 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
 
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
 from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
 from ckpt_surgery.codemods.edits.imports import AddImport
-from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
-from ckpt_surgery.codemods.edits.methods import RemoveMethod
-from ckpt_surgery.codemods.edits.parameters import ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
+from ckpt_surgery.codemods.edits.methods import RemoveMethod, ReorderParameters
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
 from ckpt_surgery.codemods.repair import Definition, NewArgument, Occurrence
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
-_METHOD = "qualified name, as in FooModel.forward"
+_HELP: Mapping[str, str | None] = {
+    "class_name": None,
+    "module": "what the layer is imported from",
+    "method": "qualified name, as in FooModel.forward",
+    "call": "what is called, as in layer or self.layers[i]",
+    "index": "which if, or such call, of the method, from 0 in source order",
+    "arguments": (
+        "the positions that the arguments have now, from 0, in their new order; mask=2 passes one by keyword"
+    ),
+    "parameters": "its first parameters after self",
+    "width": "the longest line",
+}
 
 
 class TargetedCommand(CodemodCommand):
-    """Makes the changes of its transformers in each file that has their targets."""
+    """Makes the changes of its transformers in each file that has their targets.
 
+    Each parameter of its `transformers` is an option, which is required if the parameter has no default. Its docstring
+    is what libcst says about it.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.DESCRIPTION = cls.__doc__ or ""
+
+    def __init__(self, context: CodemodContext, *options: Any, **named: Any) -> None:
+        super().__init__(context)
+        self._transformers = self.transformers(*options, **named)
+
+    @classmethod
+    def add_args(cls, arg_parser: ArgumentParser) -> None:
+        """The options of the command."""
+        for name, parameter in signature(cls.transformers).parameters.items():
+            required = parameter.default is parameter.empty
+            arg_parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                required=required,
+                default=None if required else parameter.default,
+                type=str if required else type(parameter.default),
+                nargs="+" if parameter.annotation == "Sequence[str]" else None,
+                help=_HELP[name],
+            )
+
+    @staticmethod
     @abstractmethod
-    def transformers(self) -> Iterator[ModuleTransformer]:
+    def transformers(*options: Any, **named: Any) -> Sequence[ModuleTransformer]:
         """What changes a file, in this order."""
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
@@ -43,7 +81,7 @@ class TargetedCommand(CodemodCommand):
             SkipFile: the file does not have what is to be changed.
         """
         try:
-            for transformer in self.transformers():
+            for transformer in self._transformers:
                 tree = transformer.transform_module(tree)
         except PlaceError as error:
             raise SkipFile(str(error)) from None
@@ -51,129 +89,45 @@ class TargetedCommand(CodemodCommand):
 
 
 class MakeLayerCommand(TargetedCommand):
-    """A class becomes a GradientCheckpointingLayer, which is imported."""
-
-    DESCRIPTION = "Make a class a GradientCheckpointingLayer and import that."
-
-    def __init__(self, context: CodemodContext, class_name: str, module: str = "", width: int = LINE_LENGTH) -> None:
-        super().__init__(context)
-        self._class, self._module, self._width = class_name, module or "transformers.modeling_layers", width
+    """Make a class a GradientCheckpointingLayer and import that."""
 
     @staticmethod
-    def add_args(arg_parser: ArgumentParser) -> None:
-        """The class, and where the layer comes from."""
-        arg_parser.add_argument("--class-name", required=True)
-        arg_parser.add_argument("--module", help="what the layer is imported from", default="")
-        _add_width(arg_parser)
-
-    def transformers(self) -> Iterator[ModuleTransformer]:
-        """The base, then the import."""
-        yield LayerBase(Definition(self._class))
-        yield AddImport(self._module, LAYER_CLASS, width=self._width)
+    def transformers(class_name: str, module: str = "", width: int = LINE_LENGTH) -> Sequence[ModuleTransformer]:
+        layers = module or "transformers.modeling_layers"
+        return LayerBase(Definition(class_name)), AddImport(layers, LAYER_CLASS, width=width)
 
 
 class KeepElseBranchCommand(TargetedCommand):
-    """An inline branch gives way to its else branch."""
-
-    DESCRIPTION = "Replace an if of a method by its else branch."
-
-    def __init__(self, context: CodemodContext, method: str, index: int = 0, width: int = LINE_LENGTH) -> None:
-        super().__init__(context)
-        self._branch, self._width = Occurrence(Definition(method), index=index), width
+    """Replace an if of a method by its else branch."""
 
     @staticmethod
-    def add_args(arg_parser: ArgumentParser) -> None:
-        """The method, and which `if` of it."""
-        arg_parser.add_argument("--method", required=True, help=_METHOD)
-        arg_parser.add_argument("--index", type=int, default=0, help="which if of the method, from 0 in source order")
-        _add_width(arg_parser)
-
-    def transformers(self) -> Iterator[ModuleTransformer]:
-        """The one change."""
-        yield RemoveInlineBranch(self._branch, width=self._width)
+    def transformers(method: str, index: int = 0, width: int = LINE_LENGTH) -> Sequence[ModuleTransformer]:
+        return [RemoveInlineBranch(Occurrence(Definition(method), index=index), width=width)]
 
 
 class PassArgumentsCommand(TargetedCommand):
-    """A call gets its arguments in another order, by position or by keyword."""
-
-    DESCRIPTION = "Pass the arguments of a call in another order, by position or by keyword."
-
-    def __init__(
-        self,
-        context: CodemodContext,
-        method: str,
-        call: str,
-        arguments: Sequence[str],
-        index: int = 0,
-        width: int = LINE_LENGTH,
-    ) -> None:
-        super().__init__(context)
-        self._call, self._width = Occurrence(Definition(method), call, index), width
-        self._arguments = [_new_argument(argument) for argument in arguments]
+    """Pass the arguments of a call in another order, by position or by keyword."""
 
     @staticmethod
-    def add_args(arg_parser: ArgumentParser) -> None:
-        """The call, and its new arguments."""
-        arg_parser.add_argument("--method", required=True, help=_METHOD)
-        arg_parser.add_argument("--call", required=True, help="what is called, as in layer or self.layers[i]")
-        arg_parser.add_argument("--index", type=int, default=0, help="which such call of the method, from 0")
-        arg_parser.add_argument(
-            "--arguments",
-            nargs="+",
-            required=True,
-            help="the positions that the arguments have now, from 0, in their new order; mask=2 passes one by keyword",
-        )
-        _add_width(arg_parser)
-
-    def transformers(self) -> Iterator[ModuleTransformer]:
-        """The one change."""
-        yield RearrangeArguments(self._call, self._arguments, width=self._width)
+    def transformers(
+        method: str, call: str, arguments: Sequence[str], index: int = 0, width: int = LINE_LENGTH
+    ) -> Sequence[ModuleTransformer]:
+        pairs = [argument.rpartition("=") for argument in arguments]  # `2` or `mask=2`
+        new = [NewArgument(int(position), keyword or None) for keyword, _, position in pairs]
+        return [RearrangeArguments(Occurrence(Definition(method), call, index), new, width=width)]
 
 
 class OrderParametersCommand(TargetedCommand):
-    """A method takes its first parameters in another order."""
-
-    DESCRIPTION = "Put the first parameters of a method in another order."
-
-    def __init__(self, context: CodemodContext, method: str, parameters: Sequence[str]) -> None:
-        super().__init__(context)
-        self._method, self._names = Definition(method), tuple(parameters)
+    """Put the first parameters of a method in another order."""
 
     @staticmethod
-    def add_args(arg_parser: ArgumentParser) -> None:
-        """The method, and its parameters."""
-        arg_parser.add_argument("--method", required=True, help=_METHOD)
-        arg_parser.add_argument("--parameters", nargs="+", required=True, help="its first parameters after self")
-
-    def transformers(self) -> Iterator[ModuleTransformer]:
-        """The one change."""
-        yield ReorderParameters(self._method, self._names)
+    def transformers(method: str, parameters: Sequence[str]) -> Sequence[ModuleTransformer]:
+        return [ReorderParameters(Definition(method), parameters)]
 
 
 class DropMethodCommand(TargetedCommand):
-    """A method goes."""
-
-    DESCRIPTION = "Take a method out of its class, with the comments right above it."
-
-    def __init__(self, context: CodemodContext, method: str) -> None:
-        super().__init__(context)
-        self._method = Definition(method)
+    """Take a method out of its class, with the comments right above it."""
 
     @staticmethod
-    def add_args(arg_parser: ArgumentParser) -> None:
-        """The method."""
-        arg_parser.add_argument("--method", required=True, help=_METHOD)
-
-    def transformers(self) -> Iterator[ModuleTransformer]:
-        """The one change."""
-        yield RemoveMethod(self._method)
-
-
-def _add_width(parser: ArgumentParser) -> None:
-    parser.add_argument("--width", type=int, default=LINE_LENGTH, help="the longest line")
-
-
-def _new_argument(text: str) -> NewArgument:
-    """`2` is the argument at that position, by position; `mask=2` the same by keyword."""
-    keyword, _, position = text.rpartition("=")
-    return NewArgument(int(position), keyword or None)
+    def transformers(method: str) -> Sequence[ModuleTransformer]:
+        return [RemoveMethod(Definition(method))]

@@ -1,9 +1,9 @@
-"""What a rule returns, as frozen values: a finding, the reasons that it gives, and the repairs that put it right."""
+"""What a rule returns, as frozen values: a finding and, where there are some, the repairs that put it right."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from ckpt_surgery.codemods.repair import SourceRepair
 
@@ -22,32 +22,6 @@ class Applicability(StrEnum):
 
     UNKNOWN = "unknown"
     """The code does not show enough to decide (a base outside the tree, a `**kwargs` that may hold anything)."""
-
-
-class Reason(Enum):
-    """Why something is not repaired, or not safe. What decides on reasons declares them beside itself, in a subclass.
-
-    The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
-    """
-
-    _value_: str
-
-    def about(self, *names: str) -> Because:
-        """Return the reason together with the names that it is about."""
-        return Because(self, names)
-
-
-@dataclass(frozen=True, slots=True)
-class Because:
-    """A reason, and the names that it is about."""
-
-    reason: Reason
-    names: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The reason in words."""
-        return self.reason.value.format(*self.names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,86 @@
-"""A class becomes a GradientCheckpointingLayer."""
+"""A class becomes a GradientCheckpointingLayer; where it must stay plain, a new class that derives from it does."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import TargetedTransformer, squeezed
+from ckpt_surgery.codemods.edits import paths
+from ckpt_surgery.codemods.edits.imports import import_of, imports_plainly, module_of, names_of, statement
+from ckpt_surgery.codemods.repair import Definition
 from ckpt_surgery.codemods.tree.classes import MODULES
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
-class LayerBase(TargetedTransformer):
+@dataclass
+class LayerBase(paths.ModuleTransformer):
     """Puts the layer in the place of `nn.Module` among a class's bases, or in front of them."""
 
-    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        """Not entered."""
-        return False
+    target: Definition
 
-    def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
-        """The class with its new bases."""
-        layer = cst.Name(LAYER_CLASS)
-        bases = list(updated_node.bases)
-        plain = next((at for at, base in enumerate(bases) if squeezed(base.value) in MODULES), None)
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        around, node = paths.definition_in(tree, self.target, cst.ClassDef)
+        bases = list(node.bases)
+        plain = next((at for at, base in enumerate(bases) if paths.squeezed(base.value) in MODULES), None)
         if plain is not None:
-            bases[plain] = bases[plain].with_changes(value=layer)
-            return updated_node.with_changes(bases=bases)
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if bases else cst.MaybeSentinel.DEFAULT
-        return updated_node.with_changes(bases=[cst.Arg(layer, comma=comma), *bases])
+            bases[plain] = bases[plain].with_changes(value=cst.Name(LAYER_CLASS))
+        else:
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if bases else cst.MaybeSentinel.DEFAULT
+            bases.insert(0, cst.Arg(cst.Name(LAYER_CLASS), comma=comma))
+        return paths.replaced(around, node, node.with_changes(bases=bases))
+
+
+@dataclass
+class AddDerivedLayer(paths.ModuleTransformer):
+    """Puts `class Name(GradientCheckpointingLayer, Base)` with a docstring below a class."""
+
+    target: Definition
+    name: str
+    docstring: str
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        around, base = paths.definition_in(tree, self.target, cst.ClassDef)
+        derived = _derived(self.name, base.name.value, f'"""{self.docstring}"""', blank_lines=2)
+        return paths.replaced(around, base, base, derived)
+
+
+@dataclass
+class DeriveFromImport(paths.ModuleTransformer):
+    """Turns a guarded `from package import Block as FooBlock` into the plain import and a layer called `FooBlock`."""
+
+    name: str
+    original: str
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        for around, line in paths.inside((tree,), cst.SimpleStatementLine):
+            block = around[-1]
+            inner = any(isinstance(node, cst.ClassDef | cst.FunctionDef) for node in around)
+            if isinstance(block, cst.IndentedBlock) and not inner and self._is_alias(import_of(line)):
+                return paths.replaced(around[:-1], block, self._with_class(block, line))
+        raise paths.PlaceError(f"no guarded statement imports {self.original} as {self.name} alone")
+
+    def _is_alias(self, imported: cst.Import | cst.ImportFrom | None) -> bool:
+        if not isinstance(imported, cst.ImportFrom) or isinstance(imported.names, cst.ImportStar):
+            return False
+        names = [(alias.evaluated_name, alias.evaluated_alias) for alias in imported.names]
+        return names == [(self.original, self.name)]
+
+    def _with_class(self, block: cst.IndentedBlock, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
+        """A block without the alias of its import, and with the class below all its imports."""
+        body, at = list(block.body), block.body.index(line)
+        imports = {at: node for at, line in enumerate(body) if isinstance(node := import_of(line), cst.ImportFrom)}
+        module = module_of(imports[at])
+        twin = next((other for other, node in imports.items() if imports_plainly(node, module)), at)
+        others = [] if twin == at else names_of(imports[twin])
+        body[twin] = body[twin].with_changes(body=[statement(module, [*others, self.original])])
+        derived = _derived(self.name, self.original, "pass", blank_lines=1)
+        body.insert(max(imports) + 1, derived)
+        if twin != at:
+            del body[at]
+        return block.with_changes(body=body)
+
+
+def _derived(name: str, base: str, body: str, blank_lines: int) -> cst.BaseStatement:
+    statement = cst.parse_statement(f"class {name}({LAYER_CLASS}, {base}):\n    {body}\n")
+    return statement.with_changes(leading_lines=[cst.EmptyLine(indent=False)] * blank_lines)

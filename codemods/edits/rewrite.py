@@ -3,77 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
-from ckpt_surgery.codemods.edits.comments import RemoveComment
-from ckpt_surgery.codemods.edits.derived_class import AddDerivedLayer, DeriveFromImport
+from ckpt_surgery.codemods import repair
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
 from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
-from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
-from ckpt_surgery.codemods.edits.inline_expression import RemoveInlineExpression
-from ckpt_surgery.codemods.edits.layer_base import LayerBase
-from ckpt_surgery.codemods.edits.methods import RemoveMethod
-from ckpt_surgery.codemods.edits.names import RenameOccurrence
-from ckpt_surgery.codemods.edits.parameters import ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer, PlaceError
-from ckpt_surgery.codemods.repair import (
-    DeriveImportedLayer,
-    DeriveLayer,
-    DropComment,
-    DropImports,
-    DropMethod,
-    ImportName,
-    KeepElseBranch,
-    KeepElseExpression,
-    MakeLayer,
-    OrderParameters,
-    PassArguments,
-    ReplaceName,
-    SourceRepair,
-)
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
+from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
+from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
+
+TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer]] = {
+    repair.MakeLayer: LayerBase,
+    repair.ImportName: AddImport,
+    repair.DropImports: RemoveImports,
+    repair.KeepElseBranch: RemoveInlineBranch,
+    repair.KeepElseExpression: RemoveInlineExpression,
+    repair.PassArguments: RearrangeArguments,
+    repair.OrderParameters: ReorderParameters,
+    repair.DropMethod: RemoveMethod,
+    repair.DeriveLayer: AddDerivedLayer,
+    repair.DeriveImportedLayer: DeriveFromImport,
+    repair.ReplaceName: RenameOccurrence,
+    repair.DropComment: RemoveComment,
+}
+"""What makes a repair. Each takes what its repair says beside file and span, under the same names."""
 
 _FEEDS = re.compile(r"^(\f+)(?=[^\f\r\n])", re.M)
 _MARK = "#\N{MIDDLE DOT}"
 _MARKED = re.compile(rf"[ \t]*(\f*){_MARK}\n")
 
 
-def transformer_of(repair: SourceRepair) -> ModuleTransformer:
-    """The transformer that makes a repair.
-
-    Raises:
-        TypeError: there is none.
-    """
-    match repair:
-        case MakeLayer(target=cls):
-            return LayerBase(cls)
-        case ImportName(module=module, name=name, width=width):
-            return AddImport(module, name, width=width)
-        case DropImports(names=names, width=width):
-            return RemoveImports(names, width=width)
-        case KeepElseBranch(target=branch, guards=guards, width=width):
-            return RemoveInlineBranch(branch, guards=guards, width=width)
-        case KeepElseExpression(target=expression, width=width):
-            return RemoveInlineExpression(expression, width=width)
-        case PassArguments(target=call, arguments=arguments, width=width):
-            return RearrangeArguments(call, arguments, width=width)
-        case OrderParameters(target=method, names=names):
-            return ReorderParameters(method, names)
-        case DropMethod(target=method):
-            return RemoveMethod(method)
-        case DeriveLayer(target=base, name=name, docstring=docstring):
-            return AddDerivedLayer(base, name, docstring)
-        case DeriveImportedLayer(name=name, original=original):
-            return DeriveFromImport(name, original)
-        case ReplaceName(target=occurrence, new=new):
-            return RenameOccurrence(occurrence, new)
-        case DropComment(target=owner, comment=comment):
-            return RemoveComment(owner, comment)
-    raise TypeError(f"no transformer makes a {type(repair).__name__}")
+def transformer_of(made: repair.SourceRepair) -> ModuleTransformer:
+    """The transformer that makes a repair."""
+    said = {field.name: getattr(made, field.name) for field in fields(made)}
+    options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
+    return TRANSFORMERS[type(made)](**options)
 
 
-def transformed(tree: cst.Module, repairs: Iterable[SourceRepair]) -> cst.Module:
+def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst.Module:
     """A module after all its repairs, the last in the text first: what counts occurrences counts those before it.
 
     None of the repairs may change what another one changes.
@@ -81,12 +52,12 @@ def transformed(tree: cst.Module, repairs: Iterable[SourceRepair]) -> cst.Module
     Raises:
         PlaceError: the module does not have what one of them is to change.
     """
-    for repair in sorted(dict.fromkeys(repairs), key=_place, reverse=True):
-        tree = transformer_of(repair).transform_module(tree)
+    for one in sorted(dict.fromkeys(repairs), key=lambda one: one.span[:2] if one.span else (), reverse=True):
+        tree = transformer_of(one).transform_module(tree)
     return tree
 
 
-def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str | None:
+def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "") -> str | None:
     """A part of a file after its repairs; None where one of them cannot be made, or the part is too deep for libcst.
 
     `step` is the indentation of one level, if the part shows none.
@@ -100,7 +71,3 @@ def rewritten(text: str, repairs: Iterable[SourceRepair], step: str = "") -> str
         return _MARKED.sub(r"\1", code) if fed else code
     except (PlaceError, cst.ParserSyntaxError, RecursionError):
         return None
-
-
-def _place(repair: SourceRepair) -> tuple[int, int]:
-    return (repair.span.line, repair.span.column) if repair.span else (0, 0)

@@ -1,12 +1,14 @@
-"""The repair that gives one call another argument list."""
+"""The repairs of one place in a file: another argument list, another name, the import of the layer class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.repair import NewArgument, PassArguments, ReplaceName
+from ckpt_surgery.codemods.repair import ImportName, NewArgument, PassArguments, ReplaceName
+from ckpt_surgery.codemods.tree.layer_sources import LAYERS
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 def call_repair(tree: SourceTree, path: str, call: Span, arguments: Sequence[NewArgument]) -> PassArguments:
@@ -17,3 +19,18 @@ def call_repair(tree: SourceTree, path: str, call: Span, arguments: Sequence[New
 def name_repair(tree: SourceTree, path: str, name: Span, new: str) -> ReplaceName:
     """Another name, or constant, in the place of the one at a span."""
     return ReplaceName(path, name, tree.places(path).name(name), new)
+
+
+def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
+    """What imports the layer class into a file; nothing where it is imported already.
+
+    It comes from `...modeling_layers` where the file reaches transformers' core by dots, by its full name elsewhere.
+    """
+    facts = tree.names.facts(path)
+    top = [item for item in (facts.imports if facts else ()) if not item.guard]
+    if facts is None or any(item.name == LAYER_CLASS for item in top):
+        return ()
+    first = min((cls.first_line for cls in facts.classes), default=len(tree.text(path)))
+    early = [item for item in top if item.span.line < first]  # an import below a class comes too late for it
+    core = max((tree.layers.core_dots(path, item) for item in early), key=len, default="") or "transformers."
+    return (ImportName(path, None, None, core + LAYERS, LAYER_CLASS, tree.width),)

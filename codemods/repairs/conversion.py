@@ -6,130 +6,61 @@ Shared by the rule that finds plain blocks and the one that removes inline branc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from enum import Enum
 
+from ckpt_surgery.codemods.facts.cache_reads import ReadKind
+from ckpt_surgery.codemods.facts.kept_values import ValueFlow
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
 from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
 from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
-from ckpt_surgery.codemods.repairs.layer_import import layer_import
+from ckpt_surgery.codemods.repairs.calls import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
-from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
-from ckpt_surgery.codemods.tree.side_effects import Kept, NeededCache, kept_value, needed_cache
+from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.codemods.wording import Because, Reason, quoted
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
-class RefusalReason(Enum):
+class Refusal(Reason):
     """Why a class is not made a layer."""
 
-    UNKNOWN_BASES = "unknown bases"
-    """The class has bases outside the files at hand."""
-    NOT_CHECKED = "not checked"
-    """The class to change is in a file that is not checked."""
+    UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
+    NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A class that is not made a layer: why, and the class (and its file) that this is about."""
+class Doubt(Reason):
+    """Why making a class a layer is not safe."""
 
-    reason: RefusalReason
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PastStateDoubt:
-    """A call that passes past state by position to a new layer, and that no safe repair puts right."""
-
-    caller: str
-    layer: str
-    plan: ArgumentPlan
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchDoubt:
-    """A model's own method to switch checkpointing on, which reaches no layer, and does more than that."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDoubt:
-    """A new layer of which no call was found."""
-
-    layer: str
+    SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
+    OWN_CALL = "{} has a `__call__` of its own, which would lead round the layer's: rename it first"
+    OWN_SUBCLASS = "{} has an `__init_subclass__` of its own, which would keep the layer's from running"
+    OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
+    OWN_FLAG = "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
+    ORDER = "{} names the layer in front of it among its bases: take that out first"
+    PAST_STATE = "{} passes {} to {} by position, which is not repaired: {}"
+    SIGNATURE = "{} passes {} to {} by position, which only CKPT005 can change, which is unsafe as well"
+    UNPACKED = "{} gives {} tensors with gradient by `{}`: pass them by position"
+    DISABLED = "a checkpoint call is commented out in {}: see why before {} is checkpointed"
+    RETURNS_CONTAINER = "{} returns tensors inside a container: with use_reentrant=True their gradient is lost"
+    TAKES_CONTAINER = "{} gives {} tensors with gradient inside a container (CKPT007)"
+    KEPT_GRADIENT = (
+        "{} keeps a tensor in `{}`, whose gradient is lost with use_reentrant=True, and keeps it again in the "
+        "recompute: return it"
+    )
+    KEPT_STATE = "{} depends on `{}` and changes it: the recompute would not find it as the forward did"
+    NEEDED_CACHE = "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
+    SHARED_CACHE = "{} takes from `{}` what another block put there, and a layer sets it to None in training"
+    NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
-@dataclass(frozen=True, slots=True)
-class UnpackedDoubt:
-    """A call that unpacks tensors with gradient as keywords of a new layer."""
-
-    caller: str
-    layer: str
-    argument: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerDoubt:
-    """Tensors with gradient inside containers, on their way into a new layer or, without a caller, out of it."""
-
-    layer: str
-    caller: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DisabledDoubt:
-    """A method that calls a new layer, and in which a checkpoint call is commented out: perhaps on purpose."""
-
-    caller: str
-    method: str
-    layer: str
-
-
-class WayRound(Enum):
-    """What would lead round a new layer, or stop it."""
-
-    CALL = "call"
-    """The block has a `__call__` of its own: that of a layer up to transformers 5.0 would never run."""
-    SUBCLASS = "subclass"
-    """A base has an `__init_subclass__` of its own: that of later layers would never run."""
-    FORWARD = "forward"
-    """The block assigns its own `forward`, which no layer wraps."""
-    FLAG = "flag"
-    """The block switches `gradient_checkpointing` by itself, without the function that checkpoints."""
-    ORDER = "order"
-    """A class names the layer in front of the block among its bases: Python would find no order of both."""
-
-
-_METHODS = {"__call__": WayRound.CALL, "__init_subclass__": WayRound.SUBCLASS}
+_METHODS = {"__call__": Doubt.OWN_CALL, "__init_subclass__": Doubt.OWN_SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
 """A line of code with a checkpoint call that is a comment."""
-
-
-@dataclass(frozen=True, slots=True)
-class WayRoundDoubt:
-    """A new layer that would not checkpoint, or not even be imported: why, and the class that shows it."""
-
-    reason: WayRound
-    name: str
-
-
-Doubt = (
-    PastStateDoubt
-    | UnpackedDoubt
-    | ContainerDoubt
-    | SwitchDoubt
-    | CallDoubt
-    | DisabledDoubt
-    | WayRoundDoubt
-    | Kept
-    | NeededCache
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +68,12 @@ class Conversion:
     """The repairs that make a class a layer, none where it is one. With a doubt they are not safe."""
 
     repairs: tuple[SourceRepair, ...] = ()
-    doubt: Doubt | None = None
+    doubt: Because | None = None
 
 
 def convert(
     tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair], *, recomputed: bool = False
-) -> Conversion | Refusal | MissingSwitch:
+) -> Conversion | Because:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
     `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
@@ -153,9 +84,9 @@ def convert(
         return Conversion()
     root = _root(tree, ref)
     if root is None or answer is Answer.UNKNOWN:
-        return Refusal(RefusalReason.UNKNOWN_BASES, (ref.name,))
+        return Refusal.UNKNOWN_BASES.about(ref.name)
     if root.path not in tree.checked:
-        return Refusal(RefusalReason.NOT_CHECKED, (root.name, root.path))
+        return Refusal.NOT_CHECKED.about(root.name, root.path)
     twins = [
         twin
         for twin in tree.lineages.same(root)
@@ -164,103 +95,86 @@ def convert(
     missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
     if missing:
         return missing
-    made: list[SourceRepair] = [
-        repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))
-    ]
+    made = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
-            return Conversion(tuple(made), SwitchDoubt(model.name))
+            return Conversion(tuple(made), Doubt.SWITCH.about(model.name))
         made.append(without_switch(tree, model))
-    return Conversion(tuple(made), _doubt(tree, layers, repairs, recomputed=recomputed))
+    return Conversion(tuple(made), next(_doubts(tree, layers, repairs, recomputed=recomputed), None))
 
 
-def _doubt(
+def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
-) -> Doubt | None:
-    return (
-        _way_round(tree, layers)
-        or _past_state(tree, layers, repairs)
-        or _unpacked(tree, layers)
-        or _disabled(tree, layers)
-        or (None if recomputed else _containers(tree, layers))
-        or _side_effect(tree, layers, recomputed=recomputed)
-    )
-
-
-def _side_effect(tree: SourceTree, layers: Collection[ClassRef], *, recomputed: bool) -> Kept | NeededCache | None:
-    """What the first of the new layers does that does not go with a recompute, or with a cache that is cleared."""
+) -> Iterator[Because]:
+    """Why it is not safe to make these classes layers."""
     for layer in layers:
-        found = (None if recomputed else kept_value(tree, layer)) or needed_cache(tree, layer)
-        if found:
-            return found
-    return None
-
-
-def _way_round(tree: SourceTree, layers: Collection[ClassRef]) -> WayRoundDoubt | None:
-    """The first class of the new layers, or among their bases, that leads round the layer."""
+        yield from _ways_round(tree, layer, layers)
+    calls = [(layer, owner, call) for layer in layers for owner, call in tree.blocks.callers.get(layer, ())]
+    for layer, owner, call in calls:
+        site = tree.calls.of(owner, call, layers)
+        plan = tree.calls.plan_of_past_state(site, repairs) if site else None
+        if plan and not plan.is_safe:
+            passed = (owner.name, quoted(plan.positional_past), layer.name)
+            why = plan.unknown.text if plan.unknown else "a parameter in between has no default"
+            yield Doubt.SIGNATURE.about(*passed) if plan.blocked else Doubt.PAST_STATE.about(*passed, why)
+    for layer, owner, call in calls:
+        argument = tree.calls.unpacked(owner, call)
+        if argument:
+            yield Doubt.UNPACKED.about(owner.name, layer.name, argument)
+    for layer, owner, call in calls:
+        if _is_disabled(tree, owner, call.method):
+            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
+    for layer in () if recomputed else layers:
+        yield from _containers(tree, layer, layers)
     for layer in layers:
-        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
-        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-            return WayRoundDoubt(WayRound.ORDER, layer.name)
-        if layer.cls[OWN_SWITCHES]:
-            return WayRoundDoubt(WayRound.FLAG, layer.name)
-        for ref in tree.bases.lineage(layer):
-            names = {method.name for method in ref.cls.methods}
-            found = next((reason for method, reason in _METHODS.items() if method in names), None)
-            if found is None and _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-                found = WayRound.FORWARD
-            if found:
-                return WayRoundDoubt(found, ref.name)
-    return None
+        yield from _side_effects(tree, layer, recomputed=recomputed)
 
 
-def _past_state(
-    tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair]
-) -> PastStateDoubt | None:
-    """The first call of the new layers that passes past state by position after all safe repairs."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            site = tree.calls.of(owner, call, layers)
-            plan = tree.calls.plan_of_past_state(site, repairs) if site else None
-            if plan and not plan.is_safe:
-                return PastStateDoubt(owner.name, layer.name, plan)
-    return None
+def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
+    """What of a new layer, or of its bases, would lead round it or stop it."""
+    at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
+    if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+        yield Doubt.ORDER.about(layer.name)
+    if layer.cls[OWN_SWITCHES]:
+        yield Doubt.OWN_FLAG.about(layer.name)
+    for ref in tree.bases.lineage(layer):
+        names = {method.name for method in ref.cls.methods}
+        yield from (reason.about(ref.name) for method, reason in _METHODS.items() if method in names)
+        if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
+            yield Doubt.OWN_FORWARD.about(ref.name)
 
 
-def _unpacked(tree: SourceTree, layers: Collection[ClassRef]) -> UnpackedDoubt | None:
-    """The first call of the new layers that unpacks tensors with gradient."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            argument = tree.calls.unpacked(owner, call)
-            if argument:
-                return UnpackedDoubt(owner.name, layer.name, argument)
-    return None
+def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
+    """Whether a checkpoint call is commented out in a method."""
+    methods = (method for method in owner.cls.methods if method.name == name)
+    texts = (tree.source(owner.path).of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
+    return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
 
 
-def _containers(tree: SourceTree, layers: Collection[ClassRef]) -> ContainerDoubt | None:
-    """The first of the new layers that is given tensors with gradient in containers, or returns them so."""
-    for layer in layers:
-        forward = tree.bases.forward(layer)
-        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
-            return ContainerDoubt(layer.name)
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            site = tree.calls.of(owner, call, layers)
-            if site and tree.calls.plan(site).containers:
-                return ContainerDoubt(layer.name, owner.name)
-    return None
+def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
+    """Tensors with gradient in containers, on their way out of a new layer or into it."""
+    forward = tree.bases.forward(layer)
+    if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+        yield Doubt.RETURNS_CONTAINER.about(layer.name)
+    for owner, call in tree.blocks.callers.get(layer, ()):
+        site = tree.calls.of(owner, call, layers)
+        if site and tree.calls.plan(site).containers:
+            yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
 
 
-def _disabled(tree: SourceTree, layers: Collection[ClassRef]) -> DisabledDoubt | None:
-    """The first method that calls one of the new layers and in which a checkpoint call is commented out."""
-    for layer in layers:
-        for owner, call in tree.blocks.callers.get(layer, ()):
-            source = tree.source(owner.path)
-            methods = (method for method in owner.cls.methods if method.name == call.method)
-            texts = (source.of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
-            if any("checkpoint" in text and _DISABLED.search(text) for text in texts):
-                return DisabledDoubt(owner.name, call.method, layer.name)
-    return None
+def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Because]:
+    """What a new layer does that does not go with a recompute, or with a cache that is cleared."""
+    kept = None if recomputed else kept_value(tree, layer)
+    if kept:
+        lost = kept.value.flow is ValueFlow.GRADIENT
+        reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
+        yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
+    needed = needed_cache(tree, layer)
+    if needed:
+        fails = needed.read.kind is ReadKind.NEEDED
+        reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
+        yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def _names_module(ref: ClassRef) -> bool:
@@ -268,21 +182,17 @@ def _names_module(ref: ClassRef) -> bool:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to change: the one that names nn.Module, where all that inherit from it are blocks.
+    """The class to change: the one that names nn.Module, where all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
     root = next((ancestor for ancestor in tree.bases.lineage(ref) if _names_module(ancestor)), None)
     if root is ref:
         return ref
-    if root is not None and all(_may_be_layer(tree, heir) for heir in tree.bases.heirs(root)):
+    heirs = tree.bases.heirs(root) if root else ()
+    if root and all(tree.blocks.checkpoints(heir) or heir.name not in tree.containers.holders for heir in heirs):
         return root
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
-
-
-def _may_be_layer(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether it is a block or a layer, or nothing holds it."""
-    return tree.blocks.checkpoints(ref) or ref.name not in tree.containers.holders
 
 
 def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.file_facts import AttributePath, Import
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import name_repair
-from ckpt_surgery.codemods.repairs.layer_import import layer_import
+from ckpt_surgery.codemods.repairs.calls import layer_import, name_repair
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
@@ -26,14 +25,10 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
 
 def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
     """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
-    imports = _guarded(tree, path)
+    facts = tree.names.facts(path)
+    imports = [item for item in facts.imports if item.guard] if facts else []
     alias = next((item for item in imports if item.name == name != item.original != ""), None)
     return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
-
-
-def _guarded(tree: SourceTree, path: str) -> list[Import]:
-    facts = tree.names.facts(path)
-    return [item for item in facts.imports if item.guard] if facts else []
 
 
 def derive(

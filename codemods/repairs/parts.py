@@ -11,23 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts, Import
+from ckpt_surgery.codemods import repair
+from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.repair import (
-    DropComment,
-    DropImports,
-    ImportName,
-    KeepElseBranch,
-    KeepElseExpression,
-    MakeLayer,
-    Occurrence,
-    OrderParameters,
-    PassArguments,
-    ReplaceName,
-    SourceRepair,
-)
 
 _HEAD_END = re.compile(r"[\s,)]*:\s*(?:#.*)?")
+_NOTHING = re.compile(r"\s*(?:#.*)?")
 
 
 class Part(NamedTuple):
@@ -43,17 +32,19 @@ class Part(NamedTuple):
     step: str = ""
 
 
-def by_part(text: str, facts: FileFacts, repairs: Collection[SourceRepair]) -> Mapping[Part, Sequence[SourceRepair]]:
+def by_part(
+    text: str, facts: FileFacts, repairs: Collection[repair.SourceRepair]
+) -> Mapping[Part, Sequence[repair.SourceRepair]]:
     """The repairs of a file by the part of its text that they are made in. No two parts overlap."""
     parts = _Parts(text, facts)
-    grouped: dict[Part, list[SourceRepair]] = defaultdict(list)
-    for repair in repairs:
-        grouped[parts.of(repair)].append(repair)
-    disjoint: dict[Part, list[SourceRepair]] = {}
+    grouped: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
+    for one in repairs:
+        grouped[parts.of(one)].append(one)
+    disjoint: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
+    outer = Part(0, 0)
     for part in sorted(grouped, key=lambda part: (part.start, -part.end)):
-        outer = next(reversed(disjoint), None)
-        around = outer is not None and part.start < outer.end
-        disjoint.setdefault(outer if around and outer else part, []).extend(grouped[part])
+        outer = part if part.start >= outer.end else outer
+        disjoint[outer] += grouped[part]
     return disjoint
 
 
@@ -61,69 +52,49 @@ class _Parts:
     """The parts of one file."""
 
     def __init__(self, text: str, facts: FileFacts) -> None:
-        self.whole = Part(0, len(text))
+        self._whole = self._head = self._imports = Part(0, len(text))
         self._source = SourceText(text)
         named = Counter(cls.name for cls in facts.classes)
-        alone = (cls for cls in facts.classes if cls.span.column == 0 and named[cls.name] == 1)
-        self._classes = {cls.name: cls for cls in alone}
+        self._classes = {cls.name: cls for cls in facts.classes if cls.span.column == 0 and named[cls.name] == 1}
         first = min((cls.first_line for cls in facts.classes), default=0)
-        imports = [item for item in facts.imports if not item.guard]
-        early = [item for item in imports if item.span.line < first]
-        plain = bool(early) and early == imports and all(cls.span.column == 0 for cls in facts.classes)
-        self._head = self._lines(1, first - 1)._replace(step=self._step()) if plain else self.whole
-        self._imports = self._imports_of(early) if plain else self.whole
+        imports = [item.span for item in facts.imports if not item.guard]
+        if imports and max(imports).line < first and all(cls.span.column == 0 for cls in facts.classes):
+            methods = [method for cls in self._classes.values() for method in cls.methods]
+            step = self._source.indent(self._source.offset(methods[0].first_line, 0)) if methods else ""
+            self._head = self._imports = self._lines(1, first - 1, step=step)
+            last = max((span for span in imports if span.column == 0), default=None)
+            if last and self._ends_line(last.end_line, last.end_column, _NOTHING):
+                self._imports = self._lines(1, last.end_line, step=step)
 
-    def of(self, repair: SourceRepair) -> Part:
+    def of(self, one: repair.SourceRepair) -> Part:
         """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
-        if isinstance(repair, ImportName):
+        if isinstance(one, repair.ImportName):
             return self._imports
-        if isinstance(repair, DropImports):
+        if isinstance(one, repair.DropImports):
             return self._head
-        target = repair.target.definition if isinstance(repair.target, Occurrence) else repair.target
+        target = one.target.definition if isinstance(one.target, repair.Occurrence) else one.target
         name, _, inner = target.name.partition(".") if target else ("", "", "")
         cls = self._classes.get(name)
-        if cls is None or (isinstance(repair, DropComment) and not inner):
-            return self.whole  # the comment above a class is not in its lines
-        if isinstance(repair, MakeLayer):
-            return self._head_of(cls)
-        if isinstance(repair, KeepElseBranch | KeepElseExpression | PassArguments | OrderParameters | ReplaceName):
-            return self._method(cls, inner.partition(".")[0])
+        if cls is None or (isinstance(one, repair.DropComment) and not inner):
+            return self._whole  # the comment above a class is not in its lines
+        methods = [method for method in cls.methods if method.name == inner.partition(".")[0]]
+        in_method = isinstance(one, repair.OrderParameters) or isinstance(one.target, repair.Occurrence)
+        if in_method and len(methods) == 1:
+            before = f"class {name}:{self._source.newline}"  # as if the class held nothing else
+            return self._lines(methods[0].first_line, methods[0].end_line, before=before)
+        if isinstance(one, repair.MakeLayer) and self._ends_line(
+            cls.header.end_line, cls.header.end_column, _HEAD_END
+        ):
+            return self._lines(cls.first_line, cls.header.end_line, after=f"    pass{self._source.newline}")
         return self._lines(cls.first_line, cls.span.end_line)
 
-    def _imports_of(self, early: Sequence[Import]) -> Part:
-        """The head of the file up to its last import; all of the head, where more stands on that line."""
-        last = max((item.span for item in early if item.span.column == 0), default=None)
-        if last is None:
-            return self._head
-        end = self._source.offset(last.end_line, last.end_column)
-        rest = self._source.text[end : self._source.line_end(end)].strip()
-        if rest and not rest.startswith("#"):
-            return self._head
-        return self._lines(1, last.end_line)._replace(step=self._head.step)
+    def _ends_line(self, line: int, column: int, rest: re.Pattern[str]) -> bool:
+        """Whether nothing but this pattern follows on a line."""
+        start = self._source.offset(line, column)
+        return rest.fullmatch(self._source.text, start, self._source.line_end(start)) is not None
 
-    def _step(self) -> str:
-        """The indentation of the first method."""
-        method = next((method for cls in self._classes.values() for method in cls.methods), None)
-        return self._source.indent(self._source.offset(method.first_line, 0)) if method else ""
-
-    def _head_of(self, cls: Class) -> Part:
-        """`class Name(...):` with its decorators; the class, where more stands on the line."""
-        end = self._source.offset(cls.header.end_line, cls.header.end_column)
-        if not _HEAD_END.fullmatch(self._source.text, end, self._source.line_end(end)):
-            return self._lines(cls.first_line, cls.span.end_line)
-        return self._lines(cls.first_line, cls.header.end_line)._replace(after=f"    pass{self._source.newline}")
-
-    def _method(self, cls: Class, name: str) -> Part:
-        """A method, as if its class held nothing else; the class, where that is not all there is of that name."""
-        methods = [method for method in cls.methods if method.name == name]
-        if len(methods) != 1:
-            return self._lines(cls.first_line, cls.span.end_line)
-        (method,) = methods
-        before = f"class {cls.name}:{self._source.newline}"
-        return self._lines(method.first_line, method.end_line)._replace(before=before)
-
-    def _lines(self, first: int, last: int) -> Part:
+    def _lines(self, first: int, last: int, **options: str) -> Part:
         """From the beginning of one line to the end of another, its newline included."""
         start, end = self._source.offset(first, 0), self._source.line_end(self._source.offset(last, 0))
         newline = self._source.text.find("\n", end)
-        return Part(start, self.whole.end if newline < 0 else newline + 1)
+        return Part(start, len(self._source.text) if newline < 0 else newline + 1, **options)

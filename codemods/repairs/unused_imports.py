@@ -17,18 +17,15 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: 
     lines = set(after.split("\n"))
     gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
     top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
-    top = [item for item in top if item.name in gone and not _is_called(item.name, after)]
+    top = [item for item in top if item.name in gone]
+    # a name is surely in use where it is called: `nn.Linear(...)` is in no import statement
+    top = [item for item in top if not re.search(rf"\b{item.name}(?:\.\w+)*[(\[]", after)]
     if not top:
         return None
     then, now = _words(before), _words(after)
     unused = (item for item in top if then[item.name] and not now[item.name])
     names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
     return DropImports(path, None, None, tuple(names), width) if names else None
-
-
-def _is_called(name: str, text: str) -> bool:
-    """Whether a name is surely in use: `nn.Linear(...)` is in no import statement."""
-    return re.search(rf"\b{name}(?:\.\w+)*[(\[]", text) is not None
 
 
 def _is_own(path: str, module: str) -> bool:

@@ -49,7 +49,7 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
-from ckpt_surgery.codemods.finding import Applicability, Because, Finding, Reason
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, convert
@@ -60,7 +60,7 @@ from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, runs_func
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
-from ckpt_surgery.codemods.wording import AnyReason, quoted, reason_text, replaced_text
+from ckpt_surgery.codemods.wording import Because, Reason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG
 
 RULE = Declaration(
@@ -101,7 +101,7 @@ class _Repair:
     """
 
     repairs: tuple[SourceRepair, ...] = ()
-    reasons: tuple[AnyReason, ...] = ()
+    reasons: tuple[Because, ...] = ()
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -135,7 +135,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     )
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
-    reasons = "; ".join(dict.fromkeys(map(reason_text, repair.reasons)))
+    reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
     if reasons:
         said.append(reasons if repair.repairs else f"not repaired: {reasons}")
     modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
@@ -145,7 +145,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if not (differences or repairs) and any(isinstance(reason, MissingSwitch) for reason in repair.reasons):
         applicability = Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
-        said.append(replaced_text(owner))
+        said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
     return context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
 
@@ -171,7 +171,7 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     layers = [result for result in results if isinstance(result, _Repair)]
     for result in results:
         # A block behind the call that does not become a layer would lose the checkpointing it has.
-        if not isinstance(result, _Repair) and not (layers and _is_torch_module(result)):
+        if not isinstance(result, _Repair) and not (layers and result.reason is Obstacle.TORCH_MODULE):
             return _Repair(reasons=(result,))
     made = [repair for part in layers for repair in part.repairs]
     for call, plan in context.tree.calls.lost_with(owner, inline):
@@ -201,10 +201,6 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
     return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
 
 
-def _is_torch_module(reason: AnyReason) -> bool:
-    return isinstance(reason, Because) and reason.reason is Obstacle.TORCH_MODULE
-
-
 def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch | KeepElseExpression:
     """The else branch in the place of the whole, which keeps the guards that later code relies on."""
     places, width = context.tree.places(owner.path), context.tree.width
@@ -215,7 +211,7 @@ def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Kee
     return KeepElseBranch(owner.path, inline.span, places.branch(inline.span), guards, width)
 
 
-def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[AnyReason]:
+def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
     """Why the repair of a branch is not safe."""
     tree, test = context.tree, inline.test or ""
     if "other" in inline.body_kinds:
@@ -260,7 +256,7 @@ def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> I
 
 def _layers(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
-) -> _Repair | AnyReason:
+) -> _Repair | Because:
     """What makes the classes behind a checkpoint call layers, or why they are not made such."""
     tree = context.tree
     paths = paths_behind(owner, inline, checkpoint)
@@ -276,7 +272,7 @@ def _layers(
     if not refs:
         return Obstacle.TORCH_MODULE.about(externals[0].name)
     made: list[SourceRepair] = []
-    doubts: list[AnyReason] = []
+    doubts: list[Because] = []
     for ref in refs:
         derived = derive(tree, owner, paths, ref)
         if derived:

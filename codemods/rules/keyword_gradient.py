@@ -32,7 +32,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.call_sites import CallSite
-from ckpt_surgery.codemods.wording import quoted, replaced_text, unknown_text
+from ckpt_surgery.codemods.wording import quoted, replaced_text
 
 RULE = Declaration(
     code="CKPT003",
@@ -47,7 +47,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
     for site in context.tree.calls.all():
         yield from _findings(context, site)
     for owner, call, ref in context.tree.calls.replaced():
-        message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref)}"
+        message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref.name)}"
         line = call.statement.line
         yield context.finding(RULE, owner.path, call.span, owner.name, message, Applicability.UNKNOWN, first_line=line)
 
@@ -56,7 +56,7 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     plan = context.tree.calls.plan(site, {*context.argument_repairs, ArgumentRepair.GRADIENT})
     block, spans = site.blocks[0][0].name, {argument.name: argument.span for argument in site.call.args}
     if plan.unknown:
-        message = f"the arguments of {site.call.callee}(...) cannot be determined: {unknown_text(plan.unknown)}"
+        message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     unpacked = context.tree.calls.unpacked(site.owner, site.call)
     if unpacked:

@@ -56,13 +56,13 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import CallDoubt, Refusal, convert
+from ckpt_surgery.codemods.repairs.conversion import Doubt, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.output_reads import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
-from ckpt_surgery.codemods.wording import reason_text, replaced_text
+from ckpt_surgery.codemods.wording import Because, replaced_text
 
 RULE = Declaration(code="CKPT001", repair=RepairKind.SAFE, commit="{} becomes a GradientCheckpointingLayer")
 
@@ -100,7 +100,7 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
 
     replaced = next(filter(tree.bases.is_replaced, (ref, element.holder)), None)
     if replaced:
-        message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced)}"
+        message = f"{ref.name} is a block of {_stack(element)}, and {replaced_text(replaced.name)}"
         return finding(message, Applicability.UNKNOWN)
     message = f"{ref.name}, a block of {_stack(element)}, is not a GradientCheckpointingLayer"
     helper = tree.blocks.perhaps_by_helper.get(ref)
@@ -114,12 +114,12 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     if tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
     conversion = convert(tree, ref, context.argument_repairs)
-    if isinstance(conversion, Refusal):
-        return finding(f"{message} ({reason_text(conversion)})", Applicability.UNKNOWN)
     if isinstance(conversion, MissingSwitch):
-        return finding(f"{message}; not repaired: {reason_text(conversion)}", Applicability.UNSAFE)
-    doubt = conversion.doubt or (None if called else CallDoubt(ref.name))
-    reasons = [reason_text(reason) for reason in (doubt, failing_read(tree, ref)) if reason]
+        return finding(f"{message}; not repaired: {conversion.text}", Applicability.UNSAFE)
+    if isinstance(conversion, Because):
+        return finding(f"{message} ({conversion.text})", Applicability.UNKNOWN)
+    doubt = conversion.doubt or (None if called else Doubt.NO_CALL.about(ref.name))
+    reasons = [reason.text for reason in (doubt, failing_read(tree, ref)) if reason]
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
     return finding("; ".join([message, *reasons]), applicability, repairs)

@@ -29,13 +29,13 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import Parameter
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Because, Finding, Reason
+from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
-from ckpt_surgery.codemods.wording import quoted
+from ckpt_surgery.codemods.wording import Because, Reason, quoted
 
 RULE = Declaration(
     code="CKPT005",

@@ -20,14 +20,11 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from ckpt_surgery.codemods.edits.arguments import RearrangeArguments
-from ckpt_surgery.codemods.edits.inline_branch import RemoveInlineBranch
-from ckpt_surgery.codemods.edits.inline_expression import RemoveInlineExpression
+from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
-from ckpt_surgery.codemods.edits.methods import RemoveMethod
-from ckpt_surgery.codemods.edits.names import RenameOccurrence
-from ckpt_surgery.codemods.edits.parameters import ReorderParameters
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer
+from ckpt_surgery.codemods.edits.methods import RemoveMethod, ReorderParameters
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import span_of

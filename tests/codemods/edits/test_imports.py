@@ -8,8 +8,8 @@ import libcst as cst
 import pytest
 
 from ckpt_surgery.codemods.edits.imports import AddImport, by_type
+from ckpt_surgery.codemods.edits.paths import PlaceError
 from ckpt_surgery.codemods.edits.rewrite import transformed
-from ckpt_surgery.codemods.edits.targeted import PlaceError
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 

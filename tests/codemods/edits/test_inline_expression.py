@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.codemods.edits.inline_expression import RemoveInlineExpression
-from ckpt_surgery.codemods.edits.targeted import PlaceError
+from ckpt_surgery.codemods.edits.inline import RemoveInlineExpression
+from ckpt_surgery.codemods.edits.paths import PlaceError
 from ckpt_surgery.codemods.repair import Definition, Occurrence
 from tests.codemods.edits.transforming import transform
 

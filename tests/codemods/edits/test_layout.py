@@ -67,7 +67,7 @@ def test_the_layout(text: str, expected: str | None) -> None:
 @pytest.mark.parametrize("arguments", [ARGUMENTS[:1], None])
 def test_a_generator_that_stands_alone_gets_no_comma(arguments: tuple[NewArgument, ...] | None) -> None:
     call = cst.ensure_type(cst.parse_expression("join(aaaaaaaaaaaaaaa(b)\n for b in bbbbbbbbbbbbbbbbb)"), cst.Call)
-    made = laid_out(call, arguments, Place(4, "", "    ", 4, 0, WIDTH))
+    made = laid_out(call, arguments, Place("", WIDTH - 8, "    ", WIDTH - 8))
     ast.parse(cst.Module([]).code_for_node(made))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.codemods.edits.parameters import ReorderParameters
+from ckpt_surgery.codemods.edits.methods import ReorderParameters
 from ckpt_surgery.codemods.repair import Definition
 from tests.codemods.edits.transforming import transform
 

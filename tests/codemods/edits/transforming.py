@@ -6,7 +6,7 @@ import ast
 
 import libcst as cst
 
-from ckpt_surgery.codemods.edits.targeted import ModuleTransformer
+from ckpt_surgery.codemods.edits.paths import ModuleTransformer
 
 
 def transform(transformer: ModuleTransformer, text: str) -> str:

@@ -1,0 +1,182 @@
+"""An inline checkpoint goes: what follows its else takes its place; needed guards and other comments stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ckpt_surgery.codemods.edits import paths
+from ckpt_surgery.codemods.edits.arguments import joined, place_of
+from ckpt_surgery.codemods.edits.layout import laid_out
+from ckpt_surgery.codemods.repair import Occurrence
+
+_CONSTANTS = ("None", "True", "False")
+_SUBJECT = re.compile(r"checkpointing|(?:gradient|activation)[ _-]checkpoint|use_reentrant", re.I)
+_STAND_IN = re.compile(r"#\s*None for \w+\W*$", re.I)
+"""What a branch passes instead of past state."""
+_FOR_TOOLS = re.compile(r"#\s*(?:type:|noqa\b|fmt:|yapf:|isort:|ruff:|mypy:|pyright:|pylint:|pragma:|nosec\b)")
+_ADVICE = re.compile(
+    r"\b(?:not|never|only|must|should|cannot|incompatible|todo|fixme|xxx|note|warning|bug|hack|see)\b|n't\b|https?:",
+    re.I,
+)
+
+
+@dataclass
+class RemoveInlineBranch(paths.ModuleTransformer):
+    """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
+
+    `guards` are the positions of statements of its body that stay under the `if`. Comments of what goes are kept above
+    the statements that move out, unless these repeat them or they speak of the branch.
+    """
+
+    target: Occurrence
+    guards: Collection[int] = field(default=(), kw_only=True)
+    width: int = field(kw_only=True)
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        around, branch = paths.occurrence_in(tree, self.target, cst.If, "if")
+        holder, other = around[-1], branch.orelse
+        if not isinstance(other, cst.Else):
+            raise paths.PlaceError("the if has no else branch of its own that could stay")
+        footer = list(other.body.footer) if isinstance(other.body, cst.IndentedBlock) else []
+        above = _without_announcement(branch.leading_lines)
+        if isinstance(holder, cst.If):
+            body = cst.IndentedBlock(_below(_lost(branch, other), _moved(other.body)), footer=footer)
+            return paths.replaced(around, branch, cst.Else(body, leading_lines=above))
+        if not isinstance(holder, cst.IndentedBlock):
+            raise paths.PlaceError("an if at module level is not replaced: name one in a function")
+        kept = self._kept(branch)
+        moved = _moved(other.body)
+        if isinstance(other.body, cst.IndentedBlock):
+            margin = paths.margin_of(around, tree.default_indent)
+            moved = [joined(old, margin, tree.default_indent, self.width) for old in moved]
+        lost = [*([cst.EmptyLine(indent=False)] if kept else above), *_lost(branch, other, kept)]
+        at = holder.body.index(branch)
+        after = holder.body[at + 1 :]
+        statements = [*holder.body[:at], *kept, *_below(lost, moved), *_below(footer, after)]
+        footer = [*([] if after else footer), *holder.footer]
+        return paths.replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
+
+    def _kept(self, branch: cst.If) -> list[cst.If]:
+        """The branch with its guards alone; nothing where none is to stay."""
+        if not self.guards or not isinstance(branch.body, cst.IndentedBlock):
+            return []
+        guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
+        return [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
+
+
+def _moved(body: cst.BaseSuite) -> list[cst.BaseStatement]:
+    """The statements of an else branch, each on a line of its own, without comments about the branch that goes."""
+    if isinstance(body, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)]
+    first, *rest = cst.ensure_type(body, cst.IndentedBlock).body
+    above = _without_stand_in(_without_announcement(paths.leading_lines(first)), first)
+    return [first.with_changes(leading_lines=above), *rest]
+
+
+def _lost(branch: cst.If, other: cst.Else, kept: Collection[cst.If] = ()) -> list[cst.EmptyLine]:
+    """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
+    block = other.body if isinstance(other.body, cst.IndentedBlock) else None
+    staying = [
+        other.body.body,
+        block.footer if block else (),
+        *(part for one in kept for part in (one.test, one.body)),
+    ]
+    repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
+    head = [block.header] if block else []
+    going = [branch.test, branch.whitespace_after_test, branch.body, *other.leading_lines, *head]
+    return _lines(dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated))
+
+
+def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
+    """The statements with these lines above all that is above the first."""
+    if not statements:
+        return ()
+    first, *rest = statements
+    return [first.with_changes(leading_lines=[*lines, *paths.leading_lines(first)]), *rest]
+
+
+def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
+    return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
+
+
+@dataclass
+class RemoveInlineExpression(paths.ModuleTransformer):
+    """Replaces `a if test else b` by `b`, laid out as a formatter would.
+
+    Comments of what goes are kept above the statement, unless they speak of checkpointing.
+    """
+
+    target: Occurrence
+    width: int = field(kw_only=True)
+
+    def _changed(self, tree: cst.Module) -> cst.CSTNode:
+        around, node = paths.occurrence_in(tree, self.target, cst.IfExp, "conditional expression")
+        kept = _alone(node)
+        if isinstance(kept, cst.Call):
+            kept = laid_out(kept, None, place_of(around, node, tree.default_indent, self.width))
+        at = max(at for at, outer in enumerate(around) if isinstance(outer, paths.STATEMENTS))
+        statement = paths.replaced(around[at:], node, kept)
+        spaces = [node.whitespace_before_if, node.whitespace_after_if, node.whitespace_before_else]
+        going = [*node.lpar, node.body, *spaces, node.test, node.whitespace_after_else, *node.rpar]
+        above = [*paths.leading_lines(statement), *_lines(_left_of(going))]
+        return paths.replaced(around[:at], around[at], statement.with_changes(leading_lines=above))
+
+
+def _alone(node: cst.IfExp) -> cst.BaseExpression:
+    """What follows the else, in the parentheses of the whole where it needs them."""
+    kept = node.orelse
+    atom = isinstance(kept, cst.Call | cst.Name | cst.Attribute | cst.Subscript)
+    head = paths.code_of(kept.func) if isinstance(kept, cst.Call) else paths.code_of(kept)
+    if kept.lpar or not node.lpar or (atom and "\n" not in head):
+        return kept
+    return kept.with_changes(lpar=node.lpar, rpar=node.rpar)
+
+
+def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator[str]:
+    """The comments in code that goes, without those that go with it.
+
+    Of lines that follow each other, all go where the first one speaks of checkpointing. So does a comment behind a
+    constant argument: it says what that stands for.
+    """
+    for part in parts:
+        for paragraph in _paragraphs(part):
+            if not _SUBJECT.search(paragraph[0]):
+                yield from (line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line)))
+
+
+def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """The lines above a statement, without a comment right above it that announces checkpointing, and nothing else."""
+    above = list(lines)
+    first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
+    texts = [line.comment.value for line in above[first:] if line.comment]
+    return above[:first] if all(_SUBJECT.search(text) and not _ADVICE.search(text) for text in texts) else above
+
+
+def _without_stand_in(lines: Sequence[cst.EmptyLine], statement: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The lines above a statement of the else branch, without a `# None for ...` where it passes no None."""
+    if any(name.value == "None" for _, name in paths.inside((statement,), cst.Name)):
+        return list(lines)
+    return [line for line in lines if line.comment is None or not _STAND_IN.match(line.comment.value)]
+
+
+def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
+    """The comments in some code, but for those behind a constant argument; those of lines in a row are together."""
+    if isinstance(part, cst.Comment):
+        yield [part.value]
+    if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:
+        return
+    lines: list[str] = []
+    for inner in part.children if isinstance(part, cst.CSTNode) else part:
+        if isinstance(inner, cst.EmptyLine) and inner.comment:
+            lines.append(inner.comment.value)
+            continue
+        if lines:
+            yield lines
+            lines = []
+        yield from _paragraphs(inner)
+    if lines:
+        yield lines
