@@ -9,7 +9,7 @@ from enum import Enum
 from ckpt_surgery.text import listed
 
 
-class Reason(Enum):
+class WordedReason(Enum):
     """Why something is not repaired, or not safe: one subclass for each part of the package that decides on some.
 
     The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
@@ -26,7 +26,7 @@ class Reason(Enum):
 class Because:
     """A reason, and the names that it is about."""
 
-    reason: Reason
+    reason: WordedReason
     names: tuple[str, ...] = ()
 
     @property

@@ -21,18 +21,18 @@ from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.codemods.wording import Because, Reason, quoted
+from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
-class Refusal(Reason):
+class Refusal(WordedReason):
     """Why a class is not made a layer."""
 
     UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
     NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
 
 
-class Doubt(Reason):
+class Doubt(WordedReason):
     """Why making a class a layer is not safe."""
 
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"

@@ -60,7 +60,7 @@ from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, runs_func
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.output_reads import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
-from ckpt_surgery.codemods.wording import Because, Reason, quoted, replaced_text
+from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG
 
 RULE = Declaration(
@@ -70,7 +70,7 @@ RULE = Declaration(
 )
 
 
-class Obstacle(Reason):
+class Obstacle(WordedReason):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "there is no else branch with a direct call to keep"

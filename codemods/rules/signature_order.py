@@ -35,7 +35,7 @@ from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
-from ckpt_surgery.codemods.wording import Because, Reason, quoted
+from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
 
 RULE = Declaration(
     code="CKPT005",
@@ -50,7 +50,7 @@ _Blocked = Mapping[ClassRef, Mapping[str, None]]
 """The gradient parameters of a forward that stand behind past state, in order."""
 
 
-class UnfollowedUse(Reason):
+class UnfollowedUse(WordedReason):
     """A use of a forward in the tree that no repair here follows: reordering would break it silently."""
 
     OVERRIDDEN = "{} overrides the forward and may call this one"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.repair import NewArgument
-from ckpt_surgery.codemods.wording import Because, Reason
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.family import FamilyFacts
 from ckpt_surgery.model_patches.vocabulary import (
     is_container,
@@ -37,7 +37,7 @@ class ArgumentRepair(Enum):
 ALL_REPAIRS = frozenset(ArgumentRepair)
 
 
-class UnknownReason(Reason):
+class UnknownReason(WordedReason):
     """Why nobody can tell which argument reaches which parameter."""
 
     UNPACKED = "an unpacked `*` argument may hold anything"

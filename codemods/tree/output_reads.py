@@ -8,11 +8,11 @@ from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.codemods.wording import Because, Reason
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 
-class OutputRead(Reason):
+class OutputRead(WordedReason):
     """Why a model fails once its block is a layer, and what to do about it."""
 
     MORE_OUTPUTS = (

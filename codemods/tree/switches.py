@@ -16,14 +16,14 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
-from ckpt_surgery.codemods.wording import Because, Reason
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
 _BASE = "PreTrainedModel"
 _MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
 
-class Missing(Reason):
+class Missing(WordedReason):
     """Why nothing of transformers would switch a layer on, and what to do about it."""
 
     RELEASE = (

@@ -11,7 +11,7 @@ import pytest
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.wording import Because, Reason
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, CHILD, INLINE, PLAIN
 from tests.codemods.tools import tree
@@ -37,8 +37,8 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize("reasons", Reason.__subclasses__(), ids=lambda reasons: reasons.__name__)
-def test_each_reason_has_words_of_its_own(reasons: type[Reason]) -> None:
+@pytest.mark.parametrize("reasons", WordedReason.__subclasses__(), ids=lambda reasons: reasons.__name__)
+def test_each_reason_has_words_of_its_own(reasons: type[WordedReason]) -> None:
     assert len(list(reasons)) == len(reasons.__members__), "an enum takes two members of one value for the same"
 
 
