@@ -107,11 +107,10 @@ class Builder(Interpreter[Build]):
             case ast.Subscript(value=container):
                 self._extend(container, [value])
 
-    def augment(self, node: ast.AugAssign) -> bool:
+    def augment(self, node: ast.AugAssign) -> None:
         """Follow `container += items`."""
         if isinstance(node.op, ast.Add):
             self._extend(node.target, _spread(self.value(node.value)))
-        return False
 
     def _extend(self, container: ast.expr, items: list[Build]) -> None:
         match container:

@@ -1,6 +1,6 @@
 """What a fact is: one thing that files, or their classes, say. A fact is declared in a module of `providers/`.
 
-    FACT = ClassFact("may_evaluate", may_evaluate, nothing=False)
+    FACT = ClassFact("may_evaluate", may_evaluate, nothing=False, signs=("eval", "train"))
 
 Nothing else lists it. A rule that needs it asks a file or a class for it: `ref.cls[FACT]`.
 """
@@ -18,11 +18,15 @@ T = TypeVar("T", covariant=True)
 
 
 class FileFact(NamedTuple, Generic[T]):
-    """What `read` makes of a file's syntax: a plain frozen value that can be pickled; for most files `nothing`."""
+    """What `read` makes of a file's syntax: a plain frozen value that can be pickled.
+
+    It is `nothing` for a file that has none of the words in `signs`, which is then not read.
+    """
 
     name: str
     read: Callable[[FileSyntax], T]
     nothing: T
+    signs: tuple[str, ...]
 
 
 class ClassFact(NamedTuple, Generic[T]):
@@ -31,6 +35,7 @@ class ClassFact(NamedTuple, Generic[T]):
     name: str
     read: Callable[[ast.ClassDef, FileSyntax], T]
     nothing: T
+    signs: tuple[str, ...]
 
 
 class Facts:

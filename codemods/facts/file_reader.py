@@ -29,9 +29,13 @@ from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, fir
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
-_LOOP = re.compile(r"^[ \t]+for .+ in |\bfor .+ in .*self\.", re.M)
-_HANDED = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*\(self\.[a-z_]+, ")
-"""A stack that is handed to a function as a whole."""
+_ADDS = ("setattr(", ".add_module(", ".append(", ".extend(", ".insert(")
+_SETS = re.compile(r"self\.\w+(?:\s*:[^=\n]+)?\s*\+?=(?!=)")
+_RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(]|.*\b(?:if|or)\b)", re.M)
+"""What may return modules. A pattern that begins with a word is searched for several times as fast as another."""
+_LOOP = re.compile(r"for .+ in .*")
+_HANDED = re.compile(r"\(self\.[a-z_]+, ")
+_FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
@@ -45,7 +49,7 @@ def read_facts(
     imports = tuple(_imports(file))
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
     layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
-    reader = _ClassReader(file, layers, of_class)
+    reader = _ClassReader(file, layers, [fact for fact in of_class if file.mentions(*fact.signs)])
     classes, values, makers = list[Class](), list[tuple[str, Build]](), list[Maker]()
     for statement, guard in file.statements:
         match statement:
@@ -61,7 +65,7 @@ def read_facts(
         values=tuple(values),
         makers=tuple(makers),
         functions=tuple(function.name for function in file.functions),
-        provided=_provided(of_file, file),
+        provided=_provided([fact for fact in of_file if file.mentions(*fact.signs)], file),
     )
 
 
@@ -126,7 +130,7 @@ class _ClassReader:
         functions = methods_of(node)
         makers = list(self._makers(functions, builder))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
-        readers = self._readers(functions, attributes)
+        readers = self._readers(node, functions, attributes)
         forward = next((function for function in reversed(functions) if function.name == "forward"), None)
         return Class(
             name=node.name,
@@ -154,7 +158,7 @@ class _ClassReader:
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
         for function in functions:
-            if function.name != "forward":
+            if function.name == "__init__" or (function.name != "forward" and _may_make(self._file.text(function))):
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.follow(function.body)
@@ -162,7 +166,9 @@ class _ClassReader:
                 if returned and function.name != "__init__":
                     yield Maker(function.name, _params(function), _choice(returned))
 
-    def _readers(self, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]]) -> list[MethodReader]:
+    def _readers(
+        self, node: ast.ClassDef, functions: list[ast.FunctionDef], attributes: list[tuple[str, Build]]
+    ) -> list[MethodReader]:
         direct = frozenset(
             name
             for name, built in attributes
@@ -170,6 +176,8 @@ class _ClassReader:
         )
         own = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
         wanted = Wanted(direct, self._file.helpers.names, self._file.aliases)
+        if not own and not _may_call_blocks(self._file.text(node)):
+            return []
         returned = accessors(functions)
         readers: list[MethodReader] = []
         for function in functions:
@@ -197,9 +205,18 @@ def _may_call_blocks(text: str) -> bool:
     """Whether a method's text is worth reading: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
-    if "(self." in text and _HANDED.search(text):
-        return True
-    return "for " in text and _LOOP.search(text) is not None
+    for loop in _LOOP.finditer(text):
+        before = text[text.rfind("\n", 0, loop.start()) + 1 : loop.start()]
+        if before.isspace() or "self." in loop.group():
+            return True
+    # a stack that is handed to a function as a whole
+    handed = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _HANDED.finditer(text))
+    return any(map(_FUNCTION.search, handed))
+
+
+def _may_make(text: str) -> bool:
+    """Whether a method sets attributes or may return modules: most do neither."""
+    return any(word in text for word in _ADDS) or bool(_SETS.search(text) or _RETURNS.search(text))
 
 
 def _forward(function: ast.FunctionDef) -> ForwardSignature:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
 
@@ -16,10 +17,17 @@ class FileSyntax:
         self.source = source
         self.tree = tree
         self.lines = source.split("\n")
+        self._lengths = list(accumulate(map(len, self.lines), initial=0))
+        """Characters before each line, line ends left out."""
+
+    def mentions(self, *words: str) -> bool:
+        """Whether one of the words is anywhere in the file."""
+        return any(word in self.source for word in words)
 
     def text(self, node: ast.stmt) -> str:
         """The lines of a statement, without its decorators."""
-        return "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+        first, last = node.lineno - 1, node.end_lineno or node.lineno
+        return self.source[self._lengths[first] + first : self._lengths[last] + last]
 
     @cached_property
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
@@ -40,19 +48,24 @@ class FileSyntax:
     def helpers(self) -> CheckpointHelpers:
         """Its functions that checkpoint what they are given, or make one that does."""
         helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
-        if "checkpoint" in self.source:
+        if self.mentions("checkpoint"):
             helpers.read(function for function in self.functions if helpers.may_be_in(self.text(function)))
         return helpers
 
     @cached_property
     def aliases(self) -> frozenset[str]:
         """The names that the module binds to checkpoint functions."""
-        return self.helpers.aliases(self.tree.body) if "checkpoint" in self.source else frozenset()
+        return self.helpers.aliases(self.tree.body) if self.mentions("checkpoint") else frozenset()
 
 
-def own_statements(cls: ast.ClassDef) -> Iterator[ast.stmt]:
+_GUARDS = (ast.If, ast.Try, ast.With)
+
+
+def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
     """A class body's statements, also those under an `if`."""
-    return (statement for statement, _ in _guarded(cls.body, ""))
+    if any(isinstance(statement, _GUARDS) for statement in cls.body):
+        return [statement for statement, _ in _guarded(cls.body, "")]
+    return cls.body
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:

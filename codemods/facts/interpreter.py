@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ckpt_surgery.codemods.facts.syntax import dotted
 
@@ -138,8 +138,7 @@ class Interpreter(Generic[V]):
         conditions, ended = self.conditions, False
         for statement in statements:
             self.statement = statement
-            handler = _STATEMENTS.get(statement.__class__, Interpreter._other)
-            if handler(self, statement):
+            if getattr(self, _STATEMENTS.get(statement.__class__, "_other"))(statement):
                 ended = True
                 break
         self.conditions = conditions  # those of branches that left hold up to the end of their block
@@ -154,46 +153,36 @@ class Interpreter(Generic[V]):
         self.env, self.statement, self.returned, self._exits = outer
         return returned
 
-    def _other(self, node: ast.stmt) -> bool:
+    def _other(self, node: ast.stmt) -> None:
         self.parts(node)
-        return False
 
-    def _assign(self, node: ast.Assign) -> bool:
+    def _assign(self, node: ast.Assign) -> None:
         if len(node.targets) == 1:
             self.assign(node.targets[0], node.value)
         else:
             value = self.value(node.value)
             for target in node.targets:
                 self.bind(target, value)
-        return False
 
-    def _annotated(self, node: ast.AnnAssign) -> bool:
+    def _annotated(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.assign(node.target, node.value)
-        return False
 
-    def augment(self, node: ast.AugAssign) -> bool:
+    def augment(self, node: ast.AugAssign) -> None:
         """Follow `target += value`."""
         self.bind(node.target, self.compute([self.value(node.target), self.value(node.value)]))
-        return False
 
-    def _return(self, node: ast.Return) -> bool:
-        if node.value is not None:
+    def _leave(self, node: ast.Return | ast.Raise) -> bool:
+        if isinstance(node, ast.Return) and node.value is not None:
             self.returned.append(self.value(node.value))
-        return True
-
-    def _raise(self, node: ast.Raise) -> bool:
-        self.parts(node)
+        else:
+            self.parts(node)
         return True
 
     def _exit(self, node: ast.stmt) -> bool:
         if self._exits:
             self._exits[-1].append(self.env)
         return True
-
-    def _define(self, node: Function | ast.ClassDef) -> bool:
-        self.define(node)
-        return False
 
     def _if(self, node: ast.If) -> bool:
         self.value(node.test)
@@ -209,33 +198,35 @@ class Interpreter(Generic[V]):
         self.conditions = (*conditions, going_on[0][1]) if len(going_on) == 1 else conditions
         return not going_on
 
-    def _for(self, node: ast.For | ast.AsyncFor) -> bool:
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
         items = self.items(node.target, node.iter)
-        return self._loop(node, lambda: self._bind_all(items))
+        self._loop(node, lambda: self._bind_all(items))
 
     def _bind_all(self, items: Iterable[tuple[ast.expr, V]]) -> None:
         for target, value in items:
             self.bind(target, value)
 
-    def _while(self, node: ast.While) -> bool:
-        return self._loop(node, lambda: self._holds(node.test))
+    def _while(self, node: ast.While) -> None:
+        self._loop(node, lambda: self._holds(node.test))
 
     def _holds(self, test: ast.expr) -> None:
         self.value(test)
         self.conditions = (*self.conditions, Condition(test, True))
         self.assume(test, True)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> bool:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Callable[[], None]) -> None:
         conditions = self.conditions
         self.loops += (node,)
         self._exits.append([])
         for _ in range(self.passes):
+            before = dict(self.env)
             self.maybe(node.body, head)
             self.conditions = conditions
+            if self.env == before:
+                break  # what this pass set reaches nothing in the next
         self.env = self.joined([self.env, *self._exits.pop()])
         self.loops = self.loops[:-1]
         self.follow(node.orelse)
-        return False
 
     def maybe(self, statements: Iterable[ast.stmt], head: Callable[[], None] = lambda: None) -> None:
         """Follow statements that may run or not."""
@@ -266,7 +257,7 @@ class Interpreter(Generic[V]):
         self.tries -= 1
         return self.follow(node.finalbody) or not going_on
 
-    def _match(self, node: ast.Match) -> bool:
+    def _match(self, node: ast.Match) -> None:
         self.value(node.subject)
         before, conditions = self.env, self.conditions
         going_on = [before]
@@ -278,7 +269,6 @@ class Interpreter(Generic[V]):
             if not self.follow(case.body):
                 going_on.append(self.env)
         self.env, self.conditions = self.joined(going_on), conditions
-        return False
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
         """What names hold where several ways meet. The first of them is changed."""
@@ -334,12 +324,15 @@ class Interpreter(Generic[V]):
         kind = node.__class__
         if kind is ast.Constant:
             return self.nothing
-        handler = _EXPRESSIONS.get(kind)
-        if handler is None:
-            self.parts(node)
-            return self.nothing
-        result: V = handler(self, node)
-        return result
+        value: V = getattr(self, _EXPRESSIONS.get(kind, "_rest"))(node)
+        return value
+
+    def _rest(self, node: ast.expr) -> V:
+        self.parts(node)
+        return self.nothing
+
+    def _attribute(self, node: ast.Attribute) -> V:
+        return self.attribute(node, self.value(node.value))
 
     def parts(self, node: ast.AST) -> None:
         """Follow every expression directly inside a node."""
@@ -406,54 +399,52 @@ class Interpreter(Generic[V]):
         self.bind(node.target, value)
         return value
 
-    def _starred(self, node: ast.Starred) -> V:
-        return self.spread(self.value(node.value))
-
-    def _await(self, node: ast.Await) -> V:
-        return self.value(node.value)
+    def _inner(self, node: ast.Starred | ast.Await) -> V:
+        value = self.value(node.value)
+        return self.spread(value) if isinstance(node, ast.Starred) else value
 
 
-_STATEMENTS: Mapping[type[ast.stmt], Callable[[Any, Any], bool]] = {
-    ast.Assign: Interpreter._assign,
-    ast.AnnAssign: Interpreter._annotated,
-    ast.AugAssign: lambda reader, node: reader.augment(node),
-    ast.Return: Interpreter._return,
-    ast.Raise: Interpreter._raise,
-    ast.Break: Interpreter._exit,
-    ast.Continue: Interpreter._exit,
-    ast.If: Interpreter._if,
-    ast.For: Interpreter._for,
-    ast.AsyncFor: Interpreter._for,
-    ast.While: Interpreter._while,
-    ast.With: Interpreter._with,
-    ast.AsyncWith: Interpreter._with,
-    ast.Try: Interpreter._try,
-    ast.TryStar: Interpreter._try,
-    ast.Match: Interpreter._match,
-    ast.FunctionDef: Interpreter._define,
-    ast.AsyncFunctionDef: Interpreter._define,
-    ast.ClassDef: Interpreter._define,
+_STATEMENTS: Mapping[type[ast.stmt], str] = {
+    ast.Assign: "_assign",
+    ast.AnnAssign: "_annotated",
+    ast.AugAssign: "augment",
+    ast.Return: "_leave",
+    ast.Raise: "_leave",
+    ast.Break: "_exit",
+    ast.Continue: "_exit",
+    ast.If: "_if",
+    ast.For: "_for",
+    ast.AsyncFor: "_for",
+    ast.While: "_while",
+    ast.With: "_with",
+    ast.AsyncWith: "_with",
+    ast.Try: "_try",
+    ast.TryStar: "_try",
+    ast.Match: "_match",
+    ast.FunctionDef: "define",
+    ast.AsyncFunctionDef: "define",
+    ast.ClassDef: "define",
 }
-_EXPRESSIONS: Mapping[type[ast.expr], Callable[[Any, Any], Any]] = {
-    ast.Name: lambda reader, node: reader.name(node),
-    ast.Attribute: lambda reader, node: reader.attribute(node, reader.value(node.value)),
-    ast.Call: lambda reader, node: reader.call(node),
-    ast.Subscript: lambda reader, node: reader.subscript(node),
-    ast.IfExp: lambda reader, node: reader.choice(node),
-    ast.Lambda: lambda reader, node: reader.function(node),
-    ast.Compare: lambda reader, node: reader.compare(node),
-    ast.BoolOp: Interpreter._operands,
-    ast.BinOp: Interpreter._binary,
-    ast.UnaryOp: Interpreter._unary,
-    ast.Tuple: Interpreter._container,
-    ast.List: Interpreter._container,
-    ast.Set: Interpreter._container,
-    ast.Dict: Interpreter._dict,
-    ast.ListComp: Interpreter._comprehension,
-    ast.SetComp: Interpreter._comprehension,
-    ast.GeneratorExp: Interpreter._comprehension,
-    ast.DictComp: Interpreter._comprehension,
-    ast.NamedExpr: Interpreter._named,
-    ast.Starred: Interpreter._starred,
-    ast.Await: Interpreter._await,
+_EXPRESSIONS: Mapping[type[ast.expr], str] = {
+    ast.Name: "name",
+    ast.Attribute: "_attribute",
+    ast.Call: "call",
+    ast.Subscript: "subscript",
+    ast.IfExp: "choice",
+    ast.Lambda: "function",
+    ast.Compare: "compare",
+    ast.BoolOp: "_operands",
+    ast.BinOp: "_binary",
+    ast.UnaryOp: "_unary",
+    ast.Tuple: "_container",
+    ast.List: "_container",
+    ast.Set: "_container",
+    ast.Dict: "_dict",
+    ast.ListComp: "_comprehension",
+    ast.SetComp: "_comprehension",
+    ast.GeneratorExp: "_comprehension",
+    ast.DictComp: "_comprehension",
+    ast.NamedExpr: "_named",
+    ast.Starred: "_inner",
+    ast.Await: "_inner",
 }

@@ -224,7 +224,7 @@ class _ForwardReader(Interpreter[_Held]):
             self.counted[(f"self.{attribute}", self._method)] = None
         self.bind(target, held)
 
-    def augment(self, node: ast.AugAssign) -> bool:
+    def augment(self, node: ast.AugAssign) -> None:
         """Follow `target += value`."""
         flow, target = self.value(node.value).flow, node.target
         if isinstance(target, ast.Name):
@@ -233,12 +233,11 @@ class _ForwardReader(Interpreter[_Held]):
             if isinstance(node.value, ast.List | ast.ListComp) or target.id in self._globals:
                 self._keep(before.place, flow)  # `losses += [loss]` adds to the list itself
             self.env[target.id] = before._replace(flow=max(flow, before.flow))
-            return False
+            return
         if attribute := _attribute_of(target):
             self.read.add(attribute)
             self.counted[(f"self.{attribute}", self._method)] = None
         self.store(target, _Held(flow))
-        return False
 
     def bind(self, target: ast.expr, value: _Held) -> None:
         """Bind a target; a name that is declared global outlives the call."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ckpt_surgery.codemods.facts.call_counter import calls_several
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
@@ -29,7 +30,6 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
     Wrapping,
 )
-from ckpt_surgery.codemods.facts.inline_branches import conditions, elif_places, guarded_name, read_later
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
@@ -78,6 +78,8 @@ class MethodReader(ModuleFlow):
         self._taken: set[int] = set()
         """Checkpoint calls that are part of an inline branch."""
         self._checkpoints: dict[int, CheckpointCall] = {}
+        self._elifs: set[int] = set()
+        """The `if` statements that are written `elif`."""
         self._entered: set[int] = set()
 
     def read(self, function: ast.FunctionDef) -> None:
@@ -109,10 +111,15 @@ class MethodReader(ModuleFlow):
     def side(self, node: ast.If, truth: bool) -> bool:
         """Follow one side of an `if`; of an inline branch the calls of the other side count alone."""
         head = self._head(node, node.test, node.body)
+        if not truth:
+            chained = (part for part in node.orelse[:1] if isinstance(part, ast.If))
+            self._elifs.update(id(part) for part in chained if part.col_offset == node.col_offset)
         before = self.calls
         self.calls = {}
         ended = super().side(node, truth)
-        inner, self.calls = self.calls, before | self.calls if not (head and truth) else before
+        inner, self.calls = self.calls, before
+        if not (head and truth):
+            self.calls |= inner
         if head and not truth:
             self.inlines[id(node)] = self._branch(node, head, node.body, node.orelse, inner.values())
         return ended
@@ -163,6 +170,8 @@ class MethodReader(ModuleFlow):
 
     def _hand_on(self, node: ast.Call, values: Sequence[Value]) -> None:
         """Record the modules among a call's arguments: what is called may checkpoint them."""
+        if all(value is NOTHING for value in values):
+            return
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         name = dotted(node.func)
         pairs = list(zip(given, values, strict=True))
@@ -229,19 +238,21 @@ class MethodReader(ModuleFlow):
             span=span_of(node),
             checkpoints=tuple(self._checkpoint(call) for call in head),
             test=ast.unparse(node.test),
-            conditions=tuple(conditions(node.test)),
+            conditions=tuple(_conditions(node.test)),
+            is_elif=id(node) in self._elifs,
+            orelse_is_elif=any(id(part) in self._elifs for part in orelse),
             is_expression=is_expression,
             body=tuple(map(span_of, body)),
             body_kinds=tuple(self._kind(part, orelse) for part in statements),
             orelse=tuple(map(span_of, orelse)),
             direct=tuple(direct),
-            guard=next((name for part in statements if (name := guarded_name(part))), None),
+            guard=next((name for part in statements if (name := _guarded_name(part))), None),
         )
 
     def _kind(self, statement: ast.stmt, other: Sequence[ast.AST]) -> BranchStatement:
         if self._checkpoints_in([statement]):
             return "checkpoint"
-        if guarded_name(statement):
+        if _guarded_name(statement):
             return "guard"
         match statement:
             case ast.FunctionDef():
@@ -349,83 +360,11 @@ class MethodReader(ModuleFlow):
         return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
 
     def _finish(self, function: ast.FunctionDef) -> None:
-        """Fill in what only the whole method tells: results in calls, `elif`s, and guards that later code needs."""
-        branches, elifs = elif_places(function)
+        """Fill in what only the whole method tells: results in calls, and guards that later code needs."""
         for key, inline in self.inlines.items():
             direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            self.inlines[key] = inline = replace(inline, direct=direct)
-            place = (inline.span.line, inline.span.column)
-            node = branches.get(place)
-            if inline.test and node:
-                self.inlines[key] = replace(
-                    inline,
-                    is_elif=place in elifs,
-                    orelse_is_elif=any((inner.lineno, inner.col_offset) in elifs for inner in node.orelse[:1]),
-                    guard_needed=inline.guard is not None and read_later(function, node, inline.guard),
-                )
-
-
-class _CallCounter(ModuleFlow):
-    """Counts the calls of modules in a local function, and in those that it calls; one in a loop counts twice."""
-
-    passes = 1
-
-    def __init__(self, env: dict[str, Value], functions: Mapping[str, Function]) -> None:
-        super().__init__(env)
-        self.calls = 0
-        self.calls_of: set[str] = set()
-        """The names that are called."""
-        self._functions = functions
-        self._entered: set[str] = set()
-        self._taken: dict[int, int] = {}
-
-    def count(self, function: Function, given: Mapping[str, Value]) -> None:
-        """Count the calls of a function and of those that it defines."""
-        self.enter(function.body, self.env | self.defaults(function.args) | dict(given))
-
-    def define(self, node: Function | ast.ClassDef) -> None:
-        """Count what a function inside calls."""
-        if isinstance(node, Function):
-            self.count(node, {})
-
-    def side(self, node: ast.If, truth: bool) -> bool:
-        """Count the side of an `if` that calls more."""
-        before = self.calls
-        ended = super().side(node, truth)
-        if truth:
-            self._taken[id(node)], self.calls = self.calls - before, before
-        else:
-            self.calls = before + max(self._taken[id(node)], self.calls - before)
-        return ended
-
-    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Count it, or enter the local function that is called."""
-        name = dotted(node.func)
-        self.calls_of.add(name)
-        if callee.paths:
-            self.calls += 2 if self.loops else 1
-        elif name in self._functions and name not in self._entered:
-            self._entered.add(name)
-            before = self.calls
-            self.count(self._functions[name], {})
-            self.calls += (self.calls - before) if self.loops else 0
-        return super().called(node, base, callee, values)
-
-
-def calls_several(
-    function: Function, env: Mapping[str, Value], functions: Mapping[str, Function], given: Mapping[str, Value] = {}
-) -> bool:
-    """Whether a local function calls other than one module once: several, one in a loop, or none that is understood.
-
-    Local `functions` that it calls count with what they call. `given` are the values of its parameters. Modules that
-    it is handed with the checkpoint call are not counted, as in Idefics of transformers 4.52.
-    """
-    counter = _CallCounter(dict(env), functions)
-    counter.count(function, given)
-    handed = {node.arg for node in function.args.args} - {name for name, value in given.items() if value.paths}
-    if not counter.calls and counter.calls_of & handed:
-        return False
-    return counter.calls != 1
+            needed = inline.guard is not None and _is_read_behind(function, inline.span, inline.guard)
+            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
 
 
 def _carried(position: int, value: Value, follows_all: bool) -> CarriedArgument:
@@ -458,3 +397,38 @@ def _call_of_parameter(function: Function) -> ast.Call | None:
 
 def _is_getattr(function: ast.expr) -> bool:
     return isinstance(function, ast.Call) and dotted(function.func) == "getattr"
+
+
+def _conditions(test: ast.expr) -> Iterator[str]:
+    """The terms of a test that are about something other than checkpointing and training."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for value in test.values:
+            yield from _conditions(value)
+        return
+    text = ast.unparse(test)
+    if isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Compare) or (
+        "checkpoint" not in text and text not in ("self.training", "training", "self._requires_grad")
+    ):
+        yield text
+
+
+def _guarded_name(statement: ast.stmt) -> str | None:
+    """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; None for any other statement."""
+    if isinstance(statement, ast.If) and not statement.orelse:
+        asked = {node.id for node in walk(statement.test) if isinstance(node, ast.Name)}
+        for inner in statement.body:
+            match inner:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=False | None)) if name in asked:
+                    return name
+    return None
+
+
+def _is_read_behind(function: ast.FunctionDef, branch: Span, name: str) -> bool:
+    """Whether `name` is read after a branch, and no guard before the branch has switched it off already."""
+    nodes = walk(function)
+    before = [node for node in nodes if isinstance(node, ast.If) and node.lineno < branch.line]
+    asking = [node for node in before if "checkpoint" in ast.unparse(node.test)]
+    if any(_guarded_name(inner) == name for node in asking for inner in (node, *node.body)):
+        return False
+    names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return any(node.id == name and node.lineno > branch.end_line for node in names)

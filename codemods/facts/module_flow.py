@@ -53,6 +53,8 @@ class Value(NamedTuple):
     inside: Results = _NO_RESULTS
 
     def __or__(self, other: Value) -> Value:
+        if self is NOTHING or other is NOTHING:  # most values are, and stay this object
+            return other if self is NOTHING else self
         return Value(
             self.paths | other.paths,
             self.elements | other.elements,
@@ -102,11 +104,15 @@ class ModuleFlow(Interpreter[Value]):
     def compute(self, values: Sequence[Value]) -> Value:
         """What arithmetic makes of results, or of parameters."""
         total = self.join(values)
+        if total is NOTHING:
+            return NOTHING
         return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
 
     def contain(self, values: Sequence[Value]) -> Value:
         """What a list or dict holds."""
         total = self.join(values)
+        if total is NOTHING:
+            return NOTHING
         return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
 
     def collect(self, item: Value) -> Value:
@@ -115,12 +121,14 @@ class ModuleFlow(Interpreter[Value]):
 
     def item(self, container: Value) -> Value:
         """What a loop over a stack or a list yields, or an index picks."""
+        if container is NOTHING:
+            return NOTHING
         below = frozenset((*path, ELEMENT) for path in container.paths)
         return Value(below | container.elements, results=container.all)
 
     def part(self, value: Value, position: int) -> Value:
         """One of several results."""
-        return Value(results=value.all)
+        return value if value is NOTHING else Value(results=value.all)
 
     def rest(self, value: Value) -> Value:
         """Those that are left."""
@@ -128,6 +136,8 @@ class ModuleFlow(Interpreter[Value]):
 
     def attribute(self, node: ast.Attribute, base: Value) -> Value:
         """A part of a module or of a result; what the method has set it to, where it is one of `self`."""
+        if base is NOTHING:
+            return NOTHING
         paths = frozenset((*path, node.attr) for path in base.paths)
         if () in base.paths and (held := self.env.get(f"self.{node.attr}")):
             return Value(paths, results=held.results, inside=held.inside)
@@ -183,6 +193,8 @@ class ModuleFlow(Interpreter[Value]):
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """What a call with these values returns; `base` is what the method belongs to that is called."""
+        if base is callee is NOTHING and all(value is NOTHING for value in values):
+            return NOTHING
         given = values[0] if node.args else NOTHING
         match node.func:
             case ast.Name(id="getattr") if len(node.args) > 1:

@@ -28,7 +28,7 @@ class CopiedFrom:
 
 
 def _copies(file: FileSyntax) -> tuple[CopiedFrom, ...]:
-    return tuple(_comments(file)) if "Copied from" in file.source else ()
+    return tuple(_comments(file))
 
 
 def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
@@ -59,6 +59,6 @@ def _generated_from(file: FileSyntax) -> str:
     return match.group(1) if match else ""
 
 
-COPIES = FileFact[tuple[CopiedFrom, ...]]("copies", _copies, nothing=())
-GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="")
+COPIES = FileFact[tuple[CopiedFrom, ...]]("copies", _copies, nothing=(), signs=("Copied from",))
+GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("automatically generated",))
 """The modular file named in a generated file's header; empty where there is none."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
 
-_ASSIGNED = re.compile(r"\.forward\s*=[^=]")
+_ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,98 +33,64 @@ class ForwardPatch:
     scope: str
 
 
+class _Use(NamedTuple):
+    """A forward that is read, or is assigned at a span; `stack` is as in ForwardPatch."""
+
+    target: str
+    scope: str
+    stack: str = ""
+    span: Span | None = None
+
+
 def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     """The patches in a file that has to do with transformers."""
-    source = file.source
-    if "transformers" not in source and "modeling_" not in source:
+    if not file.mentions("transformers", "modeling_") or not _ASSIGNED.search(file.source):
         return ()
-    if "setattr(" not in source and not _ASSIGNED.search(source):
-        return ()
-    reader = _PatchReader()
-    reader.visit(file.tree)
+    imported = dict(_imports(file.tree))
+    uses = list(_uses(file.tree, "", {}))
+    read = {(use.scope, use.target) for use in uses if use.span is None}
     return tuple(
-        ForwardPatch(patch.target, reader.imported.get(patch.target.partition(".")[0], ""), *patch.rest)
-        for patch in reader.patches
-        if (patch.scope, patch.target) not in reader.read and ("", patch.target) not in reader.read
+        ForwardPatch(target, imported.get(target.partition(".")[0], ""), stack, span, span.line, scope)
+        for target, scope, stack, span in uses
+        if span and target not in ("", "self")
+        # a function may read it for those around it
+        if not any(other == target and f"{inner}.".startswith(f"{scope}.") for inner, other in read)
+        if ("", target) not in read
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Patch:
-    target: str
-    scope: str
-    rest: tuple[str, Span, int, str]
-
-
-class _PatchReader(ast.NodeVisitor):
-    def __init__(self) -> None:
-        self.patches: list[_Patch] = []
-        self.imported: dict[str, str] = {}
-        self.read: set[tuple[str, str]] = set()
-        self._scope: list[str] = []
-        self._loops: dict[str, str] = {}
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            self.imported[alias.asname or alias.name] = "." * node.level + (node.module or "")
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self.imported[alias.asname or alias.name.partition(".")[0]] = alias.name
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._inside(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._inside(node)
-
-    def visit_For(self, node: ast.For) -> None:
-        before = dict(self._loops)
-        self._loops.update(_loop_variables(node.target, node.iter))
-        self.generic_visit(node)
-        self._loops = before
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if node.attr == "forward" and isinstance(node.ctx, ast.Load):
-            self._note_read(dotted(node.value))
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.generic_visit(node)
-        for target in node.targets:
-            if isinstance(target, ast.Attribute) and target.attr == "forward" and _is_function(node.value):
-                self._note(dotted(target.value), node, span_of(target))
-
-    def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(node)
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in walk(tree):
         match node:
-            case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), value]) if (
-                _is_function(value)
-            ):
-                self._note(dotted(owner), node, span_of(node))
-            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value="forward"), *_]):
-                self._note_read(dotted(owner))
+            case ast.ImportFrom(module=module, names=names, level=level):
+                yield from ((alias.asname or alias.name, "." * level + (module or "")) for alias in names)
+            case ast.Import(names=names):
+                yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in names)
 
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        match node:
-            case ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(value="forward")):
-                self._note_read(dotted(owner))
-        self.generic_visit(node)
 
-    def _inside(self, node: ast.FunctionDef | ast.ClassDef) -> None:
-        self._scope.append(node.name)
-        self.generic_visit(node)
-        self._scope.pop()
-
-    def _note(self, target: str, node: ast.Assign | ast.Call, span: Span) -> None:
-        scope = ".".join(self._scope)
-        if target and target != "self":
-            self.patches.append(_Patch(target, scope, (self._loops.get(target, ""), span, node.lineno, scope)))
-
-    def _note_read(self, target: str) -> None:
-        # a function may read it for those around it
-        for end in range(len(self._scope) + 1):
-            self.read.add((".".join(self._scope[:end]), target))
+def _uses(node: ast.AST, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
+    """Every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+    match node:
+        case (
+            ast.Attribute(value=owner, attr="forward", ctx=ast.Load())
+            | ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value="forward"), *_])
+            | ast.Subscript(value=ast.Attribute(value=owner, attr="__dict__"), slice=ast.Constant(value="forward"))
+        ):
+            yield _Use(dotted(owner), scope)
+        case ast.Assign(targets=targets, value=value) if _is_function(value):
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr == "forward":
+                    name = dotted(target.value)
+                    yield _Use(name, scope, stacks.get(name, ""), span_of(target))
+        case ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(value="forward"), value]):
+            if _is_function(value):
+                yield _Use(dotted(owner), scope, stacks.get(dotted(owner), ""), span_of(node))
+        case ast.For(target=looped, iter=iterable):
+            stacks = {**stacks, **dict(_loop_variables(looped, iterable))}
+    if isinstance(node, _SCOPES):
+        scope = f"{scope}.{node.name}" if scope else node.name
+    for inner in ast.iter_child_nodes(node):
+        yield from _uses(inner, scope, stacks)
 
 
 def _is_function(value: ast.expr) -> bool:
@@ -148,4 +116,6 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
     yield variable.id, name if name.rpartition(".")[2] in _STACKS else ""
 
 
-FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]]("forward_patches", _forward_patches, nothing=())
+FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
+    "forward_patches", _forward_patches, nothing=(), signs=("forward",)
+)

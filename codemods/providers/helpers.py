@@ -7,6 +7,8 @@ import ast
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 
+_SIGNS = ("checkpoint",)
+
 
 def _functions(file: FileSyntax) -> tuple[str, ...]:
     return tuple(sorted(file.helpers.functions))
@@ -17,6 +19,6 @@ def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
     return tuple(dict.fromkeys(file.helpers.of_class(methods)))
 
 
-FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=())
-METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=())
+FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=_SIGNS)
+METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=_SIGNS)
 """Methods, and attributes that hold a checkpoint function."""

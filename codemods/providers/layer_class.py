@@ -11,7 +11,7 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 def _cleared(file: FileSyntax) -> tuple[str, ...] | None:
-    for node in file.tree.body if LAYER_CLASS in file.source else ():
+    for node in file.tree.body:
         if isinstance(node, ast.ClassDef) and node.name == LAYER_CLASS:
             return tuple(filter(None, map(_looked_up, walk(node))))
     return None
@@ -24,5 +24,5 @@ def _looked_up(node: ast.AST) -> str:
     return ""
 
 
-CLEARED = FileFact[tuple[str, ...] | None]("cleared", _cleared, nothing=None)
+CLEARED = FileFact[tuple[str, ...] | None]("cleared", _cleared, nothing=None, signs=(f"class {LAYER_CLASS}",))
 """The keywords that the layer class clears: `"past_key_values" in kwargs`. None where a file does not define it."""

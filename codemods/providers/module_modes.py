@@ -25,10 +25,8 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
-    if not any(sign in file.source for sign in _SIGNS):
-        return False
     text = file.text(cls)
-    return any(sign in text for sign in _SIGNS) and bool(_EVALUATING.search(text))
+    return any(sign in text for sign in _SIGNS) and _EVALUATING.search(text) is not None
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
@@ -124,5 +122,5 @@ def _is_plain(value: ast.expr, names: set[str]) -> bool:
     return isinstance(value, _PLAIN)
 
 
-MAY_EVALUATE = ClassFact("may_evaluate", _may_evaluate, nothing=False)
+MAY_EVALUATE = ClassFact("may_evaluate", _may_evaluate, nothing=False, signs=_SIGNS)
 """Whether the code of a class may take modules out of training mode."""

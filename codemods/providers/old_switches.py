@@ -62,4 +62,4 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
     return True
 
 
-OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None)
+OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None, signs=(INNER_SWITCH,))

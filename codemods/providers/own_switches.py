@@ -31,13 +31,14 @@ def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
-    for statement in own_statements(cls):
+    concerned = "checkpointing" in file.text(cls)
+    for statement in own_statements(cls) if concerned else ():
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
-    for function in methods_of(cls):
+    for function in methods_of(cls) if concerned else ():
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
             yield from _of_method(function)
-    for statement, _ in file.statements if "checkpointing" in file.source else ():
+    for statement, _ in file.statements:
         match statement:
             case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)]) if name in SWITCHES:
                 if dotted(owner) == cls.name:
@@ -71,4 +72,4 @@ def _hands_over(function: ast.FunctionDef) -> bool:
     return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
-OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=())
+OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=(), signs=("checkpointing",))

@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.facts.syntax import assigned_names, called, dotted
 
 
 def _replaced(file: FileSyntax) -> Iterator[str]:
-    for statement, _ in file.statements if "forward" in file.source else ():
+    for statement, _ in file.statements:
         match statement:
             case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
                 if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
@@ -26,7 +26,9 @@ def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
     return tuple(name for method in forwards for node in method.decorator_list if (name := dotted(called(node))))
 
 
-REPLACED = FileFact[tuple[str, ...]]("replaced_forwards", lambda file: tuple(_replaced(file)), nothing=())
+REPLACED = FileFact[tuple[str, ...]](
+    "replaced_forwards", lambda file: tuple(_replaced(file)), nothing=(), signs=("forward = ", "forward=")
+)
 """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
-DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=())
+DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=(), signs=("@",))
 """What decorates the forward of a class, by name, called or as it is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.extract import extract_script
+from ckpt_surgery.codemods.scripts.extract import PROCESSES, extract_script
 
-SCRIPT = FileFact[ScriptFacts | None]("script", lambda file: extract_script(file.tree, file.source), nothing=None)
+SCRIPT = FileFact[ScriptFacts | None](
+    "script", lambda file: extract_script(file.tree, file.source), nothing=None, signs=PROCESSES
+)

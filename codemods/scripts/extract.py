@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.scripts.names import Names
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
-_PROCESSES = (
+PROCESSES = (
     "DistributedDataParallel",
     "torch.distributed",
     "import distributed",
@@ -49,8 +49,6 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
 
     Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
     """
-    if not _has(text, _PROCESSES):
-        return None
     trains = _has(text, ("backward(", "compute_loss"))
     checkpoints = _has(text, ("use_reentrant", "checkpoint(", *TRAINING_SWITCH))
     loads = "device_map" in text and any(

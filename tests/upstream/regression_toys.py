@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ckpt_surgery.upstream.evidence.results import CommandRun
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 
 COMMON = "tests/test_modeling_common.py"
 ELM = "tests/models/elm/test_modeling_elm.py"
@@ -251,7 +251,7 @@ Answers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Scripted(Interpreter):
+class Scripted(PythonInterpreter):
     """Says for each run of pytest what `answer` says for the tree: nothing is executed. `shown` keeps the commands.
 
     An answer that is a number is an exit code without a report; with `BROKE_OFF` among the tests, pytest itself fails.

@@ -14,7 +14,7 @@ from pathlib import Path
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.layout import text_of
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 
 RUNNER = "utils/checkers.py"
 CONVERTER = "modular_conversion"
@@ -92,7 +92,7 @@ def find_tools(tree: Path) -> UpstreamTools:
     return UpstreamTools(Generation.SCRIPTS if complete else Generation.NONE, ruff)
 
 
-def checker_names(tools: UpstreamTools, python: Interpreter, tree: Path) -> list[str]:
+def checker_names(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> list[str]:
     """The checkers of a checkout, by name, in the order in which they are run.
 
     Raises UpstreamError if upstream's runner does not list them.
@@ -108,7 +108,7 @@ def checker_names(tools: UpstreamTools, python: Interpreter, tree: Path) -> list
     return names
 
 
-def run_checker(tools: UpstreamTools, python: Interpreter, tree: Path, name: str) -> CommandRun:
+def run_checker(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
     """Run one checker. It may leave files behind."""
     if tools.generation is Generation.RUNNER:
         return python.run([RUNNER, name, *_uncached(tree)], tree)
@@ -120,14 +120,14 @@ def run_checker(tools: UpstreamTools, python: Interpreter, tree: Path, name: str
     return python.run([f"utils/{script}", *options], tree)
 
 
-def run_fixer(tools: UpstreamTools, python: Interpreter, tree: Path, name: str) -> CommandRun:
+def run_fixer(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
     """Have one checker change what it finds."""
     if tools.generation is Generation.RUNNER:
         return python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
     return python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
 
 
-def convert(python: Interpreter, tree: Path, modular: Sequence[str]) -> CommandRun:
+def convert(python: PythonInterpreter, tree: Path, modular: Sequence[str]) -> CommandRun:
     """Generate what comes from these modular files, whether they differ from main or not."""
     script, *_ = _SCRIPTS[CONVERTER]
     return python.run([f"utils/{script}", "--fix_and_overwrite", "--check_all", "--files", *modular], tree)
@@ -143,13 +143,13 @@ def looks_at_changes_only(tree: Path, name: str) -> bool:
     return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
 
 
-def ruff_version(python: Interpreter, tree: Path) -> str | None:
+def ruff_version(python: PythonInterpreter, tree: Path) -> str | None:
     """The version of the ruff that upstream's scripts call; None if there is none."""
     ran = python.tool("ruff", ["--version"], tree)
     return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
 
 
-def check_ruff(tools: UpstreamTools, python: Interpreter, tree: Path) -> str:
+def check_ruff(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> str:
     """The version of ruff. Raises UpstreamError if there is none, without which the converter cannot work at all."""
     version = ruff_version(python, tree)
     if version is None:

@@ -30,7 +30,7 @@ from ckpt_surgery.upstream.run.checkers import (
     run_fixer,
 )
 from ckpt_surgery.upstream.run.git import Git, changed_files, restore, untracked
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 
 _ROUNDS = 3
@@ -39,7 +39,7 @@ _MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+
 
 
 def fix(
-    tools: UpstreamTools, python: Interpreter, tree: Path, *, leave_out: Collection[str] = ()
+    tools: UpstreamTools, python: PythonInterpreter, tree: Path, *, leave_out: Collection[str] = ()
 ) -> tuple[CommandRun, ...]:
     """Generate what is generated, update copies, mend docstrings and formatting; the runs, in that order.
 
@@ -73,7 +73,7 @@ def fix(
     return tuple(runs)
 
 
-def drift(tools: UpstreamTools, python: Interpreter, tree: Path, modular: Sequence[str] = ()) -> dict[str, str]:
+def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: Sequence[str] = ()) -> dict[str, str]:
     """The files of a worktree at the base that the fixers change, sorted, with the `digest` of what they make of each.
 
     The worktree is clean again afterwards.
@@ -110,7 +110,7 @@ class Checkers:
     """
 
     tools: UpstreamTools
-    python: Interpreter
+    python: PythonInterpreter
     commits: Sequence[Commit] = ()
     on_base: dict[str, CommandRun] = field(default_factory=dict)
     step: Callable[[str], None] = lambda _: None

@@ -8,7 +8,7 @@ from pathlib import Path
 from ckpt_surgery.text import some
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus
 from ckpt_surgery.upstream.layout import TESTS
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.pytest_run import BAD, PytestOutcome, run_pytest
 from ckpt_surgery.upstream.run.temporary_edits import model_test_files, tests_of_series
 
@@ -17,7 +17,7 @@ TIMEOUT = 3600.0
 
 
 def family_tests(
-    family: str, base: Path, series: Path, python: Interpreter, *, shown: Collection[str] = ()
+    family: str, base: Path, series: Path, python: PythonInterpreter, *, shown: Collection[str] = ()
 ) -> CheckerResult:
     """Run all of upstream's tests of a family on the series; those that fail are run on the base too.
 

@@ -96,7 +96,7 @@ class RunningCommands:
 
 
 @dataclass(frozen=True, slots=True)
-class Interpreter:
+class PythonInterpreter:
     """A Python to run upstream's code with. `path` is absolute; it may be a link, as in a virtual environment."""
 
     path: Path
@@ -178,7 +178,7 @@ class Interpreter:
         return {place: both[place] for place in sorted(both, key=len, reverse=True) if place != os.sep}
 
 
-def find_interpreter(given: Path | None, checkout: Path) -> Interpreter:
+def find_interpreter(given: Path | None, checkout: Path) -> PythonInterpreter:
     """The Python that is given (a program, or the folder of a virtual environment), or else the checkout's own.
 
     That is the one of its `.venv` or `venv`, of the active virtual environment, or the one that runs this.
@@ -187,7 +187,7 @@ def find_interpreter(given: Path | None, checkout: Path) -> Interpreter:
     if given is None:
         folders = [checkout / ".venv", checkout / "venv", *map(Path, filter(None, [os.environ.get("VIRTUAL_ENV")]))]
         paths = (folder / "bin" / "python" for folder in folders)
-        return Interpreter(_absolute(next(filter(_is_program, paths), Path(sys.executable))))
+        return PythonInterpreter(_absolute(next(filter(_is_program, paths), Path(sys.executable))))
     path = _absolute(given.expanduser())
     remedy = "name the Python that the checkout's requirements are installed in, or its virtual environment"
     if path.is_dir():
@@ -196,13 +196,13 @@ def find_interpreter(given: Path | None, checkout: Path) -> Interpreter:
         raise UpstreamError(f"there is no Python at {path}: {remedy}")
     if not _is_program(path):
         raise UpstreamError(f"{path} is no program that can be run: {remedy}")
-    python = Interpreter(path)
+    python = PythonInterpreter(path)
     if not _answers_as_python(python):
         raise UpstreamError(f"{path} is no Python: {remedy}")
     return python
 
 
-def _answers_as_python(python: Interpreter) -> bool:
+def _answers_as_python(python: PythonInterpreter) -> bool:
     try:
         return python.run(["-c", _IS_PYTHON], Path("/"), timeout=60).output.startswith(DATA_MARK)
     except UpstreamError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class TreePair:
     series: Path
 
 
-def run_all(tasks: Sequence[Callable[[], T]], python: Interpreter, workers: int) -> list[T]:
+def run_all(tasks: Sequence[Callable[[], T]], python: PythonInterpreter, workers: int) -> list[T]:
     """The results of tasks in their order, of which at most `workers` run at once.
 
     After the first error, or an interrupt, the commands of all others are stopped, and that error is raised.
@@ -45,7 +45,7 @@ def run_all(tasks: Sequence[Callable[[], T]], python: Interpreter, workers: int)
 
 
 @contextlib.contextmanager
-def in_background(task: Callable[[], T], python: Interpreter, workers: int) -> Iterator[Callable[[], T]]:
+def in_background(task: Callable[[], T], python: PythonInterpreter, workers: int) -> Iterator[Callable[[], T]]:
     """A task that runs beside what the caller does; the function that it gives waits for the result.
 
     After an error in the caller, or an interrupt, the task's commands are stopped. With one worker, it runs at once.
@@ -64,7 +64,7 @@ def in_background(task: Callable[[], T], python: Interpreter, workers: int) -> I
 
 
 def run_all_in_trees(
-    tasks: Sequence[Callable[[TreePair], T]], pairs: Sequence[TreePair], python: Interpreter
+    tasks: Sequence[Callable[[TreePair], T]], pairs: Sequence[TreePair], python: PythonInterpreter
 ) -> list[T]:
     """The same for tasks that need worktrees: as many run at once as there are pairs."""
     free: queue.SimpleQueue[TreePair] = queue.SimpleQueue()

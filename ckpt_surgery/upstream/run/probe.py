@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
-from ckpt_surgery.upstream.run.interpreter import DATA_MARK, Interpreter
+from ckpt_surgery.upstream.run.interpreter import DATA_MARK, PythonInterpreter
 
 _TIMEOUT = 600.0
 _SCRIPT = f"""
@@ -63,7 +63,7 @@ class _ProbeAnswer:
     error: _ImportFailure | None
 
 
-def probe(python: Interpreter, tree: Path) -> dict[str, str]:
+def probe(python: PythonInterpreter, tree: Path) -> dict[str, str]:
     """The versions of python, torch, transformers (the tree's own) and, if there is one, ruff.
 
     Raises UpstreamError if it cannot run the tree's models: too old, a requirement missing or of another version, or

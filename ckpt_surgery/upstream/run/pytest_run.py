@@ -15,7 +15,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 
 from ckpt_surgery.upstream.evidence.results import CommandRun
-from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, Interpreter
+from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, PythonInterpreter
 
 
 class PytestOutcome(StrEnum):
@@ -82,7 +82,7 @@ class PytestRun:
 
 
 def run_pytest(
-    python: Interpreter,
+    python: PythonInterpreter,
     tree: Path,
     targets: Sequence[str],
     *,

@@ -17,7 +17,7 @@ from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTes
 from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
 from ckpt_surgery.upstream.run.exclusion_edits import apply_removals
 from ckpt_surgery.upstream.run.exclusions import Exclusion, generic_tests, listed_exclusions, overrides
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all
 from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
@@ -42,7 +42,7 @@ def regression(
     family: str,
     base: Path,
     series: Path,
-    python: Interpreter,
+    python: PythonInterpreter,
     *,
     blocks: Sequence[str],
     modes: Sequence[Mode],
@@ -93,7 +93,7 @@ class _FamilyTrial:
     family: str
     base: Path
     series: Path
-    python: Interpreter
+    python: PythonInterpreter
     files: tuple[str, ...]
     workers: int
 

@@ -26,7 +26,7 @@ from ckpt_surgery.static.results import Progress
 from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.layout import classes_of
 from ckpt_surgery.upstream.run import examine
-from ckpt_surgery.upstream.run.interpreter import LINES, Interpreter
+from ckpt_surgery.upstream.run.interpreter import LINES, PythonInterpreter
 
 _START = 600.0
 """Seconds that importing torch and transformers may take on a slow disk."""
@@ -45,7 +45,7 @@ class TreeReports:
 
 
 def verify_tree(
-    python: Interpreter,
+    python: PythonInterpreter,
     tree: Path,
     families: Sequence[str],
     *,

@@ -14,7 +14,7 @@ from ckpt_surgery.upstream.evidence.rows import rows_of
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 from ckpt_surgery.upstream.run.reproduce import TreeReports, verify_tree
 
@@ -31,7 +31,7 @@ class Workspace:
     """The worktree that stays at the base."""
     series_tree: Git
     """The worktree that the series are made in, one after another."""
-    python: Interpreter
+    python: PythonInterpreter
     tools: UpstreamTools
     plan: SeriesPlan
     include_unreproduced: bool

@@ -16,7 +16,7 @@ from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun, Commit
 from ckpt_surgery.upstream.run.checkers import UpstreamTools, find_tools
 from ckpt_surgery.upstream.run.checks import Checkers, drift, fix
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 from tests.upstream.toy_checkout import RUFF, commit, git, make, write
 
@@ -50,8 +50,8 @@ class Toy:
         return find_tools(self.tree)
 
     @property
-    def python(self) -> Interpreter:
-        return Interpreter(self.tree / ".venv/bin/python")
+    def python(self) -> PythonInterpreter:
+        return PythonInterpreter(self.tree / ".venv/bin/python")
 
     def fix(self) -> tuple[CommandRun, ...]:
         return fix(self.tools, self.python, self.tree)

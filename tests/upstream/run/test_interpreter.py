@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.interpreter import LINES, Interpreter, find_interpreter
+from ckpt_surgery.upstream.run.interpreter import LINES, PythonInterpreter, find_interpreter
 from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
 ROOT = Path(__file__).parents[3]
@@ -42,10 +42,10 @@ END
 INTERRUPTED = """
 import signal, sys
 from pathlib import Path
-from ckpt_surgery.upstream.run.interpreter import (Interpreter)
+from ckpt_surgery.upstream.run.interpreter import (PythonInterpreter)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    Interpreter(Path(sys.executable)).run(["-c", sys.argv[1]], Path.cwd())
+    PythonInterpreter(Path(sys.executable)).run(["-c", sys.argv[1]], Path.cwd())
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -64,8 +64,8 @@ def with_python(tree: Path, *, ruff: str | None = RUFF, torch: bool = True) -> P
 
 
 @pytest.fixture
-def python(tree: Path) -> Interpreter:
-    return Interpreter(tree / ".venv/bin/python")
+def python(tree: Path) -> PythonInterpreter:
+    return PythonInterpreter(tree / ".venv/bin/python")
 
 
 class Pipe:
@@ -92,19 +92,21 @@ def pipe(tmp_path: Path) -> Pipe:
     return Pipe(tmp_path)
 
 
-def said(python: Interpreter, tree: Path, code: str) -> str:
+def said(python: PythonInterpreter, tree: Path, code: str) -> str:
     return python.run(["-c", code], tree).output
 
 
 # what a command sees
 
 
-def test_the_tree_s_own_transformers_is_imported(tree: Path, python: Interpreter) -> None:
+def test_the_tree_s_own_transformers_is_imported(tree: Path, python: PythonInterpreter) -> None:
     ran = python.run(["-c", "import transformers; print(transformers.__version__)"], tree)
     assert (ran.code, ran.output, ran.ok) == (0, VERSION, True)
 
 
-def test_further_folders_are_imported_from_after_the_tree(tree: Path, python: Interpreter, tmp_path: Path) -> None:
+def test_further_folders_are_imported_from_after_the_tree(
+    tree: Path, python: PythonInterpreter, tmp_path: Path
+) -> None:
     write(tmp_path / "more/transformers.py", "raise ImportError")
     write(tmp_path / "more/pebbles.py", "word = 'found'")
     code = "import pebbles, transformers; print(pebbles.word, transformers.__version__)"
@@ -112,14 +114,14 @@ def test_further_folders_are_imported_from_after_the_tree(tree: Path, python: In
 
 
 def test_a_command_runs_at_the_top_of_the_tree_with_the_interpreter_s_programs_first(tree: Path) -> None:
-    python = Interpreter(tree / ".venv/bin/python")
+    python = PythonInterpreter(tree / ".venv/bin/python")
     code = "import os, shutil; print('src' in os.listdir(), shutil.which('python'))"
     assert said(python, tree, code) == "True <python>/bin/python"
     assert python.tool("ruff", ["--version"], tree).output == f"ruff {RUFF}"
 
 
 def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
-    tree: Path, python: Interpreter, monkeypatch: pytest.MonkeyPatch
+    tree: Path, python: PythonInterpreter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "PYTHONWARNINGS", "PYTHONSAFEPATH", "PYTEST_ADDOPTS"):
         monkeypatch.setenv(name, "/elsewhere")
@@ -129,46 +131,46 @@ def test_variables_of_the_caller_s_repository_and_python_are_not_handed_on(
     assert variables == {"KEPT", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8"}
 
 
-def test_a_variable_that_is_asked_for_is_there(tree: Path, python: Interpreter) -> None:
+def test_a_variable_that_is_asked_for_is_there(tree: Path, python: PythonInterpreter) -> None:
     ran = python.run(["-c", "import os; print(os.environ['HF_HUB_OFFLINE'])"], tree, env={"HF_HUB_OFFLINE": "0"})
     assert ran.output == "0"
 
 
-def test_there_is_nothing_to_read_from_standard_input(tree: Path, python: Interpreter) -> None:
+def test_there_is_nothing_to_read_from_standard_input(tree: Path, python: PythonInterpreter) -> None:
     assert said(python, tree, "import sys; print(repr(sys.stdin.read()))") == "''"
 
 
 # what is kept
 
 
-def test_a_command_is_shown_as_one_would_type_it(tree: Path, python: Interpreter) -> None:
+def test_a_command_is_shown_as_one_would_type_it(tree: Path, python: PythonInterpreter) -> None:
     assert python.run(["utils/checkers.py", "copies"], tree).command == "python utils/checkers.py copies"
     assert python.run(["-c", "0"], tree, shown="python -c nothing").command == "python -c nothing"
     assert python.run(["-c", "0", str(tree / "a b")], tree).command == "python -c 0 './a b'"
 
 
-def test_both_streams_are_kept_in_the_order_in_which_they_were_written(tree: Path, python: Interpreter) -> None:
+def test_both_streams_are_kept_in_the_order_in_which_they_were_written(tree: Path, python: PythonInterpreter) -> None:
     code = "import sys\nfor n in range(4): print(n, file=(sys.stdout, sys.stderr)[n % 2], flush=True)"
     assert said(python, tree, code) == "0\n1\n2\n3"
 
 
-def test_colours_go_and_of_a_spinner_its_last_state_stays(tree: Path, python: Interpreter) -> None:
+def test_colours_go_and_of_a_spinner_its_last_state_stays(tree: Path, python: PythonInterpreter) -> None:
     code = r"print('\x1b[38;5;214mturning\x1b[0m |\rturning /\rdone\x1b[K\r\nnext\x1b]8;;there\x1b\\ line  ')"
     assert said(python, tree, code) == "done\nnext line"
 
 
-def test_what_is_no_text_is_marked(tree: Path, python: Interpreter) -> None:
+def test_what_is_no_text_is_marked(tree: Path, python: PythonInterpreter) -> None:
     assert said(python, tree, r"import sys; sys.stdout.buffer.write(b'a\xffb')") == "a\ufffdb"
 
 
-def test_the_last_lines_are_kept_and_the_others_counted(tree: Path, python: Interpreter) -> None:
+def test_the_last_lines_are_kept_and_the_others_counted(tree: Path, python: PythonInterpreter) -> None:
     lines = said(python, tree, f"for n in range({LINES + 7}): print('line', n)").split("\n")
     assert lines[0] == "... (7 lines before these)"
     assert lines[1:] == [f"line {n}" for n in range(7, LINES + 7)]
     assert said(python, tree, f"for n in range({LINES}): print('line', n)").startswith("line 0\n")
 
 
-def test_a_line_without_end_is_cut(tree: Path, python: Interpreter) -> None:
+def test_a_line_without_end_is_cut(tree: Path, python: PythonInterpreter) -> None:
     line = said(python, tree, "print('x' * 100_000)")
     assert line.startswith("xxx")
     assert line.endswith(" ...")
@@ -178,7 +180,7 @@ def test_a_line_without_end_is_cut(tree: Path, python: Interpreter) -> None:
 def test_no_path_of_the_machine_is_left(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
-    python = Interpreter(make_interpreter(tmp_path / "venv"))
+    python = PythonInterpreter(make_interpreter(tmp_path / "venv"))
     link = tmp_path / "link"
     link.symlink_to(tree)
     code = "import subprocess, sys\nfor place in sys.argv[1:]: print(place, place + '/deep/er.py:3')"
@@ -195,13 +197,13 @@ def test_no_path_of_the_machine_is_left(tree: Path, tmp_path: Path, monkeypatch:
 # how a command ends
 
 
-def test_a_failing_command_has_its_code(tree: Path, python: Interpreter) -> None:
+def test_a_failing_command_has_its_code(tree: Path, python: PythonInterpreter) -> None:
     ran = python.run(["-c", "import sys; sys.exit('all wrong')"], tree)
     assert (ran.code, ran.output, ran.ok) == (1, "all wrong", False)
 
 
 def test_a_command_that_takes_too_long_is_stopped_with_all_that_it_started(
-    tree: Path, python: Interpreter, pipe: Pipe
+    tree: Path, python: PythonInterpreter, pipe: Pipe
 ) -> None:
     ran = python.run(["-c", pipe.script("time.sleep(60)")], tree, timeout=2)
     assert ran.code == 124
@@ -210,7 +212,7 @@ def test_a_command_that_takes_too_long_is_stopped_with_all_that_it_started(
     assert pipe.read() == b""
 
 
-def test_what_a_command_leaves_running_ends_with_it(tree: Path, python: Interpreter, pipe: Pipe) -> None:
+def test_what_a_command_leaves_running_ends_with_it(tree: Path, python: PythonInterpreter, pipe: Pipe) -> None:
     ran = python.run(["-c", pipe.script("print('done')")], tree)
     assert (ran.code, ran.output) == (0, "done")
     assert pipe.read() == b"here"
@@ -241,12 +243,12 @@ def _available(end: int) -> bytes:
         return b""
 
 
-def test_a_command_that_a_signal_ends_says_so(tree: Path, python: Interpreter) -> None:
+def test_a_command_that_a_signal_ends_says_so(tree: Path, python: PythonInterpreter) -> None:
     ran = python.run(["-c", "import os; print('so far', flush=True); os.kill(os.getpid(), 9)"], tree)
     assert (ran.code, ran.output) == (137, "so far\nkilled by SIGKILL (as the system does when it is out of memory)")
 
 
-def test_a_full_disk_is_one_sentence(tree: Path, python: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence(tree: Path, python: PythonInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -257,10 +259,10 @@ def test_a_full_disk_is_one_sentence(tree: Path, python: Interpreter, monkeypatc
 
 def test_an_interpreter_that_is_gone_is_one_sentence(tree: Path) -> None:
     with pytest.raises(UpstreamError, match=r"`python x\.py` cannot be run: No such file or directory"):
-        Interpreter(tree / "gone/python").run(["x.py"], tree)
+        PythonInterpreter(tree / "gone/python").run(["x.py"], tree)
 
 
-def test_a_program_that_is_not_there_has_the_code_that_a_shell_gives(tree: Path, python: Interpreter) -> None:
+def test_a_program_that_is_not_there_has_the_code_that_a_shell_gives(tree: Path, python: PythonInterpreter) -> None:
     ran = python.tool("no-such-program", ["--fast"], tree)
     assert (ran.command, ran.code) == ("no-such-program --fast", 127)
     assert ran.output == "no-such-program: command not found"

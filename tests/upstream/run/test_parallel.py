@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair, in_background, run_all, run_all_in_trees
 
 PATIENCE = 20.0
@@ -22,14 +22,14 @@ SLEEPING = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()))
 
 
 @pytest.fixture
-def python() -> Interpreter:
-    return Interpreter(Path(sys.executable))
+def python() -> PythonInterpreter:
+    return PythonInterpreter(Path(sys.executable))
 
 
 class Sleeper:
     """A command that would run for minutes."""
 
-    def __init__(self, python: Interpreter, folder: Path) -> None:
+    def __init__(self, python: PythonInterpreter, folder: Path) -> None:
         self.python, self.folder = python, folder
         self.file = folder / "started"
 
@@ -51,7 +51,7 @@ class Sleeper:
 
 
 @pytest.fixture
-def sleeper(python: Interpreter, tmp_path: Path) -> Sleeper:
+def sleeper(python: PythonInterpreter, tmp_path: Path) -> Sleeper:
     return Sleeper(python, tmp_path)
 
 
@@ -62,7 +62,7 @@ def fail_after(sleeper: Sleeper) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_results_come_in_the_order_of_the_tasks_and_no_more_run_at_once_than_may(
-    python: Interpreter, workers: int
+    python: PythonInterpreter, workers: int
 ) -> None:
     running: list[int] = []
     most = []
@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_no_process(sleeper: Sleeper, how: str) -> None:
     assert sleeper.ended
 
 
-def test_no_two_tasks_have_the_same_trees_at_once(python: Interpreter, tmp_path: Path) -> None:
+def test_no_two_tasks_have_the_same_trees_at_once(python: PythonInterpreter, tmp_path: Path) -> None:
     pairs = [TreePair(tmp_path / f"base-{number}", tmp_path / f"series-{number}") for number in range(3)]
     taken: set[TreePair] = set()
 
@@ -125,7 +125,7 @@ def test_no_two_tasks_have_the_same_trees_at_once(python: Interpreter, tmp_path:
     assert run_all_in_trees([task] * 2, pairs[:1], python) == pairs[:1] * 2
 
 
-def test_a_task_in_the_background_runs_beside_what_the_caller_does(python: Interpreter) -> None:
+def test_a_task_in_the_background_runs_beside_what_the_caller_does(python: PythonInterpreter) -> None:
     both = threading.Barrier(2, timeout=PATIENCE)
 
     def task() -> str:
@@ -145,7 +145,7 @@ def test_an_error_of_the_caller_stops_what_runs_in_the_background(sleeper: Sleep
     assert sleeper.ended
 
 
-def test_an_error_in_the_background_is_the_callers(python: Interpreter) -> None:
+def test_an_error_in_the_background_is_the_callers(python: PythonInterpreter) -> None:
     def task() -> int:
         raise UpstreamError("there is no ruff")
 

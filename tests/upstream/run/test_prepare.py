@@ -38,7 +38,7 @@ from ckpt_surgery.upstream.evidence.results import (
 from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
 from ckpt_surgery.upstream.run import output_folder, series, series_evidence, workspace
 from ckpt_surgery.upstream.run import prepare as module
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all_in_trees
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
 from ckpt_surgery.upstream.run.reproduce import TreeReports
@@ -74,7 +74,13 @@ class Verify:
         """The families of each call on the series."""
 
     def __call__(
-        self, python: Interpreter, tree: Path, families: Sequence[str], *, modules: Sequence[str] = (), **_: object
+        self,
+        python: PythonInterpreter,
+        tree: Path,
+        families: Sequence[str],
+        *,
+        modules: Sequence[str] = (),
+        **_: object,
     ) -> TreeReports:
         if tree.name == "series":
             self.verified.append(tuple(families))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.probe import probe
 from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
@@ -36,7 +36,7 @@ def probed(tree: Path, start: str = "") -> dict[str, str]:
     """What is found in a tree whose transformers begins with these lines."""
     path = tree / "src/transformers/__init__.py"
     path.write_text(f"{start}\n{path.read_text()}")
-    return probe(Interpreter(tree / ".venv/bin/python"), tree)
+    return probe(PythonInterpreter(tree / ".venv/bin/python"), tree)
 
 
 def test_the_versions_are_told(tree: Path) -> None:

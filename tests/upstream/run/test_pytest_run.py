@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.pytest_run import PytestOutcome, PytestRun, run_pytest
 
-PYTHON = Interpreter(Path(sys.executable))
+PYTHON = PythonInterpreter(Path(sys.executable))
 TESTS = """\
 import unittest
 

@@ -10,7 +10,7 @@ import pytest
 
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.run import interpreter
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST, method, with_method
@@ -33,7 +33,7 @@ from tests.upstream.regression_toys import (
 
 pytestmark = pytest.mark.torch
 
-PYTHON = Interpreter(Path(sys.executable))
+PYTHON = PythonInterpreter(Path(sys.executable))
 BOTH: tuple[Mode, ...] = ("non_reentrant", "reentrant")
 BROKEN: dict[str, Damage] = {
     "elm": (),

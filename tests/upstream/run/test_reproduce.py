@@ -22,10 +22,10 @@ from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
 from ckpt_surgery.upstream.layout import MODELS
 from ckpt_surgery.upstream.run import examine, reproduce
-from ckpt_surgery.upstream.run.interpreter import Interpreter
+from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.reproduce import verify_tree
 
-HERE = Interpreter(Path(sys.executable))
+HERE = PythonInterpreter(Path(sys.executable))
 PATIENCE = 20.0
 
 
@@ -42,21 +42,21 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not list(folder.iterdir())
 
 
-Python = Callable[..., Interpreter]
+Python = Callable[..., PythonInterpreter]
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Python:
     """Makes an interpreter that has nothing but the modules it is given."""
 
-    def make(**modules: str) -> Interpreter:
+    def make(**modules: str) -> PythonInterpreter:
         folder = tmp_path / "venv"
         venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
         (place,) = folder.glob("lib/python*/site-packages")
         for name, text in modules.items():
             (place / name).mkdir()
             (place / name / "__init__.py").write_text(text)
-        return Interpreter(folder / "bin" / "python")
+        return PythonInterpreter(folder / "bin" / "python")
 
     return make
 
@@ -70,7 +70,7 @@ def a_tree(tmp_path: Path, text: str = "") -> Path:
     return tmp_path / "tree"
 
 
-def refusal(python: Interpreter, tree: Path) -> str:
+def refusal(python: PythonInterpreter, tree: Path) -> str:
     """Why the models of a tree are not run."""
     with pytest.raises(UpstreamError) as caught:
         verify_tree(python, tree, ["toy"])
@@ -103,7 +103,7 @@ def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_pa
     dying = tmp_path / "python"
     dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
     dying.chmod(0o755)
-    message = refusal(Interpreter(dying), a_tree(tmp_path))
+    message = refusal(PythonInterpreter(dying), a_tree(tmp_path))
     assert "it ended with exit code 7: no space left on device; " in message
 
 
