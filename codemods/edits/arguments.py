@@ -75,7 +75,7 @@ def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int
     """
     first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
     statement = paths.replaced(around[first:], call, _MARK)
-    bare: dict[str, object] = {"leading_lines": ()} if hasattr(statement, "leading_lines") else {}
+    bare: dict[str, object] = {"leading_lines": ()}
     if isinstance(getattr(statement, "body", None), cst.IndentedBlock):
         bare["body"] = cst.SimpleStatementSuite([cst.Pass()])
     if getattr(statement, "orelse", None) is not None:

@@ -70,8 +70,9 @@ class AddImport(paths.ModuleTransformer):
     ) -> Sequence[cst.BaseStatement]:
         """The lines with a new import, behind the last one that sorts before it."""
         near = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom) and self._is_near(node)]
-        ours = _order(self.module, [self.name])
-        before = [(order, at) for at, node in near if (order := _order(module_of(node), names_of(node))) < ours]
+        ours = (_key(self.module), by_type(self.name))
+        keys = [(at, _key(module_of(node)), min(map(by_type, names_of(node)), default=(0, ""))) for at, node in near]
+        before = [(module, at) for at, module, name in keys if (module, name) < ours]
         above: list[cst.EmptyLine] = []
         rest_above: list[cst.EmptyLine] | None = None
         if before:
@@ -209,7 +210,7 @@ def by_type(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
 
 
-def _order(module: str, names: Iterable[str]) -> tuple[bool, int, str, tuple[int, str]]:
+def _key(module: str) -> tuple[bool, int, str]:
     """Isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
     dots = len(module) - len(module.lstrip("."))
-    return (dots > 0, -dots, module.lower(), min(map(by_type, names), default=(0, "")))
+    return (dots > 0, -dots, module.lower())

@@ -315,7 +315,7 @@ def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch
 
 def test_a_part_that_is_too_deep_for_libcst_is_left_alone(tmp_path: Path) -> None:
     loop = "        for layer in self.layers:\n"
-    words = " + ".join(["'a'"] * 400)
+    words = " + ".join(["'a'"] * 700)
     text = BY_KEYWORD.replace(loop, f"        words = {words}\n{loop}")
     result = apply([tree(tmp_path, text)], jobs=1)
     assert texts(tmp_path)[FOO] == text
