@@ -10,7 +10,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
@@ -35,6 +35,7 @@ class ArgumentRepair(Enum):
 
 
 ALL_REPAIRS = frozenset(ArgumentRepair)
+_NewArguments: TypeAlias = tuple[NewArgument, ...] | None
 
 
 class UnknownReason(WordedReason):
@@ -70,10 +71,9 @@ class Meaning:
 
     def gradient(self, parameter: Parameter) -> bool:
         """Whether the parameter can carry gradient: by its name, or by what calls give it."""
-        names = {parameter.name, f"{self.block}.{parameter.name}"}
-        if names & self.family.not_gradient or self.past(parameter):
+        if self._is_in(self.family.not_gradient, parameter) or self.past(parameter):
             return False
-        if names & self.family.gradient or is_gradient(parameter.name, parameter.annotation):
+        if self._is_in(self.family.gradient, parameter) or is_gradient(parameter.name, parameter.annotation):
             return True
         return self._is_given(parameter) and not self.container(parameter)
 
@@ -82,38 +82,41 @@ class Meaning:
 
         The annotation tells for a name that says nothing; GPT-2's `hidden_states: tuple[torch.Tensor]` is a tensor.
         """
-        if parameter.name in self.family.not_gradient or self.past(parameter) or not self._is_given(parameter):
+        name, annotation = parameter.name, parameter.annotation
+        if not self._is_given(parameter) or self._is_in(self.family.not_gradient, parameter) or self.past(parameter):
             return False
-        annotated = is_container(parameter.annotation) and not is_gradient(parameter.name, parameter.annotation)
-        return annotated or parameter.name in self.given.containers
+        return name in self.given.containers or (is_container(annotation) and not is_gradient(name, annotation))
 
     def _is_given(self, parameter: Parameter) -> bool:
-        if is_switch(parameter.name, parameter.annotation) or may_be_state(parameter.name):
-            return False
-        return parameter.name in self.given.tensors | self.given.containers
+        name = parameter.name
+        given = name in self.given.tensors or name in self.given.containers
+        return given and not is_switch(name, parameter.annotation) and not may_be_state(name)
 
     def carriers(self, params: Sequence[Parameter]) -> set[str]:
         """The names of the gradient parameters. The first parameter is one: it is what a block transforms."""
         names = {parameter.name for parameter in params if self.gradient(parameter)}
-        first = params[0] if params else None
-        if (
-            first
-            and first.kind == "positional"
-            and not self.past(first)
-            and not is_switch(first.name, first.annotation)
-        ):
-            names.add(first.name)
+        for first in params[:1]:
+            option = first.kind != "positional" or is_switch(first.name, first.annotation)
+            names |= set() if option or self.past(first) else {first.name}
         return names
 
     def past(self, parameter: Parameter) -> bool:
         """Whether the parameter is a cache or recurrent state."""
-        if parameter.name in self.family.past_state or f"{self.block}.{parameter.name}" in self.family.past_state:
-            return True
-        return is_past_state(parameter.name)
+        return is_past_state(parameter.name) or self._is_in(self.family.past_state, parameter)
 
     def past_names(self, params: Sequence[Parameter]) -> set[str]:
         """The names of the parameters that are past state."""
         return {parameter.name for parameter in params if self.past(parameter)}
+
+    def may_lose_gradient(self, parameter: Parameter) -> bool:
+        """Whether nothing tells that the parameter, given by keyword, carries no gradient."""
+        number = parameter.default not in (None, "None")
+        known = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
+        return not (number or known) and may_carry_gradient(parameter.name, parameter.annotation)
+
+    def _is_in(self, names: frozenset[str], parameter: Parameter) -> bool:
+        """Whether a family lists the parameter, of all its blocks or of this one."""
+        return parameter.name in names or f"{self.block}.{parameter.name}" in names
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,91 @@ def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, 
     return bound
 
 
+class _BoundCall:
+    """A call whose arguments are assigned to the parameters of one block's forward."""
+
+    def __init__(
+        self, arguments: Sequence[Argument], bound: Mapping[str, int], params: Sequence[Parameter], meaning: Meaning
+    ) -> None:
+        self.arguments = arguments
+        self.bound = bound
+        self.meaning = meaning
+        self.params = [parameter for parameter in params if parameter.kind == "positional"]
+        self.order = {parameter.name: index for index, parameter in enumerate(self.params)}
+        self.given = {name: arguments[position] for name, position in bound.items()}
+        self.gradient, past = meaning.carriers(params), meaning.past_names(params)
+        values = [name for name, argument in self.given.items() if argument.is_value]
+        self.carriers = [name for name in values if name in self.gradient]
+        self.past = [name for name in values if name in past]
+        self.wall = min((self.order[name] for name in self.past if name in self.order), default=len(self.params))
+        """The position of the first past state that the call passes: no prefix reaches beyond it."""
+
+    def containers(self) -> Iterator[int]:
+        """The positions of arguments that hold gradient tensors."""
+        holding = {parameter.name for parameter in self.params if self.meaning.container(parameter)}
+        for name, argument in self.given.items():
+            displayed = name in self.gradient and argument.shape in ("list", "tuple", "dict")
+            if displayed or (name in holding and argument.is_value):
+                yield self.bound[name]
+
+    def hidden(self) -> tuple[str, ...]:
+        """The gradient parameters that an unpacked `**` argument may hold."""
+        unpacked = any(argument.name == "**" for argument in self.arguments)
+        return tuple(name for name in self.order if unpacked and name in self.gradient and name not in self.bound)
+
+    def repaired(self, blocked: Collection[str], repairs: Collection[ArgumentRepair]) -> _NewArguments:
+        """The new argument list that makes some repairs; None where they find nothing to change."""
+        by_position = [name for name in self.carriers if self.given[name].name is None]
+        movable = (self.order.keys() & self.carriers) - {*by_position, *blocked}
+        gradient = ArgumentRepair.GRADIENT in repairs
+        wall = max((self.order[name] for name in blocked), default=-1)
+        unwanted = {
+            name
+            for name in self.past
+            if ArgumentRepair.PAST_STATE in repairs and not self.given[name].name and self.order[name] > wall
+        }
+        if not (gradient and movable) and not unwanted:
+            return None
+        return self.rearranged(self.carriers if gradient else by_position, unwanted)
+
+    def rearranged(self, carriers: Collection[str], unwanted: Collection[str]) -> _NewArguments:
+        """The argument list with some gradient parameters by position, and the `unwanted` past state by keyword.
+
+        None where a gap before a gradient parameter has no default to fill it.
+        """
+        reach = max((self.order[name] for name in carriers if self.order.get(name, self.wall) < self.wall), default=-1)
+        new: list[NewArgument] = []
+        for parameter in self.params[: reach + 1]:
+            if parameter.name in self.bound:
+                new.append(NewArgument(self.bound[parameter.name], None))
+            elif parameter.default is not None and _is_literal(parameter.default):
+                new.append(NewArgument(None, None, parameter.default, parameter.name))
+            else:
+                return None
+        used = {argument.source for argument in new}
+        rest = [position for position in range(len(self.arguments)) if position not in used]
+        names = {position: name for name, position in self.bound.items()}
+        tail = [names[position] for position in rest if self.arguments[position].name is None]
+        follows = [self.order[name] for name in tail] == list(range(reach + 1, reach + 1 + len(tail)))
+        keyworded = not follows or any(name in unwanted for name in tail)
+        for position in rest:
+            keyword = self.arguments[position].name
+            new.append(NewArgument(position, names[position] if keyword is None and keyworded else keyword))
+        return tuple(new)
+
+    def loosened(self, new: Sequence[NewArgument]) -> tuple[str, ...]:
+        """The arguments that become keywords and of which nothing tells whether they carry gradient."""
+        keywords = {argument.source for argument in new if argument.keyword is not None}
+        return tuple(
+            parameter.name
+            for parameter in self.params
+            if self.bound.get(parameter.name) in keywords
+            and (argument := self.given[parameter.name]).name is None
+            and argument.is_value
+            and self.meaning.may_lose_gradient(parameter)
+        )
+
+
 def plan_arguments(
     arguments: Sequence[Argument], forward: ForwardSignature, meaning: Meaning, repairs: Collection[ArgumentRepair]
 ) -> ArgumentPlan:
@@ -168,57 +256,21 @@ def plan_arguments(
     bound = bind(arguments, forward)
     if isinstance(bound, Unknown):
         return ArgumentPlan(unknown=bound)
-    params = [parameter for parameter in forward.params if parameter.kind == "positional"]
-    order = {parameter.name: index for index, parameter in enumerate(params)}
-    gradient_names = meaning.carriers(forward.params)
-    values = {name for name, position in bound.items() if arguments[position].is_value}
-    carriers, past = gradient_names & values, meaning.past_names(forward.params) & values
-    by_keyword = tuple(name for name in bound if name in carriers and arguments[bound[name]].name is not None)
-    past_by_position = tuple(name for name in bound if name in past and arguments[bound[name]].name is None)
-    wall = _first_past(past, order, params)
-    blocked = tuple(
-        name for name in bound if name in carriers and order.get(name, -1) > wall and by_keyword + past_by_position
-    )
-    movable = [name for name in by_keyword if name in order and name not in blocked]
-    free_past = {name for name in past_by_position if not any(order[other] > order[name] for other in blocked)}
-    gradient, past_state = ArgumentRepair.GRADIENT in repairs, ArgumentRepair.PAST_STATE in repairs
-    new: tuple[NewArgument, ...] | None = None
-    if (gradient and movable) or (past_state and free_past):
-        positional = {name for name in carriers if gradient or arguments[bound[name]].name is None}
-        new = _new_arguments(arguments, params, bound, positional, past, free_past if past_state else set())
-    holding = {parameter.name for parameter in forward.params if meaning.container(parameter)}
-    unpacked = any(argument.name == "**" for argument in arguments)
+    call = _BoundCall(arguments, bound, forward.params, meaning)
+    by_keyword = tuple(name for name in call.carriers if call.given[name].name)
+    past_by_position = tuple(name for name in call.past if not call.given[name].name)
+    behind_past = tuple(name for name in call.carriers if call.order.get(name, -1) > call.wall)
+    blocked = behind_past if by_keyword or past_by_position else ()
+    new = call.repaired(blocked, repairs)
     return ArgumentPlan(
         keyword_gradient=by_keyword,
         positional_past=past_by_position,
         blocked=blocked,
-        containers=tuple(
-            position
-            for name, position in bound.items()
-            if (name in gradient_names and arguments[position].shape in ("list", "tuple", "dict"))
-            or (name in holding and arguments[position].is_value)
-        ),
-        hidden=tuple(p.name for p in params if unpacked and p.name in gradient_names and p.name not in bound),
+        containers=tuple(call.containers()),
+        hidden=call.hidden(),
         arguments=new,
-        loosened=tuple(_loosened(arguments, params, bound, new or (), meaning)),
+        loosened=call.loosened(new or ()),
     )
-
-
-def _loosened(
-    arguments: Sequence[Argument],
-    params: Sequence[Parameter],
-    bound: Mapping[str, int],
-    new: Sequence[NewArgument],
-    meaning: Meaning,
-) -> Iterator[str]:
-    keywords = {argument.source for argument in new if argument.keyword is not None}
-    for parameter in params:
-        position = bound.get(parameter.name, -1)
-        if position in keywords and arguments[position].name is None and arguments[position].is_value:
-            number = parameter.default not in (None, "None")
-            known = meaning.past(parameter) or parameter.name in meaning.family.not_gradient
-            if not (number or known) and may_carry_gradient(parameter.name, parameter.annotation):
-                yield parameter.name
 
 
 def reordered(
@@ -228,50 +280,8 @@ def reordered(
     bound = bind(arguments, old)
     if isinstance(bound, Unknown):
         return None
-    values = {name for name, position in bound.items() if arguments[position].is_value}
-    past = meaning.past_names(params) & values
-    return _new_arguments(arguments, params, bound, meaning.carriers(params) & values, past, past)
-
-
-def _first_past(past: Collection[str], order: Mapping[str, int], params: Sequence[Parameter]) -> int:
-    """The position of the first parameter that is past state; behind the last one where there is none."""
-    return min((order[name] for name in past if name in order), default=len(params))
-
-
-def _new_arguments(
-    arguments: Sequence[Argument],
-    params: Sequence[Parameter],
-    bound: Mapping[str, int],
-    carriers: Collection[str],
-    past: Collection[str],
-    unwanted: Collection[str],
-) -> tuple[NewArgument, ...] | None:
-    """The new argument list, or None where a gap before a gradient parameter has no default to fill it.
-
-    `carriers` are the gradient parameters to have by position, `past` the past state that the call passes (no
-    prefix reaches beyond it), `unwanted` the part of it that must not stay positional.
-    """
-    names = {position: name for name, position in bound.items()}
-    positional = sum(argument.name is None for argument in arguments)
-    order = {parameter.name: index for index, parameter in enumerate(params)}
-    wall = _first_past(past, order, params)
-    reach = max((order[name] for name in carriers if name in order and order[name] < wall), default=-1)
-    new: list[NewArgument] = []
-    for parameter in params[: reach + 1]:
-        if parameter.name in bound:
-            new.append(NewArgument(bound[parameter.name], None))
-        elif parameter.default is not None and _is_literal(parameter.default):
-            new.append(NewArgument(None, None, parameter.default, parameter.name))
-        else:
-            return None
-    used = {argument.source for argument in new}
-    tail = [position for position in range(positional) if position not in used]
-    follows = [order[names[position]] for position in tail] == list(range(reach + 1, reach + 1 + len(tail)))
-    keyworded = not follows or any(names[position] in unwanted for position in tail)
-    new.extend(NewArgument(position, names[position] if keyworded else None) for position in tail)
-    rest = [position for position in range(positional, len(arguments)) if position not in used]
-    new.extend(NewArgument(position, arguments[position].name) for position in rest)
-    return tuple(new)
+    call = _BoundCall(arguments, bound, params, meaning)
+    return call.rearranged(call.carriers, call.past)
 
 
 def _is_literal(text: str) -> bool:

@@ -18,10 +18,12 @@ from ckpt_surgery.codemods.facts.file_facts import (
     AttributePath,
     Build,
     CheckpointCall,
+    HandedOn,
     InlineBranch,
     ModuleCall,
 )
 from ckpt_surgery.codemods.providers.replaced_forwards import DECORATORS
+from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
@@ -45,17 +47,14 @@ class StackElement:
     is_block: bool
 
 
+@dataclass(eq=False)
 class Blocks:
     """The blocks of a tree."""
 
-    def __init__(self, bases: BaseChains, containers: Containers, switches: Switches, helpers: Helpers) -> None:
-        self.bases = bases
-        self.containers = containers
-        self.switches = switches
-        self.helpers = helpers
-        self._elements: dict[frozenset[ClassRef], tuple[StackElement, ...]] = {}
-        self._mixes: dict[ClassRef, bool] = {}
-        self._holds_layer: dict[ClassRef, bool] = {}
+    bases: BaseChains
+    containers: Containers
+    switches: Switches
+    helpers: Helpers
 
     @cached_property
     def in_stacks(self) -> frozenset[ClassRef]:
@@ -70,7 +69,14 @@ class Blocks:
 
         Those that cannot be layers, or that nothing would switch on, are not among them.
         """
-        return self._inline(switched=True).union(ref for ref in self.in_stacks if not self.switches.of_layer(ref))
+        in_stacks = (ref for ref in self.in_stacks if not self.switches.of_layer(ref))
+        inline = (
+            ref
+            for owner in self.with_inlines
+            if (missing := self.switches.of_branches(owner)) is None or not missing.is_certain
+            for ref in self._run_inline(owner)
+        )
+        return frozenset(in_stacks).union(inline)
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:
@@ -78,9 +84,8 @@ class Blocks:
         callers: dict[ClassRef, list[tuple[ClassRef, ModuleCall]]] = {}
         for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
-                for target in dict.fromkeys(t for path in call.paths for t in self.containers.reached(owner, path)):
-                    if isinstance(target, ClassRef):
-                        callers.setdefault(target, []).append((owner, call))
+                for target in self.containers.classes_at(owner, call.paths):
+                    callers.setdefault(target, []).append((owner, call))
         return callers
 
     @cached_property
@@ -91,24 +96,18 @@ class Blocks:
 
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
-        """The classes of the tree that an inline branch or a direct checkpoint call runs."""
-        return self._inline(switched=False)
+        """The classes of the tree that an inline branch or a direct checkpoint call runs, or has a method run of."""
+        return frozenset(
+            ref for owner in self.with_inlines for ref in (*self._run_inline(owner), *self._with_methods_run(owner))
+        )
 
-    def _inline(self, *, switched: bool) -> frozenset[ClassRef]:
-        """The same; `switched` leaves out what nothing of transformers would switch on as a layer."""
-        classes: set[ClassRef] = set()
-        for owner in self.with_inlines:
-            missing = self.switches.of_branches(owner) if switched else None
-            for inline in owner.cls.inlines if missing is None or not missing.is_certain else ():
-                for checkpoint in inline.checkpoints:
-                    classes.update(self.containers.classes_at(owner, paths_behind(owner, inline, checkpoint)))
-                    if not switched:
-                        classes.update(self._with_method(owner, checkpoint.paths))
-        return frozenset(classes)
+    def _run_inline(self, owner: ClassRef) -> tuple[ClassRef, ...]:
+        calls = _checkpoint_calls(owner)
+        return self.containers.classes_at(owner, [path for call in calls for path in paths_behind(owner, *call)])
 
-    def _with_method(self, owner: ClassRef, paths: Iterable[AttributePath]) -> Iterator[ClassRef]:
+    def _with_methods_run(self, owner: ClassRef) -> Iterator[ClassRef]:
         """The classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
-        for path in paths:
+        for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
             for ref in self.containers.classes_at(owner, [path[:-1]]):
                 if any(method.name == path[-1] for base in self.bases.lineage(ref) for method in base.cls.methods):
                     yield ref
@@ -120,10 +119,9 @@ class Blocks:
         Among them are those that checkpoint a function or method of their own: they are their own helper.
         """
         classes = {*self._checkpointing_themselves(), *self._perhaps_checkpointed()}
+        for owner, handed in self._handed_on(Answer.YES):
+            classes.update(self.containers.classes_at(owner, handed.paths))
         for owner in self.bases.names.checked_classes():
-            for handed in owner.cls.handed_on:
-                if self.helpers.checkpoints(owner, handed.function) is Answer.YES:
-                    classes.update(self.containers.classes_at(owner, handed.paths))
             if self.wraps(owner):
                 classes.update(self.containers.parts(owner))
         return frozenset(classes)
@@ -135,23 +133,27 @@ class Blocks:
         Each has the class of the method and the name of the function.
         """
         found: dict[ClassRef, tuple[ClassRef, str]] = {}
+        for owner, handed in self._handed_on(Answer.UNKNOWN):
+            for ref in self.containers.classes_at(owner, handed.paths) if handed.with_values else ():
+                found.setdefault(ref, (owner, handed.function))
+        return found
+
+    def _handed_on(self, answer: Answer) -> Iterator[tuple[ClassRef, HandedOn]]:
+        """What is given to a function that checkpoints it, or perhaps."""
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
-                if handed.with_values and self.helpers.checkpoints(owner, handed.function) is Answer.UNKNOWN:
-                    for ref in self.containers.classes_at(owner, handed.paths):
-                        found.setdefault(ref, (owner, handed.function))
-        return found
+                if self.helpers.checkpoints(owner, handed.function) is answer:
+                    yield owner, handed
 
     def _checkpointing_themselves(self) -> Iterator[ClassRef]:
         """The classes that checkpoint a function or method of their own, and what inherits that."""
         for ref in self.with_inlines:
-            for inline in ref.cls.inlines:
-                for call in inline.checkpoints:
-                    if call.wrapping == "closure" or self._is_own(ref, call):
-                        yield ref
-                        for heir in self.bases.heirs(ref):
-                            if all(method.name != inline.method for method in heir.cls.methods):
-                                yield heir
+            for inline, call in _checkpoint_calls(ref):
+                if call.wrapping == "closure" or self._is_own(ref, call):
+                    yield ref
+                    for heir in self.bases.heirs(ref):
+                        if all(method.name != inline.method for method in heir.cls.methods):
+                            yield heir
         for ref in self.bases.names.checked_classes():
             if any(self.helpers.checkpoints(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
                 yield ref
@@ -159,15 +161,11 @@ class Blocks:
     def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
         """What stands in the stacks of classes that checkpoint something of which nothing shows what it is."""
         for ref in self.with_inlines:
-            calls = [(inline, call) for inline in ref.cls.inlines for call in inline.checkpoints]
-            if any(not self.containers.classes_at(ref, paths_behind(ref, *call)) for call in calls):
+            if not all(self.containers.classes_at(ref, paths_behind(ref, *call)) for call in _checkpoint_calls(ref)):
                 for holder in (ref, *self.bases.heirs(ref)):
-                    yield from self._stacked(holder)
-
-    def _stacked(self, holder: ClassRef) -> tuple[ClassRef, ...]:
-        stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
-        depths = ((ELEMENT,), (ELEMENT, ELEMENT))
-        return self.containers.classes_at(holder, [(name, *depth) for name in stacks for depth in depths])
+                    stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
+                    paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
+                    yield from self.containers.classes_at(holder, paths)
 
     def _is_own(self, ref: ClassRef, call: CheckpointCall) -> bool:
         """Whether a checkpoint call runs a method of its own class: `self._forward`, `super().forward`."""
@@ -177,46 +175,33 @@ class Blocks:
 
     def wraps(self, owner: ClassRef) -> bool:
         """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
-        facts = self.bases.names.facts(owner.path)
-        return facts is not None and any(imported.original in _WRAPPERS for imported in facts.imports)
+        return self._imports_wrapper(owner.path)
 
+    @kept
+    def _imports_wrapper(self, path: str) -> bool:
+        return any(imported.original in _WRAPPERS for imported in self.bases.names.read(path).imports)
+
+    @kept
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
         """The stack elements in these parts of models that are not layers, outermost only."""
-        if parts not in self._elements:
-            elements = [element for holder in parts for element in self._of_holder(holder)]
-            blocks = {element.element for element in elements if element.is_block}
-            layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
-            roots = blocks | layers | self.checkpointed_inline
-            inner = self.inside(roots) | roots
-            self._elements[parts] = tuple(element for element in elements if element.holder not in inner)
-        return self._elements[parts]
+        elements = [element for holder in parts for element in self._of_holder(holder)]
+        blocks = {element.element for element in elements if element.is_block}
+        layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
+        inner = self.inside(blocks | layers | self.checkpointed_inline)
+        return tuple(element for element in elements if element.holder not in inner)
 
-    def inside(self, roots: Iterable[ClassRef]) -> set[ClassRef]:
-        """Everything that the roots are made of, the roots left out."""
-        seen: set[ClassRef] = set()
-        waiting = list(roots)
-        while waiting:
-            for part in self.containers.parts(waiting.pop()):
-                if part not in seen:
-                    seen.add(part)
-                    waiting.append(part)
-        return seen
+    def inside(self, roots: Iterable[ClassRef]) -> frozenset[ClassRef]:
+        """The roots and everything that they are made of."""
+        return frozenset(self.containers.with_parts(*roots))
 
     def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
-        seen: set[tuple[str, ClassRef]] = set()
-        for name, _, built in self.bases.attributes(holder):
-            if name != DYNAMIC and not holds_several(built):
-                continue
-            for depth in (0,) if name == DYNAMIC else (1, 2):
-                for target in self.containers.reached(holder, (name, *[ELEMENT] * depth)):
-                    if isinstance(target, External) or (name, target) in seen:
-                        continue
-                    seen.add((name, target))
-                    answer = self.bases.is_layer(target)
-                    if answer is Answer.UNKNOWN and not self.bases.is_module(target):
-                        yield StackElement(holder, name, target, True)
-                    elif answer is not Answer.YES and self.bases.is_module(target):
-                        yield StackElement(holder, name, target, self._is_block(holder, name, target))
+        attributes = self.bases.attributes(holder)
+        for name in dict.fromkeys(name for name, _, built in attributes if name == DYNAMIC or holds_several(built)):
+            depths = (0,) if name == DYNAMIC else (1, 2)
+            for target in self.containers.classes_at(holder, [(name, *[ELEMENT] * depth) for depth in depths]):
+                answer, is_module = self.bases.is_layer(target), self.bases.is_module(target)
+                if answer is Answer.UNKNOWN or (answer is Answer.NO and is_module):
+                    yield StackElement(holder, name, target, not is_module or self._is_block(holder, name, target))
 
     def _is_block(self, holder: ClassRef, attribute: str, ref: ClassRef) -> bool:
         facts = family_facts(holder.path)
@@ -224,9 +209,7 @@ class Blocks:
             return False
         if ref.name in facts.blocks:
             return True
-        if is_no_block(ref.name):
-            return False
-        return self.mixes(ref) and not self.holds_layer(ref)
+        return not is_no_block(ref.name) and self.mixes(ref) and not self.holds_layer(ref)
 
     def foreign(self, holder: ClassRef) -> Iterator[tuple[str, External]]:
         """Stacks of classes from other packages: attribute and class."""
@@ -243,26 +226,17 @@ class Blocks:
         """Whether a checkpoint call runs a class, here or in a helper."""
         return ref in self.checkpointed_inline or ref in self.checkpointed_by_helper
 
+    @kept
     def mixes(self, ref: ClassRef) -> bool:
         """Whether a class holds attention, recurrence or a state space model, at any depth."""
-        if ref not in self._mixes:
-            self._mixes[ref] = False
-            self._mixes[ref] = any(
-                mixes_positions(target.name.rpartition(".")[2])
-                or (isinstance(target, ClassRef) and self.mixes(target))
-                for target in self.containers.all_parts(ref)
-            )
-        return self._mixes[ref]
+        parts = (part for holder in self.containers.with_parts(ref) for part in self.containers.all_parts(holder))
+        return any(mixes_positions(part.name.rpartition(".")[2]) for part in parts)
 
+    @kept
     def holds_layer(self, ref: ClassRef) -> bool:
         """Whether a class holds checkpointing layers, or what an inline branch checkpoints, at any depth."""
-        if ref not in self._holds_layer:
-            self._holds_layer[ref] = False
-            self._holds_layer[ref] = any(
-                self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) or self.holds_layer(part)
-                for part in self.containers.parts(ref)
-            )
-        return self._holds_layer[ref]
+        inside = self.containers.with_parts(*self.containers.parts(ref))
+        return any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside)
 
 
 def holds_several(built: Build) -> bool:
@@ -272,6 +246,10 @@ def holds_several(built: Build) -> bool:
     return built.kind in ("choice", "element", "attribute", "class") and (
         (built.kind == "class" and built.name.lstrip("_")[:1].islower()) or any(map(holds_several, built.items))
     )
+
+
+def _checkpoint_calls(owner: ClassRef) -> list[tuple[InlineBranch, CheckpointCall]]:
+    return [(inline, checkpoint) for inline in owner.cls.inlines for checkpoint in inline.checkpoints]
 
 
 def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:

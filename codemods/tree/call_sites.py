@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 
 from ckpt_surgery.codemods.facts.file_facts import (
@@ -15,6 +15,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
+from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.arguments import (
     ALL_REPAIRS,
     NO_RESULTS,
@@ -31,6 +32,7 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
+from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
@@ -38,7 +40,7 @@ _NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|l
 """What a parameter is called that a checkpoint call is given by position, as everything, and that has no gradient."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CallSite:
     """A call of a block. `blocks` are the classes that it may run, each with the forward it has."""
 
@@ -52,134 +54,128 @@ def meaning_of(block: ClassRef) -> Meaning:
     return Meaning(block.name, family_facts(block.path))
 
 
+@dataclass(eq=False)
 class CallSites:
     """The calls of a tree's blocks."""
 
-    def __init__(
-        self, bases: BaseChains, containers: Containers, blocks: Blocks, is_core: Callable[[str], bool]
-    ) -> None:
-        self._bases = bases
-        self._containers = containers
-        self._blocks = blocks
-        self._is_core = is_core
+    bases: BaseChains
+    containers: Containers
+    blocks: Blocks
+    layers: LayerSources
 
-    def all(self) -> Iterator[CallSite]:
+    @kept
+    def all(self) -> tuple[CallSite, ...]:
         """Every call of a layer, or of a block that is to become one."""
-        for owner in self._bases.names.checked_classes():
-            for call in owner.cls.calls:
-                site = self.of(owner, call)
-                if site:
-                    yield site
+        sites = (self.of(owner, call) for owner in self.bases.names.checked_classes() for call in owner.cls.calls)
+        return tuple(filter(None, sites))
 
     def of(self, owner: ClassRef, call: ModuleCall, becoming: Collection[ClassRef] = ()) -> CallSite | None:
         """A call of a layer, or of a block that is to become one; those in `becoming` are."""
-        refs = self._containers.classes_at(owner, call.paths)
-        return self._site(owner, call, [ref for ref in refs if ref in becoming or self._blocks.checkpoints(ref)])
+        refs = self.containers.classes_at(owner, call.paths)
+        return self._site(owner, call, [ref for ref in refs if ref in becoming or self.blocks.checkpoints(ref)])
 
     def of_any(self, owner: ClassRef, call: ModuleCall) -> CallSite | None:
         """A call of any classes of the tree, blocks or not."""
-        return self._site(owner, call, self._containers.classes_at(owner, call.paths))
+        return self._site(owner, call, self.containers.classes_at(owner, call.paths))
 
     def replaced(self) -> Iterator[tuple[ClassRef, ModuleCall, ClassRef]]:
         """The calls of layers or blocks of which another forward is assigned to one of the two classes: that class."""
-        for owner in self._bases.names.checked_classes():
+        for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
-                refs = self._containers.classes_at(owner, call.paths)
-                found = self._replaced(owner, call, refs) if any(map(self._blocks.checkpoints, refs)) else None
+                refs = self.containers.classes_at(owner, call.paths)
+                found = self._replaced(owner, call, refs) if any(map(self.blocks.checkpoints, refs)) else None
                 if found:
                     yield owner, call, found
 
     def _replaced(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> ClassRef | None:
         called = (owner, *refs) if call.method == "forward" else refs
-        return next((ref for ref in called if self._bases.is_replaced(ref)), None)
+        return next(filter(self.bases.is_replaced, called), None)
 
     def _site(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> CallSite | None:
-        if self._replaced(owner, call, refs):
+        if not refs or self._replaced(owner, call, refs):
             return None
-        blocks = tuple((ref, forward[1]) for ref in refs if (forward := self._bases.forward(ref)))
+        blocks = tuple((ref, forward[1]) for ref in refs if (forward := self.bases.forward(ref)))
         return CallSite(owner, call, blocks) if blocks else None
 
+    @kept
     def meaning(self, block: ClassRef) -> Meaning:
         """What the parameters of a block's forward mean: also by what calls give them."""
-        forward = self._bases.forward(block)
-        return replace(meaning_of(block), given=self._given.get(forward[0], NO_RESULTS) if forward else NO_RESULTS)
+        return replace(meaning_of(block), given=self._given.get(self.bases.with_forward(block), NO_RESULTS))
 
     @cached_property
-    def _given(self) -> dict[ClassRef, GivenResults]:
+    def _given(self) -> dict[ClassRef | None, GivenResults]:
         """For each class with a forward, which of its parameters calls give what blocks returned."""
-        given: dict[ClassRef, GivenResults] = {}
-        for owner in self._bases.names.checked_classes():
-            beside = dict(self._beside(owner))
+        given: dict[ClassRef | None, GivenResults] = {}
+        for owner in self.bases.names.checked_classes():
+            beside = self._beside(owner)
             for call in owner.cls.calls:
                 site = self.of(owner, call) if call.carried or call in beside else None
-                for block, signature in site.blocks if site else ():
-                    forward = self._bases.forward(block)
-                    if forward:
-                        before = given.get(forward[0], NO_RESULTS)
-                        results = self._results(owner, call, signature)
-                        named = GivenResults(beside[call](signature)) if call in beside else NO_RESULTS
-                        given[forward[0]] = GivenResults(*map(frozenset.union, before, results, named))
+                for block, forward in site.blocks if site else ():
+                    definer = self.bases.with_forward(block)
+                    results = self._results(owner, call, forward)
+                    named = GivenResults(_by_position(beside[call], call, forward) if call in beside else frozenset())
+                    before = given.get(definer, NO_RESULTS)
+                    given[definer] = GivenResults(*map(frozenset.union, before, results, named))
         return given
+
+    def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
+        """The parameters that one call gives what blocks returned, or by keyword what is learned beside them."""
+        bound = bind(call.args, forward)
+        names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
+        tensors, containers = set[str](), set[str]()
+        for carried in call.carried:
+            name = names.get(carried.position, "")
+            by_keyword = call.args[carried.position].name and not carried.in_container
+            if name and (
+                self._is_of_blocks(owner, carried)
+                or (by_keyword and _may_be_gradient(name, forward) and self._is_learned(owner, carried))
+            ):
+                (containers if carried.in_container else tensors).add(name)
+        return GivenResults(frozenset(tensors), frozenset(containers))
+
+    def _is_of_blocks(self, owner: ClassRef, carried: CarriedArgument) -> bool:
+        """Whether an argument holds what blocks returned."""
+        return any(map(self.blocks.checkpoints, self.containers.classes_at(owner, carried.paths)))
+
+    def _is_learned(self, owner: ClassRef, carried: CarriedArgument) -> bool:
+        """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
+        return any(self.containers.learns(owner, path) for path in carried.paths)
+
+    def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
+        """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""
+        for carried in call.carried:
+            argument = call.args[carried.position]
+            if argument.name == "**" and (self._is_of_blocks(owner, carried) or self._is_learned(owner, carried)):
+                return f"**{argument.text}"
+        return ""
 
     def lost_with(self, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[ModuleCall, ArgumentPlan]]:
         """The direct calls beside an inline branch that pass by keyword what the branch passes by position.
 
         Each has the plan that makes it positional: without the branch nothing shows any more that it is needed.
         """
-        beside = dict(self._beside(owner)) if inline.direct else {}
+        beside = self._beside(owner)
         for call in inline.direct:
             site = self.of(owner, call) if call in beside else None
-            if site and any(beside[call](forward) for _, forward in site.blocks):
+            if site and any(_by_position(beside[call], call, forward) for _, forward in site.blocks):
                 yield call, self.plan(site)
 
-    def _beside(self, owner: ClassRef) -> Iterator[tuple[ModuleCall, Callable[[ForwardSignature], frozenset[str]]]]:
+    def _beside(self, owner: ClassRef) -> dict[ModuleCall, CheckpointCall]:
         """The direct calls beside checkpoint calls of the same blocks, in code that is not transformers' own."""
-        for inline in owner.cls.inlines if not self._is_core(owner.path) else ():
-            for call, checkpoint in product(inline.direct, inline.checkpoints):
-                if set(call.paths) & set(checkpoint.paths):
-                    yield call, partial(_by_position, checkpoint, call)
-
-    def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
-        """The parameters that one call gives what blocks returned."""
-        bound = bind(call.args, forward)
-        names: dict[int, str] = (
-            {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
-        )
-        given = [
-            (names[carried.position], carried.in_container)
-            for carried in call.carried
-            if carried.position in names
-            and (
-                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
-                or (call.args[carried.position].name and self._is_learned(owner, carried, names, forward))
-            )
-        ]
-        return GivenResults(
-            frozenset(name for name, in_container in given if not in_container),
-            frozenset(name for name, in_container in given if in_container),
-        )
-
-    def _is_learned(
-        self, owner: ClassRef, carried: CarriedArgument, names: Mapping[int, str], forward: ForwardSignature
-    ) -> bool:
-        """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
-        if carried.in_container or not _may_be_gradient(names[carried.position], forward):
-            return False
-        return any(self._containers.learns(owner, path) for path in carried.paths)
-
-    def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
-        """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""
-        for carried in call.carried:
-            argument = call.args[carried.position]
-            if argument.name == "**" and (
-                any(map(self._blocks.checkpoints, self._containers.classes_at(owner, carried.paths)))
-                or any(self._containers.learns(owner, path) for path in carried.paths)
-            ):
-                return f"**{argument.text}"
-        return ""
+        inlines = owner.cls.inlines if owner.cls.inlines and not self.layers.is_core(owner.path) else ()
+        return {
+            call: checkpoint
+            for inline in inlines
+            for call, checkpoint in product(inline.direct, inline.checkpoints)
+            if set(call.paths) & set(checkpoint.paths)
+        }
 
     def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
         """The plan for a call; with several block classes, one that is right for each of them."""
+        return self._plan(site, frozenset(repairs))
+
+    @kept
+    def _plan(self, site: CallSite, repairs: frozenset[ArgumentRepair]) -> ArgumentPlan:
         plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
         if len({plan.arguments for plan in plans}) == 1:
             return plans[0]
@@ -196,7 +192,7 @@ class CallSites:
         """The plan of a call that passes past state by position where that does harm; None for any other."""
         plan = self.plan(site, {*repairs, ArgumentRepair.PAST_STATE})
         block, _ = site.blocks[0]
-        harmless = not plan.positional_past or self._bases.flag(block, "_can_checkpoint_with_cache") == "True"
+        harmless = not plan.positional_past or self.bases.flag(block, "_can_checkpoint_with_cache") == "True"
         return None if harmless else plan
 
 

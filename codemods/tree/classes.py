@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import Class
 
@@ -36,8 +37,7 @@ class ClassRef:
         return f"ClassRef({self.name}, {self.path}:{self.cls.span.line})"
 
 
-@dataclass(frozen=True, slots=True)
-class External:
+class External(NamedTuple):
     """A class that the tree does not hold: its name as this file writes it, and where it comes from."""
 
     name: str

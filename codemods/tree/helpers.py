@@ -4,72 +4,63 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import handed_to
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
+from ckpt_surgery.codemods.tree.answers import kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
 
-_CHECKPOINT = "checkpoint"
-"""What the name of a function that is not at hand says of it."""
-_DEEPEST = 6
-"""Functions that hand modules on to one another deeper than this are not followed."""
 _STANDARD = frozenset(sys.stdlib_module_names)
 
 
+@dataclass(eq=False)
 class Helpers:
     """The functions and methods of a tree that are handed modules.
 
     `function_node` gives the syntax tree of a function by its file and name, None where it cannot be read.
     """
 
-    def __init__(self, bases: BaseChains, function_node: Callable[[str, str], ast.FunctionDef | None]) -> None:
-        self._bases = bases
-        self._function_node = function_node
-        self._answers: dict[tuple[str, str], Answer] = {}
+    bases: BaseChains
+    function_node: Callable[[str, str], ast.FunctionDef | None]
 
     def checkpoints(self, owner: ClassRef, name: str) -> Answer:
         """Whether what a class calls by a name checkpoints what it is given; no name stands for what does."""
-        if not name:
-            return Answer.YES
         base, _, attribute = name.rpartition(".")
         if base != "self":
-            return self._of_function(owner.path, name)
-        lineage = tuple(self._bases.lineage(owner))
+            return self._of_function(owner.path, name) if name else Answer.YES
+        lineage = self.bases.lineage(owner)
         if any(attribute in ancestor.cls[METHODS] for ancestor in lineage):
             return Answer.YES
         if any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods):
             return Answer.NO
-        if _CHECKPOINT in attribute:
-            return Answer.YES
-        return Answer.NO if all(map(_is_known, self._bases.chain(owner))) else Answer.UNKNOWN
+        return _by_name(attribute, self.bases.chain(owner))
 
-    def _of_function(self, path: str, name: str, depth: int = 0) -> Answer:
-        names = self._bases.names
+    @kept_in_circles(Answer.NO)
+    def _of_function(self, path: str, name: str) -> Answer:
+        names = self.bases.names
         place = names.function(path, name)
         if place is None:
-            if _CHECKPOINT in name.rpartition(".")[2]:
-                return Answer.YES
-            targets = names.named(path, name)
-            return Answer.NO if all(map(_is_known, targets)) else Answer.UNKNOWN
-        if place not in self._answers:
-            self._answers[place] = Answer.NO  # functions that call one another end here
-            facts = names.facts(place[0])
-            listed = facts is not None and place[1] in facts[FUNCTIONS]
-            self._answers[place] = Answer.YES if listed else self._of_node(place, depth)
-        return self._answers[place]
-
-    def _of_node(self, place: tuple[str, str], depth: int) -> Answer:
-        """What becomes of the modules that a function hands on in turn."""
-        node = self._function_node(*place)
-        if node is None or depth > _DEEPEST:
+            return _by_name(name.rpartition(".")[2], names.named(path, name))
+        if place[1] in names.read(place[0])[FUNCTIONS]:
+            return Answer.YES
+        node = self.function_node(*place)
+        if node is None:
             return Answer.UNKNOWN
-        answers = {self._of_function(place[0], name, depth + 1) for name in handed_to(node)}
+        answers = {self._of_function(place[0], other) for other in handed_to(node)}
         return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
 
-def _is_known(target: ClassRef | External) -> bool:
+def _by_name(name: str, targets: Iterable[Target]) -> Answer:
+    """What the name of a function says that is not at hand, and the classes that it may come from."""
+    if "checkpoint" in name:
+        return Answer.YES
+    return Answer.NO if all(map(_is_known, targets)) else Answer.UNKNOWN
+
+
+def _is_known(target: Target) -> bool:
     """Whether something is a class at hand, or of a library that checkpoints nothing under another name."""
     if isinstance(target, ClassRef) or not target.module:
         return True

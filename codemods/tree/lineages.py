@@ -11,21 +11,24 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.providers.copies import GENERATED_FROM
+from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.classes import ClassRef, renames
 from ckpt_surgery.codemods.tree.names import TreeNames
 
 
-@dataclass(frozen=True, slots=True)
-class _Descent:
-    """One generated file's descent from a parent file: `old` starts of class names become `new`."""
+class _Twins(NamedTuple):
+    """The classes whose names begin with `start` are those of the file at `path` whose names begin with `other`.
 
-    parent: str
+    That is so unless the modular file defines a class itself, under the name that begins with `new`.
+    """
+
+    start: str
+    path: str
+    other: str
     modular: str
-    generated: str
-    old: str
     new: str
 
 
@@ -34,53 +37,33 @@ class Lineages:
 
     def __init__(self, names: TreeNames) -> None:
         self.names = names
-        self._by_parent: dict[str, list[_Descent]] = defaultdict(list)
-        self._by_generated: dict[str, list[_Descent]] = defaultdict(list)
-        self._modular: dict[str, str] = {}
-        self._generated: dict[str, str] = {}
+        self._beside: dict[str, str] = {}
+        """Modular file to generated file, and back."""
+        self._twins: dict[str, dict[_Twins, None]] = defaultdict(dict)
         for path in names.checked:
-            facts = names.facts(path)
-            if facts and facts[GENERATED_FROM]:
-                modular = os.path.join(os.path.dirname(path), facts[GENERATED_FROM])
-                if modular in names.files:
-                    self._modular[path] = modular
-                    self._generated[modular] = path
-        for generated, modular in self._modular.items():
-            for descent in dict.fromkeys(self._descents(generated, modular)):
-                self._by_parent[descent.parent].append(descent)
-                self._by_generated[generated].append(descent)
+            modular = os.path.join(os.path.dirname(path), names.read(path)[GENERATED_FROM])
+            if names.read(path)[GENERATED_FROM] and modular in names.files:
+                self._beside |= {path: modular, modular: path}
+                self._descend(path, modular)
 
-    def _descents(self, generated: str, modular: str) -> Iterator[_Descent]:
+    def _descend(self, generated: str, modular: str) -> None:
+        """Note what a generated file has from the parents of the classes in its modular file."""
         for child in self.names.classes(modular):
-            for base in child.cls.bases:
-                for parent in self.names.named(modular, base):
-                    if isinstance(parent, ClassRef) and parent.path != modular:
-                        for old, new in renames(parent.name, child.name):
-                            if old and new:
-                                yield _Descent(parent.path, modular, generated, old, new)
+            for parent in (target for base in child.cls.bases for target in self.names.named(modular, base)):
+                if isinstance(parent, ClassRef) and parent.path != modular:
+                    for old, new in renames(parent.name, child.name):
+                        if old and new:
+                            self._twins[generated][_Twins(new, parent.path, old, modular, new)] = None
+                            self._twins[parent.path][_Twins(old, generated, new, modular, new)] = None
 
     def same(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """Every class that is `ref` in another file, itself first."""
-        twins: dict[ClassRef, None] = {ref: None}
-        waiting = [ref]
-        while waiting:
-            for twin in self._next_to(waiting.pop()):
-                if twin not in twins:
-                    twins[twin] = None
-                    waiting.append(twin)
-        return tuple(twins)
+        return reachable([ref], self._next_to)
 
     def _next_to(self, ref: ClassRef) -> Iterator[ClassRef]:
-        other = self._modular.get(ref.path) or self._generated.get(ref.path)
-        if other:
-            yield from self._named(other, ref.name)
-        for descent in self._by_generated.get(ref.path, ()):
-            if ref.name.startswith(descent.new) and not self._named(descent.modular, ref.name):
-                yield from self._named(descent.parent, descent.old + ref.name.removeprefix(descent.new))
-        for descent in self._by_parent.get(ref.path, ()):
-            name = descent.new + ref.name.removeprefix(descent.old)
-            if ref.name.startswith(descent.old) and not self._named(descent.modular, name):
-                yield from self._named(descent.generated, name)
-
-    def _named(self, path: str, name: str) -> list[ClassRef]:
-        return self.names.defined(path, name)
+        if ref.path in self._beside:
+            yield from self.names.defined(self._beside[ref.path], ref.name)
+        for twins in self._twins.get(ref.path, ()):
+            rest = ref.name.removeprefix(twins.start)
+            if ref.name.startswith(twins.start) and not self.names.defined(twins.modular, twins.new + rest):
+                yield from self.names.defined(twins.path, twins.other + rest)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath
@@ -17,6 +18,7 @@ from ckpt_surgery.codemods.tree.containers import Containers
 _REGISTERING = r"(?:torch\.)?(?:nn\.)?(?:ModuleList|ModuleDict|Sequential)\b"
 
 
+@dataclass(eq=False)
 class ModuleModes:
     """What classes do to the blocks that they hold.
 
@@ -24,23 +26,15 @@ class ModuleModes:
         bases: the base chains of the tree.
         containers: what its classes hold.
         source: the text of a file.
-        node: the syntax tree of a class.
-        function: that of a function, by its file and name.
+        class_node: the syntax tree of a class.
+        function_node: that of what a name means as a function in a file.
     """
 
-    def __init__(
-        self,
-        bases: BaseChains,
-        containers: Containers,
-        source: Callable[[str], SourceText],
-        node: Callable[[ClassRef], ast.ClassDef],
-        function: Callable[[str, str], ast.FunctionDef | None],
-    ) -> None:
-        self._bases = bases
-        self._containers = containers
-        self._source = source
-        self._node = node
-        self._function = function
+    bases: BaseChains
+    containers: Containers
+    source: Callable[[str], SourceText]
+    class_node: Callable[[ClassRef], ast.ClassDef]
+    function_node: Callable[[str, str], ast.FunctionDef | None]
 
     def held_in_eval_by(self, block: ClassRef) -> ClassRef | None:
         """The class that takes blocks of this class out of training mode and stays in it; None if none does."""
@@ -49,16 +43,17 @@ class ModuleModes:
     @cached_property
     def _in_eval(self) -> dict[ClassRef, ClassRef]:
         in_eval: dict[ClassRef, ClassRef] = {}
-        for holder in self._bases.names.checked_classes():
+        for holder in self.bases.names.checked_classes():
             if holder.cls[MAY_EVALUATE]:
-                held = held_in_eval(self._node(holder), partial(self._function_of, holder.path))
-                paths = [(*reached, *[ELEMENT] * depth) for reached in held for depth in range(3)]
-                in_eval |= dict.fromkeys(self._containers.classes_at(holder, paths), holder)
+                held = held_in_eval(self.class_node(holder), partial(self.function_node, holder.path))
+                in_eval |= dict.fromkeys(self._held(holder, held), holder)
         return in_eval
 
-    def _function_of(self, path: str, name: str) -> ast.FunctionDef | None:
-        place = self._bases.names.function(path, name)
-        return self._function(*place) if place else None
+    def _held(self, holder: ClassRef, paths: Collection[AttributePath]) -> tuple[ClassRef, ...]:
+        """What a class holds at some paths, by itself or in stacks."""
+        return self.containers.classes_at(
+            holder, [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
+        )
 
     def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
         """The attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
@@ -67,19 +62,14 @@ class ModuleModes:
             return ""
         attribute = path[last]
         assigned = re.compile(rf"\bself\.{re.escape(attribute)}\s*(?::[^=\n]+)?=\s*(?!{_REGISTERING})")
-        for holder in (owner,) if last == 0 else self._containers.classes_at(owner, [path[:last]]):
-            for base in self._bases.lineage(holder):
-                text = self._source(base.path).of(base.cls.span)
+        for holder in self.containers.classes_at(owner, [path[:last]]) if last else (owner,):
+            for base in self.bases.lineage(holder):
+                text = self.source(base.path).of(base.cls.span)
                 if f"self.{attribute} = nn.ModuleList(" in text or not assigned.search(text):
                     continue
-                lists = plain_lists(self._node(base))
-                blocks = self._containers.classes_at(owner, [path])
-                if attribute in lists and not self._held_beside(holder, lists).intersection(blocks):
+                lists = plain_lists(self.class_node(base))
+                beside = [(name,) for name, _, _ in self.bases.attributes(holder) if name not in lists]
+                blocks = self.containers.classes_at(owner, [path])
+                if attribute in lists and not set(blocks).intersection(self._held(holder, beside)):
                     return f"{base.name}.{attribute}"
         return ""
-
-    def _held_beside(self, holder: ClassRef, lists: frozenset[str]) -> set[ClassRef]:
-        """What the attributes of a class hold that are no such lists."""
-        names = {name for name, _, _ in self._bases.attributes(holder)} - lists
-        paths = [(name, *[ELEMENT] * depth) for name in names for depth in range(3)]
-        return set(self._containers.classes_at(holder, paths))

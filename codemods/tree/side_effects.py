@@ -39,7 +39,7 @@ def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
     found = [
         Kept(ref.name, value)
         for ref in _with_parts(tree, block)
-        for value in kept_values(_methods(tree, ref), partial(_function, tree, ref.path), is_block=ref is block)
+        for value in kept_values(_methods(tree, ref), partial(tree.function_node, ref.path), is_block=ref is block)
     ]
     return min(found, key=lambda kept: -kept.value.flow, default=None)
 
@@ -61,7 +61,7 @@ def _parameters(tree: SourceTree, ref: ClassRef) -> set[str]:
 
 def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
     yield block
-    yield from sorted(tree.blocks.inside([block]) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
+    yield from sorted(set(tree.containers.with_parts(block)) - {block}, key=lambda ref: (ref.path, ref.cls.span.line))
 
 
 def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
@@ -72,9 +72,3 @@ def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
             if isinstance(node, ast.FunctionDef):
                 methods.setdefault(node.name, node)
     return methods
-
-
-def _function(tree: SourceTree, path: str, name: str) -> ast.FunctionDef | None:
-    """The function that a name means at module level of a file."""
-    place = tree.names.function(path, name)
-    return tree.function_node(*place) if place else None

@@ -13,6 +13,7 @@ from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.providers.layer_class import CLEARED as CLEARED_BY
 from ckpt_surgery.codemods.providers.script import SCRIPT
+from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
@@ -57,64 +58,54 @@ class SourceTree:
         installed_layers: str = "",
         required: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
+        self.text = text
+        self.width = width
+        self.configuration = configuration
+        self.installed_layers = installed_layers
         self.names = TreeNames(files, load)
         self.bases = BaseChains(self.names)
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
-        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers.is_core)
+        self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers)
         self.lineages = Lineages(self.names)
-        self.text = text
-        self.width = width
-        self.configuration = configuration
-        self.installed_layers = installed_layers
         self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
-        self._sources: dict[str, SourceText] = {}
-        self._places: dict[str, Places] = {}
-        self._class_nodes: dict[ClassRef, ast.ClassDef] = {}
-        self._function_nodes: dict[tuple[str, str], ast.FunctionDef | None] = {}
-        self._cleared: dict[str, tuple[str, ...]] = {}
 
     @property
     def checked(self) -> tuple[str, ...]:
         """The paths of the checked files."""
         return self.names.checked
 
+    @kept
     def source(self, path: str) -> SourceText:
         """A file's text with its positions."""
-        if path not in self._sources:
-            self._sources[path] = SourceText(self.text(path))
-        return self._sources[path]
+        return SourceText(self.text(path))
 
+    @kept
     def places(self, path: str) -> Places:
-        """The places of a file by name. The file is one of the tree."""
-        if path not in self._places:
-            facts = self.names.facts(path)
-            assert facts is not None
-            self._places[path] = Places(self.source(path), facts)
-        return self._places[path]
+        """The places of a file by name."""
+        return Places(self.source(path), self.names.read(path))
 
+    @kept
     def class_node(self, ref: ClassRef) -> ast.ClassDef:
         """The syntax tree of one class, with places of its own, for what the facts of its file do not say."""
-        if ref not in self._class_nodes:
-            text, column = self.source(ref.path).of(ref.cls.span), ref.cls.span.column
-            statement = ast.parse(f"if True:\n{' ' * column}{text}" if column else text).body[0]
-            node = statement.body[0] if isinstance(statement, ast.If) else statement
-            assert isinstance(node, ast.ClassDef)
-            self._class_nodes[ref] = node
-        return self._class_nodes[ref]
+        text, column = self.source(ref.path).of(ref.cls.span), ref.cls.span.column
+        statement = ast.parse(f"if True:\n{' ' * column}{text}" if column else text).body[0]
+        node = statement.body[0] if isinstance(statement, ast.If) else statement
+        assert isinstance(node, ast.ClassDef)
+        return node
 
+    @kept
     def function_node(self, path: str, name: str) -> ast.FunctionDef | None:
-        """That of a function at module level; None where its text cannot be read alone."""
-        key = (path, name)
-        if key not in self._function_nodes:
-            match = re.search(rf"^(?:@.*\n)*def {re.escape(name)}\b.*\n(?:(?:[ \t)#].*)?\n)*", self.text(path), re.M)
-            self._function_nodes[key] = None
-            with contextlib.suppress(SyntaxError):  # a line of a string may look like the end
-                body = ast.parse(match.group()).body if match else []
-                self._function_nodes[key] = next((node for node in body if isinstance(node, ast.FunctionDef)), None)
-        return self._function_nodes[key]
+        """That of the function which a name means at module level of a file; None where it cannot be read alone."""
+        file, original = self.names.function(path, name) or ("", "")
+        text = self.text(file) if file else ""
+        match = re.search(rf"^(?:@.*\n)*def {re.escape(original)}\b.*\n(?:(?:[ \t)#].*)?\n)*", text, re.M)
+        with contextlib.suppress(SyntaxError):  # a line of a string may look like the end
+            body = ast.parse(match.group()).body if match else []
+            return next((node for node in body if isinstance(node, ast.FunctionDef)), None)
+        return None
 
     def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
         """The checked files that are training scripts, and what they say as such."""
@@ -128,20 +119,16 @@ class SourceTree:
 
         That class is the tree's own, else that of the installed transformers.
         """
-        folder = os.path.dirname(path)
-        if folder not in self._cleared:
-            found = (facts[CLEARED_BY] for place in self._layer_files(path) if (facts := self.names.facts(place)))
-            self._cleared[folder] = next((cleared for cleared in found if cleared is not None), CLEARED)
-        return self._cleared[folder]
+        return self._cleared_below(os.path.dirname(path))
 
-    def _layer_files(self, path: str) -> Iterator[str]:
-        """Where the layer class of a file's blocks may be defined, the likeliest place first."""
-        position = path.rfind(f"{os.sep}models{os.sep}")
-        if position >= 0:
-            yield os.path.join(path[:position], f"{LAYERS}.py")
-        folder = path
+    @kept
+    def _cleared_below(self, folder: str) -> tuple[str, ...]:
+        """The same for the files of a folder. The likeliest place of the class is asked first."""
+        package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
+        folders = [package] if models else []
         for _ in range(_FOLDERS_ABOVE):
+            folders.append(folder)
             folder = os.path.dirname(folder)
-            yield os.path.join(folder, f"{LAYERS}.py")
-        if self.installed_layers:
-            yield self.installed_layers
+        files = [os.path.join(folder, f"{LAYERS}.py") for folder in folders]
+        found = (self.names.read(file)[CLEARED_BY] for file in (*files, self.installed_layers) if file)
+        return next((cleared for cleared in found if cleared is not None), CLEARED)

@@ -7,11 +7,12 @@ that switches its inline branches by itself, would lose its checkpointing with t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
+from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
@@ -55,49 +56,40 @@ class MissingSwitch(Because):
         return self.reason is not Missing.MODEL
 
 
+@dataclass(eq=False)
 class Switches:
     """What switches the classes of a tree."""
 
-    def __init__(self, bases: BaseChains, containers: Containers, layers: LayerSources) -> None:
-        self._bases = bases
-        self._containers = containers
-        self._layers = layers
-        self._missing: dict[ClassRef, MissingSwitch | None] = {}
+    bases: BaseChains
+    containers: Containers
+    layers: LayerSources
 
+    @kept
     def of_branches(self, owner: ClassRef) -> MissingSwitch | None:
         """Why the inline branches of a class are what switches its checkpointing; None where a layer could."""
-        if owner not in self._missing:
-            self._missing[owner] = self._of_branches(owner)
-        return self._missing[owner]
+        missing = self._by_models(owner)
+        return missing if missing and missing.is_certain else self._release(owner) or missing
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
         """Why the file of a class cannot have layers; None where it can."""
         files = {model.path for model in self._above(ref) if self._claims(model)}
-        if not self._layers.uses_transformers(ref.path) and not any(map(self._layers.needs_transformers, files)):
+        if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
             return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
         return self._release(ref)
 
     def _release(self, ref: ClassRef) -> MissingSwitch | None:
-        requirement = self._layers.outdated(ref.path)
+        requirement = self.layers.outdated(ref.path)
         return MissingSwitch(Missing.RELEASE, (requirement,)) if requirement else None
-
-    def _of_branches(self, owner: ClassRef) -> MissingSwitch | None:
-        missing = self._by_models(owner)
-        return missing if missing and missing.is_certain else self._release(owner) or missing
 
     def _by_models(self, owner: ClassRef) -> MissingSwitch | None:
         """What is missing of the models that hold a class."""
         above = self._above(owner)
-        claims = {ref: claim for ref in above if (claim := self._claims(ref))}
-        if not claims:
-            same_file = self._bases.names.classes(owner.path)
-            claims = {ref: claim for ref in same_file if (claim := self._claims(ref))}
-        own = self._own_switch(owner, above)
-        if own:
+        if own := self._own_switch(owner, above):
             return own
+        claims = self._all_claims(above) or self._all_claims(self.bases.names.classes(owner.path))
         if {Answer.YES, Answer.NO} & set(claims.values()):
             return self._without_flag(owner, claims)
-        if not claims and (self._is_foreign(owner) or not self._layers.uses_transformers(owner.path)):
+        if not claims and (self._is_foreign(owner) or not self.layers.uses_transformers(owner.path)):
             return MissingSwitch(Missing.TRANSFORMERS, (owner.name,))
         return MissingSwitch(Missing.MODEL, (owner.name,))
 
@@ -107,7 +99,7 @@ class Switches:
         Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree of
         transformers itself, whose users do not set `gradient_checkpointing` by hand.
         """
-        if self._layers.is_core(owner.path) or all(
+        if self.layers.is_core(owner.path) or all(
             call.is_given for inline in owner.cls.inlines for call in inline.checkpoints
         ):
             return None
@@ -118,11 +110,11 @@ class Switches:
 
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
         """What a class, one that it inherits, or a model that holds it sets by itself."""
-        value = self._bases.flag(owner, FLAG)
+        value = self.bases.flag(owner, FLAG)
         if value not in (None, "False"):
             return MissingSwitch(Missing.OWN_SWITCH, (owner.name, f"{FLAG} = {value}"))
-        family = {*self._bases.lineage(owner), *self._bases.heirs(owner)}
-        for ref in dict.fromkeys([owner, *self._bases.lineage(owner), *above]):
+        family = {*self.bases.lineage(owner), *self.bases.heirs(owner)}
+        for ref in dict.fromkeys([owner, *self.bases.lineage(owner), *above]):
             for switch in ref.cls[OWN_SWITCHES]:
                 if ref in family or switch.target.count(".") > 1 or not switch.value:
                     method = switch.target.removeprefix("self.")
@@ -132,44 +124,37 @@ class Switches:
 
     def _is_foreign(self, owner: ClassRef) -> bool:
         """Whether a class is a model of another library."""
-        externals = (target for target in self._bases.chain(owner) if isinstance(target, External))
+        externals = self.bases.externals(owner)
         return not all(is_plain_external(target) or _is_of_transformers(target) for target in externals)
+
+    def _all_claims(self, refs: Iterable[ClassRef]) -> dict[ClassRef, Answer]:
+        return {ref: claim for ref in refs if (claim := self._claims(ref))}
 
     def _claims(self, ref: ClassRef) -> Answer | None:
         """Whether a model of transformers claims gradient checkpointing; None for what is no such model."""
-        externals = [target for target in self._bases.chain(ref) if isinstance(target, External)]
+        externals = self.bases.externals(ref)
         models = [target for target in externals if _is_finished_model(target)]
         if not models and not any(target.name.endswith(_BASE) for target in externals):
             return None
-        flag = self._bases.flag(ref, CLAIM)
+        flag = self.bases.flag(ref, CLAIM)
         if flag is not None:
             return {"True": Answer.YES, "False": Answer.NO}.get(flag, Answer.UNKNOWN)
         if models:
             return Answer.YES  # transformers' own models do
-        return Answer.NO if self._bases.is_pretrained(ref) else Answer.UNKNOWN
+        return Answer.NO if self.bases.is_pretrained(ref) else Answer.UNKNOWN
 
+    @kept
     def _above(self, ref: ClassRef) -> tuple[ClassRef, ...]:
         """A class, what inherits from it, and all that hold one of these at any depth."""
-        above: dict[ClassRef, None] = {}
-        waiting = [ref]
-        while waiting:
-            here = waiting.pop()
-            if here not in above:
-                above[here] = None
-                waiting += [*self._bases.heirs(here), *self._holders.get(here, ())]
-        return tuple(above)
+        return reachable([ref], lambda here: (*self.bases.heirs(here), *self._holders.get(here, ())))
 
     @cached_property
     def _holders(self) -> dict[ClassRef, list[ClassRef]]:
         holders: dict[ClassRef, list[ClassRef]] = {}
-        for holder, part in self._held():
-            holders.setdefault(part, []).append(holder)
+        for holder in self.bases.names.checked_classes():
+            for part in self.containers.parts(holder):
+                holders.setdefault(part, []).append(holder)
         return holders
-
-    def _held(self) -> Iterator[tuple[ClassRef, ClassRef]]:
-        for holder in self._bases.names.checked_classes():
-            for part in self._containers.parts(holder):
-                yield holder, part
 
 
 def _is_of_transformers(target: External) -> bool:

@@ -81,7 +81,7 @@ def _names(cls: ast.ClassDef) -> Iterator[str]:
                 yield name
 
 
-INDEXED = ClassFact[tuple[str, ...]]("indexed", _indexed, nothing=())
+INDEXED = ClassFact[tuple[str, ...]]("indexed", _indexed, nothing=(), signs=("[",))
 '''
 ASKING = """\
             names = ref.cls[INDEXED]

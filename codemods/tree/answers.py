@@ -1,0 +1,58 @@
+"""How the tree answers: each question once, and what a graph of classes leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache, partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+S = TypeVar("S")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class kept(Generic[S, P, T]):
+    """A method that is run once for its arguments, given by position: its object keeps the answers."""
+
+    def __init__(self, method: Callable[Concatenate[S, P], T]) -> None:
+        self.__doc__ = method.__doc__
+        self._method = method
+
+    def __get__(self, instance: S, owner: type[S]) -> Callable[P, T]:
+        answer = cast("Callable[P, T]", cache(partial(self._method, instance)))
+        instance.__dict__[self._method.__name__] = answer  # found there from now on
+        return answer
+
+
+def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], kept[S, P, T]]:
+    """The same for a method that may come back to a question before it has answered it: this is the answer then."""
+
+    def decorate(method: Callable[Concatenate[S, P], T]) -> kept[S, P, T]:
+        asked: set[object] = set()
+
+        @wraps(method)
+        def once(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            question = (self, args)
+            if question in asked:
+                return cast("T", answer)
+            asked.add(question)
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                asked.discard(question)
+
+        return kept(once)
+
+    return decorate
+
+
+def reachable(start: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> tuple[T, ...]:
+    """Everything that some things lead to at any distance, themselves first; `beyond` gives what one leads to."""
+    found = dict.fromkeys(start)
+    waiting = list(found)
+    while waiting:
+        for item in beyond(waiting.pop()):
+            if item not in found:
+                found[item] = None
+                waiting.append(item)
+    return tuple(found)
