@@ -1,10 +1,10 @@
 """A function is checkpointed in a way that loses gradient, or runs on other values when it is recomputed.
 
 ## What it does
-Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. It
-finds arguments by keyword where the call is reentrant, gradient tensors that the function captures or gets inside a
-list, past state that it writes twice, and names that the loop around the call rebinds. A helper that hands what it is
-given to torch's function counts as a checkpoint call. A call of torch's function without `use_reentrant` is
+Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
+helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
+the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
+twice, and names that the loop around the call rebinds. A call of torch's function without `use_reentrant` is
 information.
 
 ## Why is this bad?

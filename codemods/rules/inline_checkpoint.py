@@ -26,13 +26,16 @@ can be made layers. The else branch is the truth: if the two disagree, the findi
 sets (`use_reentrant=False`) goes with it, and `gradient_checkpointing_kwargs` decide, as everywhere else. A guard such
 as `if use_cache: ... use_cache = False` stays if later code reads the name.
 
-Unsafe if the test has other conditions, or asks a configuration that transformers does not read; if the direct call
-needs another signature first (CKPT005), or is one of `layer.forward`, which leads round layers up to transformers 5.0;
-if the branch goes without what may be past state under another name; if it checkpoints several modules as one, which
-keeps less than each of them by itself; or if no switch reaches the blocks, because they are set to eval mode while
-their model trains or stand in a plain list of Python. Unsafe, too, where making the block a layer is (CKPT001 says
-when): a call elsewhere passes past state by position to it, the model reads more of its outputs where its `use_cache`
-is True, or something else leads round the layer.
+Unsafe where
+
+- the test has other conditions, or asks a configuration that transformers does not read;
+- the direct call needs another signature first (CKPT005), or is one of `layer.forward`, which leads round layers up to
+  transformers 5.0;
+- the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
+  less than each of them by itself;
+- no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
+- it is unsafe to make the block a layer (see CKPT001): a call elsewhere passes past state to it by position, the model
+  reads more of its outputs where its `use_cache` is True, or something else leads round the layer.
 
 The branch stays, and is information only, where nothing of transformers would switch a layer on: no model of
 transformers holds the class, the model does not say `supports_gradient_checkpointing = True`, or it sets

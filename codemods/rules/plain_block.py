@@ -3,8 +3,7 @@
 ## What it does
 Looks into the stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) of models whose
 `supports_gradient_checkpointing` is True. Reports elements that are blocks (they hold attention, recurrence or a state
-space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts, norms, convolutions)
-are reported as information only.
+space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts) are information only.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block silently keeps all its
@@ -18,23 +17,20 @@ class FooLayer(GradientCheckpointingLayer): ...   # after
 
 ## Fix safety
 Safe: the layer class adds no parameters, changes no `state_dict` key and does nothing until checkpointing is enabled.
-A base class from another package stays, with the layer in front of it.
+A base class from another package stays, with the layer in front of it. Unsafe where
 
-Unsafe where the block would be worse off as a layer: a call in the tree passes past state by position, and only an
-unsafe repair (CKPT005, which `--unsafe` makes as well) can make it a keyword; or the model reads more outputs of the
-block where its `use_cache` is True, and does not set that to False under checkpointing. The layer does so for the
-block alone, which then returns fewer outputs, and training stops with `IndexError`. The finding says what to add.
-
-Unsafe where no call of the block was found, since what it is given by keyword would lose its gradient, and where a
-checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose.
-
-Unsafe where the block, or something in it, does more than return a result: it keeps a tensor with its gradient in an
-attribute, a list or dict that it is handed, or a global (an auxiliary loss, router logits); it sets an attribute that
-it reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what
-another block put there.
-
-Unsafe where something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
-`self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
+- a call in the tree passes past state by position, and only CKPT005 (`--unsafe`) can make it a keyword;
+- the model reads more outputs of the block where its `use_cache` is True, and does not set that to False under
+  checkpointing: a layer does so for the block alone, and training stops with `IndexError` (the finding says what to
+  add);
+- no call of the block was found: what it is given by keyword would lose its gradient;
+- a checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose;
+- the block, or something in it, does more than return a result: it keeps a tensor with its gradient (an auxiliary
+  loss, router logits) in an attribute, a global, or a list or dict that it is handed; it sets an attribute that it
+  reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what
+  another block put there;
+- something would lead round the layer: a `__call__` or `__init_subclass__` of the block's own, an assigned
+  `self.forward`, a flag that the block sets itself, a class that names the layer in front of the block.
 
 Not repaired where the layer class cannot be imported: the package asks for a transformers older than 4.52, or only
 models that import transformers under a condition hold the block.
@@ -42,10 +38,10 @@ models that import transformers under a condition hold the block.
 Blocks that are checkpointed in another form are left alone: by a method or function of the tree (`self._run(block,
 x)`, a decorator of their forward), by one that is not at hand but named after checkpointing or called where the model
 checkpoints, by a method of their own (`checkpoint(self._forward, x)`), in segments (`checkpoint_sequential`), by a
-function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by torch's or fairscale's
-wrappers; also where a model checkpoints something of which nothing shows what it is. Nothing is decided where another
-forward is assigned to the block or the model (`FooLayer.forward = new_forward`, or `forward = Bar.forward` inside the
-class), nor where the block is handed to a function of any other name that is not at hand.
+function of autograd (`Offloaded.apply(block, x)`), as parts of what is checkpointed as one, by wrappers of torch or
+fairscale, or where nothing shows what a model checkpoints. Nothing is decided where another forward is assigned to the
+block or the model (`FooLayer.forward = new_forward`, or `forward = Bar.forward` inside the class), nor where the block
+is handed to a function of any other name that is not at hand.
 """
 
 from __future__ import annotations

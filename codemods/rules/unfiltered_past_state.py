@@ -5,8 +5,8 @@ Reads the keywords that the `GradientCheckpointingLayer` at hand clears: that of
 transformers, else that of late releases. Reports calls of blocks that pass past state under another keyword: `state`,
 `cache_params`, `shared_kv_states`, and `past_key_value` on late 5.x, which no longer clears it.
 
-Where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to False first, or
-asks for `not self.training`), the fault is met only with a cache that a caller passes or asks for: information only.
+Information only where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to
+False first, or asks for `not self.training`): the fault is met only with a cache that a caller passes or asks for.
 
 ## Why is this bad?
 Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
