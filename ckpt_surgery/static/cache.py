@@ -30,27 +30,27 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def cache_folder() -> Path:
-    """Where entries are kept: the user's cache folder, or the one that CKPT_SURGERY_CACHE names."""
-    root = os.environ.get("CKPT_SURGERY_CACHE") or user_cache_dir("ckpt_surgery", appauthor=False)
-    return Path(root).expanduser() / "facts" / code_version()
-
-
 def load_entry(key: str) -> object | None:
     """A cached entry, or None if there is none or it cannot be read."""
     # A broken entry, whatever is wrong with it, is made again: the cache may never fail a run.
     with contextlib.suppress(Exception):
-        entry: object = pickle.loads((cache_folder() / key[:2] / key).read_bytes())
+        entry: object = pickle.loads(_place(key).read_bytes())
         return entry
     return None
 
 
-def store_entry(key: str, data: bytes) -> None:
-    """Keep a pickled entry. A cache that cannot be written to is no error."""
-    folder = cache_folder() / key[:2]
+def store_entry(key: str, entry: object) -> None:
+    """Keep an entry. A cache that cannot be written to is no error."""
+    place = _place(key)
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=place.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, folder / key)
+            pickle.dump(entry, file, protocol=pickle.HIGHEST_PROTOCOL)
+        os.replace(name, place)
+
+
+def _place(key: str) -> Path:
+    """Where an entry is: in the user's cache folder, or the one that CKPT_SURGERY_CACHE names."""
+    root = os.environ.get("CKPT_SURGERY_CACHE") or user_cache_dir("ckpt_surgery", appauthor=False)
+    return Path(root).expanduser() / "facts" / code_version() / key[:2] / key

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
-from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import (
     SourceFile,
     discover,
+    imported_files,
     installed_layers,
     installed_models,
-    read_source,
     read_sources,
+    source_at,
 )
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
-from ckpt_surgery.static.results import CheckResult, Problem, Progress
-from ckpt_surgery.static.script_imports import imported_files
-from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, line_length, select_codes, take_snapshot
+from ckpt_surgery.static.results import CheckResult, Progress
+from ckpt_surgery.static.snapshot import RULE_CODES, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
 
@@ -63,46 +60,30 @@ def check(
     start = perf_counter()
     selected = select_codes(select, ignore)
     check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
-    files, problems = discover([installed_models()] if paths is None else paths, exclude=exclude)
-    files += imported_files(_named_files(paths), files, exclude)
+    given = [installed_models()] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
+    files, problems = discover(given, exclude=exclude)
+    scripts = [path for path in map(Path, given) if path.suffix == ".py" and os.path.isfile(path)]
+    files += imported_files(scripts, files, exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
     key = _key(sources, selected, include_unsupported)
-    result = _load_result(key) if cache else None
+    result = _cached(key) if cache else None
     if result is None:
         with gc_paused():
             snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)
-            findings = snapshot.findings(snapshot.context(selected, include_unsupported))
-            kept, suppressed = snapshot.unsuppressed(findings, {})
-            result = _TreeResult(tuple(kept), tuple(unparsed), _imported_digests(snapshot), suppressed)
+            found = snapshot.findings(snapshot.context(selected, include_unsupported))
+            kept, suppressed = snapshot.unsuppressed(found, {})
+        result = CheckResult(tuple(kept), tuple(unparsed), len(sources), suppressed, 0)
         if cache:
-            store_entry(key, pickle.dumps(result, protocol=pickle.HIGHEST_PROTOCOL))
-    findings, ignored = without_ignored(result.findings, per_file_ignores or {})
-    return CheckResult(
+            store_entry(key, (result, _digests(snapshot.imported)))
+    findings = without_ignored(result.findings, per_file_ignores or {})
+    return replace(
+        result,
         findings=tuple(findings),
         problems=(*problems, *result.problems),
-        files=len(sources),
-        suppressed=result.suppressed + ignored,
+        suppressed=result.suppressed + len(result.findings) - len(findings),
         seconds=perf_counter() - start,
     )
-
-
-def _named_files(paths: str | Path | Sequence[str | Path] | None) -> list[str]:
-    named = [] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
-    return [name for path in named if (name := os.fspath(path)).endswith(".py") and os.path.isfile(name)]
-
-
-@dataclass(frozen=True, slots=True)
-class _TreeResult:
-    """The result for a whole tree, as it is cached.
-
-    `imported` are the digests of the files outside the tree that it depends on; None for one that cannot be read.
-    """
-
-    findings: tuple[Finding, ...]
-    problems: tuple[Problem, ...]
-    imported: tuple[tuple[str, str | None], ...]
-    suppressed: int
 
 
 def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupported: bool) -> str:
@@ -110,24 +91,19 @@ def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupp
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
-    width = line_length(sources[0].path) if sources else LINE_LENGTH
+    width = line_length(sources[0].path if sources else "")
     digest.update(f"{sorted(selected)} {include_unsupported} {width} ".encode())
     digest.update(os.fsencode(installed_layers()))
     return digest.hexdigest()
 
 
-def _imported_digests(snapshot: Snapshot) -> tuple[tuple[str, str | None], ...]:
-    return tuple((path, source.digest if source else None) for path, source in snapshot.imported.items())
-
-
-def _load_result(key: str) -> _TreeResult | None:
+def _cached(key: str) -> CheckResult | None:
     """The cached result, if every file outside the tree that it depends on is as it was."""
-    result = load_entry(key)
-    if not isinstance(result, _TreeResult):
-        return None
-    return result if all(_digest(path) == digest for path, digest in result.imported) else None
+    match load_entry(key):
+        case CheckResult() as result, dict() as imported if imported == _digests({p: source_at(p) for p in imported}):
+            return result
+    return None
 
 
-def _digest(path: str) -> str | None:
-    source = read_source(path) if os.path.isfile(path) else None
-    return source.digest if isinstance(source, SourceFile) else None
+def _digests(imported: Mapping[str, SourceFile | None]) -> dict[str, str | None]:
+    return {path: source.digest if source else None for path, source in imported.items()}

@@ -33,10 +33,7 @@ def _decided(root: str, codes: tuple[str, ...]) -> dict[str, tuple[tuple[SourceR
 
 def tree_of(path: Path) -> Path:
     """The folder that decides for a file: `models` in a transformers tree, its own folder elsewhere."""
-    for parent in path.parents:
-        if parent.name == "models":
-            return parent
-    return path.parent
+    return next((parent for parent in path.parents if parent.name == "models"), path.parent)
 
 
 class RepairAll(CodemodCommand):
@@ -55,23 +52,15 @@ class RepairAll(CodemodCommand):
         return tree
 
 
-def command_name(rule: Rule) -> str:
-    """What the command of a rule is called: `PlainBlock` for `plain_block`."""
-    return rule.name.title().replace("_", "")
-
-
 def _command(rule: Rule) -> type[RepairAll]:
-    """The command that makes the safe repairs of one rule."""
-    members = {
-        "__doc__": f"{rule.code} alone.",
-        "__module__": __name__,
-        "DESCRIPTION": f"Repair what {rule.code} finds: {rule.summary}",
-        "codes": (rule.code,),
-    }
-    return type(command_name(rule), (RepairAll,), members)
+    """The command that makes the safe repairs of one rule: `PlainBlock` for `plain_block`."""
+    summary = f"Repair what {rule.code} finds: {rule.summary}"
+    members = {"__doc__": f"{rule.code} alone.", "__module__": __name__, "DESCRIPTION": summary, "codes": (rule.code,)}
+    return type(rule.name.title().replace("_", ""), (RepairAll,), members)
 
 
-COMMANDS = {command_name(rule): _command(rule) for rule in RULES if rule.repair is RepairKind.SAFE}
+_SAFE = [_command(rule) for rule in RULES if rule.repair is RepairKind.SAFE]
+COMMANDS = {command.__name__: command for command in _SAFE}
 """The commands of single rules, by name. Each is an attribute of this module, where libcst looks for it."""
 
 globals().update(COMMANDS)

@@ -4,49 +4,35 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.copies import COPIES, CopiedFrom
 from ckpt_surgery.codemods.repair import DropComment
 from ckpt_surgery.codemods.tree.places import Places
-from ckpt_surgery.static.discover import SourceFile
-from ckpt_surgery.static.reading import ParsedFile
 from ckpt_surgery.static.results import Note
 from ckpt_surgery.static.snapshot import Snapshot
 
 
-def diverged_copies(
-    snapshot: Snapshot,
-    original: Mapping[str, SourceFile],
-    parsed_before: Mapping[str, ParsedFile],
-    *,
-    follow: bool = False,
-) -> Iterator[tuple[DropComment, Note]]:
+def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) -> Iterator[tuple[DropComment, Note]]:
     """For every copy that was equal to its source and is not any more: the repair that drops the comment, and a note.
 
     With `follow`, a copy that did not change keeps its comment.
     """
-    changed = {path for path, source in snapshot.sources.items() if source.text != original[path].text}
-    for path in sorted(snapshot.parsed):
-        copies = snapshot.parsed[path].facts[COPIES]
-        for copy, then in _pairs(copies, parsed_before[path].facts[COPIES]):
+    changed = {path for path, file in now.files.items() if file.source.text != before.text(path)}
+    for path, file in sorted(now.files.items()):
+        for copy, then in _pairs(file.facts[COPIES], before.files[path].facts[COPIES]):
             home, name = _home(path, copy.source)
-            if home not in snapshot.parsed or not ({path, home} & changed):
+            if home not in now.files or changed.isdisjoint((path, home)):
                 continue
-            span, was = _named(snapshot.parsed[home].facts, name), _named(parsed_before[home].facts, name)
-            if span is None or was is None:
+            if follow and _lines(before.text(path), then.span) == _lines(now.text(path), copy.span):
                 continue
-            if follow and _lines(original[path].text, then.span) == _lines(snapshot.text(path), copy.span):
-                continue
-            equal_before = _equal(original[path].text, then, original[home].text, was)
-            if equal_before and not _equal(snapshot.text(path), copy, snapshot.text(home), span):
-                source = SourceText(snapshot.text(path))
+            if _is_true(before, path, then, home, name) and not _is_true(now, path, copy, home, name):
+                source = SourceText(now.text(path))
                 place = Span(copy.line, 0, copy.line + 1, 0)
-                owner = Places(source, snapshot.parsed[path].facts).definition(copy.span)
+                owner = Places(source, file.facts).definition(copy.span)
                 gone = f"the comment `# Copied from transformers.{copy.source}` is gone"
                 note = Note(path, f"{gone}: the repair made the copy differ from its source", copy.line)
                 yield DropComment(path, place, owner, source.of(place).strip()), note
@@ -61,35 +47,29 @@ def _pairs(copies: Sequence[CopiedFrom], before: Sequence[CopiedFrom]) -> Iterat
 
 def _home(path: str, source: str) -> tuple[str, str]:
     """The file that `models.bert.modeling_bert.BertLayer.forward` names, and the object in it."""
-    parts = source.split(".")
+    named = re.fullmatch(r"(models\..*?\b(?:modeling|modular)_\w*)\.?(.*)", source)
     position = path.rfind(f"{os.sep}models{os.sep}")
-    module = next((i for i, part in enumerate(parts) if part.startswith(("modeling_", "modular_"))), None)
-    if position < 0 or module is None or parts[0] != "models":
+    if named is None or position < 0:
         return "", ""
-    return os.path.join(path[:position], *parts[: module + 1]) + ".py", ".".join(parts[module + 1 :])
+    return os.path.join(path[:position], *named[1].split(".")) + ".py", named[2]
 
 
-def _named(facts: FileFacts, name: str) -> Span | None:
+def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) -> bool:
+    """Whether a copy is its source, which stands in the file `home`, with the comment's replacements made."""
     outer, _, inner = name.partition(".")
-    for cls in facts.classes:
-        if cls.name == outer:
-            if not inner:
-                return cls.span
-            return cls.forward.span if inner == "forward" and cls.forward else None
-    return None
-
-
-def _equal(copy_text: str, copy: CopiedFrom, source_text: str, span: Span) -> bool:
-    """Whether the copy is its source with the comment's replacements made."""
-    text = _lines(source_text, span)
+    cls = next((cls for cls in tree.files[home].facts.classes if cls.name == outer), None)
+    named = cls.forward if cls and inner == "forward" else None if inner else cls
+    if named is None:
+        return False
+    text = _lines(tree.text(home), named.span)
     for pattern in copy.replacements.split(","):
         old, arrow, new = pattern.strip().partition("->")
         new = new.split()[0] if new.split() else ""
         if arrow:
-            text = re.sub(re.escape(old.strip()), new, text)
+            text = text.replace(old.strip(), new)
             if "all-casing" in pattern:
                 text = text.replace(old.lower(), new.lower()).replace(old.upper(), new.upper())
-    return _code(text) == _code(_lines(copy_text, copy.span))
+    return _code(text) == _code(_lines(tree.text(path), copy.span))
 
 
 def _lines(text: str, span: Span) -> str:

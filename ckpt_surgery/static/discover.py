@@ -1,10 +1,11 @@
-"""Find the Python files under the given paths, and read them.
+"""Find the Python files under the given paths, and those that scripts among them import, and read them.
 
-Nothing here parses, imports or runs a file. Whatever cannot be read becomes one `Problem`.
+Nothing here imports or runs a file. Whatever cannot be read becomes one `Problem`.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import glob
 import io
@@ -12,12 +13,13 @@ import os
 import stat
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.results import Problem
@@ -25,23 +27,23 @@ from ckpt_surgery.text import one_line
 
 MAX_BYTES = 5 * 1024 * 1024
 """A larger file (5 MiB) is reported and not read: no hand-written module comes near this size."""
-
+MAX_FOLLOWED = 500
+"""So many files are followed from one script: a script that reaches more is a package, and named as a folder."""
 SKIPPED_PREFIXES = (
-    "configuration_",
-    "tokenization_",
-    "processing_",
-    "image_processing_",
-    "video_processing_",
-    "feature_extraction_",
-    "convert_",
-    "modeling_tf_",
-    "modeling_flax_",
-    "test_",
-    "conftest",
+    *(
+        "configuration_",
+        "tokenization_",
+        "processing_",
+        "image_processing_",
+        "video_processing_",
+        "feature_extraction_",
+    ),
+    *("modeling_tf_", "modeling_flax_", "convert_", "test_", "conftest"),
 )
 """Files that hold no torch model. A folder walk skips them; named explicitly, they are read."""
-
 SKIPPED_FOLDERS = frozenset({"__pycache__", "tests", "node_modules"})
+_Place: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""A path to look at, its real path where that is known, and the real folders that a walk went through to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,10 @@ def installed_models() -> Path:
         TransformersNotFound: transformers is not installed, or what is installed has no such folder.
     """
     package = _installed_package()
-    if package is None:
-        raise TransformersNotFound("transformers is not installed here: name the files or folders to check")
-    if not (package / "models").is_dir():
-        raise TransformersNotFound(f"{package} has no models folder: name the files or folders to check")
-    return package / "models"
+    if package and (package / "models").is_dir():
+        return package / "models"
+    why = f"{package} has no models folder" if package else "transformers is not installed here"
+    raise TransformersNotFound(f"{why}: name the files or folders to check")
 
 
 def installed_layers() -> str:
@@ -86,7 +87,7 @@ def _installed_package() -> Path | None:
     except ValueError:  # a stand-in in sys.modules without a spec
         return None
     places = spec.submodule_search_locations if spec else None
-    return Path(next(iter(places))) if places else None
+    return Path(places[0]) if places else None
 
 
 def folders_above(path: str, most: int) -> Iterator[Path]:
@@ -106,26 +107,21 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
     if not patterns:
         return False
     absolute = Path(os.path.abspath(path))
-    for pattern in patterns:
-        pattern = pattern.rstrip("/")
-        if "/" not in pattern:
-            if any(fnmatchcase(part, pattern) for part in absolute.parts):
-                return True
-            continue
-        whole = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
-        if fnmatchcase(absolute.as_posix(), whole) or fnmatchcase(absolute.as_posix(), f"{whole}/*"):
+    for pattern in (pattern.rstrip("/") for pattern in patterns):
+        names = absolute.parts
+        if "/" in pattern:
+            pattern = os.path.normpath(os.path.join(glob.escape(os.getcwd()), pattern))
+            names = tuple(map(str, (absolute, *absolute.parents)))
+        if any(fnmatchcase(name, pattern) for name in names):
             return True
     return False
 
 
 def checked_path(path: str | Path) -> str:
     """A path that was named, as text. Raises OptionError for an empty one, which would mean the working folder."""
-    text = os.fspath(path)
-    if not text:
-        raise OptionError(
-            "a path is empty, as from an unset variable: name a file or folder, or . for the working folder"
-        )
-    return text
+    if text := os.fspath(path):
+        return text
+    raise OptionError("a path is empty, as from an unset variable: name a file or folder, or . for the working folder")
 
 
 def discover(
@@ -142,108 +138,101 @@ def discover(
     Raises:
         OptionError: an empty path.
     """
-    walk = _Walk(exclude)
-    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
-        walk.start(checked_path(path))
-    walk.follow_links()
-    return walk.files, walk.problems
-
-
-@dataclass
-class _Walk:
-    """The state of one `discover`. Real paths decide what was seen; paths are returned as they were met."""
-
-    exclude: Collection[str]
-    files: list[Path] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    links: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-
-    def start(self, path: str) -> None:
-        """Take a path that the user named."""
-        kind = self._kind(path)
-        if kind is None:
-            return
-        if stat.S_ISDIR(kind):
-            root = _model_folder(path)
-            self._folder(root, os.path.realpath(root), ())
-        elif not stat.S_ISREG(kind):
-            self._problem(path, "is neither a file nor a folder: name a .py file or a folder")
-        elif not path.endswith(".py"):
-            self._problem(path, "is not a Python file: name a .py file or a folder")
-        else:
-            self._file(path, os.path.realpath(path))
-
-    def follow_links(self) -> None:
-        """Follow symbolic links, last: a file that is also met under its own name is reported under that name."""
-        while self.links:
-            path, chain = self.links.pop(0)
-            kind = self._kind(path)
-            if kind is None:
-                continue
-            real = os.path.realpath(path)
-            if not stat.S_ISDIR(kind):
-                self._file(path, real)
-            elif not any(above == real or above.startswith(real.rstrip(os.sep) + os.sep) for above in chain):
-                self._folder(path, real, chain)
-
-    def _kind(self, path: str) -> int | None:
+    named = [paths] if isinstance(paths, str | os.PathLike) else paths
+    waiting: list[_Place] = []
+    links: list[_Place] = []
+    files: list[Path] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    waiting.extend((_model_folder(checked_path(path)), "", ()) for path in reversed([*named]))
+    while waiting or links:  # links last: a file that is also met under its own name is reported under that name
+        path, real, above = waiting.pop() if waiting else links.pop(0)
         try:
-            return os.stat(path).st_mode
-        except OSError as error:
-            self._problem(path, _reason(error, os.path.islink(path)))
-        except ValueError:
-            self._problem(path, "is no path: it contains a NUL character")
-        return None
-
-    def _folder(self, root: str, real: str, chain: tuple[str, ...]) -> None:
-        folders = [(root, real)]
-        while folders:
-            path, real = folders.pop()
-            if real in self.seen:
+            mode = os.stat(path).st_mode
+            real = real or os.path.realpath(path)
+            if real in seen or any(os.path.join(folder, "").startswith(os.path.join(real, "")) for folder in above):
                 continue
-            self.seen.add(real)
-            try:
-                with os.scandir(path) as entries:
-                    ordered = sorted(entries, key=lambda entry: entry.name)
-            except OSError as error:
-                self._problem(path, _reason(error, False))
-                continue
-            if path != root and any(entry.name == "pyvenv.cfg" for entry in ordered):
-                continue
-            below = [self._entry(entry, path, real, chain) for entry in ordered]
-            folders.extend(pair for pair in reversed(below) if pair is not None)
-
-    def _entry(
-        self, entry: os.DirEntry[str], folder: str, real: str, chain: tuple[str, ...]
-    ) -> tuple[str, str] | None:
-        """Take one entry of a folder; return it if it is a folder to walk in turn."""
-        name, path = entry.name, os.path.join(folder, entry.name)
-        if name.startswith(".") or name in SKIPPED_FOLDERS or (self.exclude and matches(path, self.exclude)):
-            return None
-        if entry.is_symlink():
-            self._link(path, (*chain, real), name)
-        elif entry.is_dir(follow_symlinks=False):
-            return path, os.path.join(real, name)
-        elif _is_source(name):
-            if entry.is_file(follow_symlinks=False):
-                self._file(path, os.path.join(real, name))
+            seen.add(real)
+            if stat.S_ISDIR(mode):
+                below = [] if above and os.path.isfile(os.path.join(path, "pyvenv.cfg")) else _below(path, exclude)
+                here = (*above, real)
+                links += [(entry.path, "", here) for entry in below if entry.is_symlink()]
+                waiting += [(e.path, os.path.join(real, e.name), here) for e in reversed(below) if not e.is_symlink()]
+            elif stat.S_ISREG(mode) and path.endswith(".py"):
+                files.append(Path(path))
+            elif stat.S_ISREG(mode):
+                problems.append(Problem(path, "is not a Python file: name a .py file or a folder"))
+            elif above:
+                problems.append(Problem(path, "is not a regular file: not read"))
             else:
-                self._problem(path, "is not a regular file: not read")
-        return None
+                problems.append(Problem(path, "is neither a file nor a folder: name a .py file or a folder"))
+        except OSError as error:
+            if not (above and error.errno == errno.ELOOP):
+                problems.append(_unreadable(path, error))
+        except ValueError:
+            problems.append(Problem(path, "is no path: it contains a NUL character"))
+    return files, problems
 
-    def _link(self, path: str, chain: tuple[str, ...], name: str) -> None:
-        # A link to nothing matters only where it would have been a source file; one to itself nowhere.
-        if not _is_loop(path) and (_is_source(name) or (not name.endswith(".py") and os.path.isdir(path))):
-            self.links.append((path, chain))
 
-    def _file(self, path: str, real: str) -> None:
-        if real not in self.seen:
-            self.seen.add(real)
-            self.files.append(Path(path))
+def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
+    """What a walk goes on to from a folder: first its sources, then its folders, and links to either."""
+    skipped = ("__init__.py", *SKIPPED_PREFIXES)
+    entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
+    return [
+        entry
+        for entry in entries
+        if not entry.name.startswith(".")
+        and entry.name not in SKIPPED_FOLDERS
+        and (not entry.name.startswith(skipped) if entry.name.endswith(".py") else os.path.isdir(entry.path))
+        and not matches(entry.path, exclude)
+    ]
 
-    def _problem(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path, message))
+
+def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
+    """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
+    seen = {os.path.realpath(path) for path in known} if scripts else set()
+    found: list[Path] = []
+    for script in scripts:
+        folder, real = script.parent, os.path.realpath(script.parent) + os.sep
+        followed = [script]
+        for path in followed:  # it grows meanwhile
+            for imported in _imports(path, folder) if len(followed) <= MAX_FOLLOWED else ():
+                place = os.path.realpath(imported)
+                if place not in seen and place.startswith(real) and not matches(imported, exclude):
+                    seen.add(place)
+                    followed.append(imported)
+        found += followed[1:]
+    return found
+
+
+def _imports(path: Path, folder: Path) -> Iterator[Path]:
+    source = source_at(os.fspath(path))
+    try:
+        tree = ast.parse(source.text if source else "")
+    except (SyntaxError, ValueError, RecursionError):  # told as a problem where the file is checked
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files(folder, alias.name)
+        elif isinstance(node, ast.ImportFrom) and (not node.level or path.parent != folder):
+            start = path.parents[min(node.level, len(path.parents)) - 1] if node.level else folder
+            for alias in node.names:
+                yield from _module_files(start, f"{node.module or ''}.{alias.name}")
+
+
+def _module_files(folder: Path, name: str) -> Iterator[Path]:
+    """The file of a module, and those that run before it: the packages around it."""
+    for part in filter(None, name.split(".")):
+        folder = folder / part
+        file = folder.with_name(f"{part}.py")
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
+        elif file.is_file():
+            yield file
+            return
+        elif not folder.is_dir():
+            return
 
 
 def read_source(path: str | Path) -> SourceFile | Problem:
@@ -255,16 +244,17 @@ def read_source(path: str | Path) -> SourceFile | Problem:
                 return Problem(name, f"is larger than {MAX_BYTES // 2**20} MiB: not read; exclude it or split it")
             data = file.readall()
     except OSError as error:
-        return Problem(name, _reason(error, os.path.islink(name)))
+        return _unreadable(name, error)
     if b"\0" in data:
         return Problem(name, "is binary (it contains a NUL byte): not read; exclude it or name another file")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode(encoding)
         if not encoding.startswith("utf-8"):
-            text.encode("utf-8")  # some codecs decode to lone surrogates, which no parser takes
+            text.encode()  # some codecs decode to lone surrogates, which no parser takes
     except (SyntaxError, LookupError, ValueError) as error:
-        return Problem(name, f"cannot be decoded: {_one_line(error)}; declare its encoding or save it as UTF-8")
+        why = one_line(error) or type(error).__name__
+        return Problem(name, f"cannot be decoded: {why}; declare its encoding or save it as UTF-8")
     return SourceFile(
         path=name,
         text=text,
@@ -281,41 +271,30 @@ def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]
     return sources, [result for result in results if isinstance(result, Problem)]
 
 
+def source_at(path: str) -> SourceFile | None:
+    """What is read at a path where there need not be a file that can be read."""
+    source = read_source(path) if os.path.isfile(path) else None
+    return source if isinstance(source, SourceFile) else None
+
+
 def _model_folder(path: str) -> str:
-    """The folder to walk: the `models` folder of a transformers checkout or package, else the folder itself."""
-    checkout = os.path.join(path, "src", "transformers", "models")
+    """What to walk for a path: the `models` folder of a transformers checkout or package, else the path itself."""
+    checkout, package = os.path.join(path, "src", "transformers", "models"), os.path.join(path, "models")
     if os.path.isdir(checkout):
         return checkout
-    package = os.path.join(path, "models")
-    if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package):
-        return package
-    return path
+    return package if os.path.isfile(os.path.join(path, "modeling_layers.py")) and os.path.isdir(package) else path
 
 
-def _is_source(name: str) -> bool:
-    return name.endswith(".py") and name != "__init__.py" and not name.startswith(SKIPPED_PREFIXES)
-
-
-def _is_loop(path: str) -> bool:
-    try:
-        os.stat(path)
-    except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
-
-
-def _reason(error: OSError, link: bool) -> str:
-    """Why a path could not be opened, and what to do about it, on one line."""
-    if error.errno == errno.ELOOP:
-        return "is a cycle of symbolic links: not followed; remove the link"
-    if error.errno == errno.ENOENT:
-        return (
-            "is a symbolic link to nothing: remove or repair it" if link else "no such file or folder: check the path"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return "may not be read: change its permissions or exclude it"
-    return f"cannot be read: {error.strerror or error}"
-
-
-def _one_line(error: Exception) -> str:
-    return one_line(error) or type(error).__name__
+def _unreadable(path: str, error: OSError) -> Problem:
+    match error.errno:
+        case errno.ELOOP:
+            why = "is a cycle of symbolic links: not followed; remove the link"
+        case errno.ENOENT if os.path.islink(path):
+            why = "is a symbolic link to nothing: remove or repair it"
+        case errno.ENOENT:
+            why = "no such file or folder: check the path"
+        case errno.EACCES | errno.EPERM:
+            why = "may not be read: change its permissions or exclude it"
+        case _:
+            why = f"cannot be read: {error.strerror or error}"
+    return Problem(path, why)

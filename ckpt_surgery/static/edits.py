@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
-from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.parts import by_part
-from ckpt_surgery.static.discover import SourceFile, read_source
+from ckpt_surgery.static.discover import source_at
 from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
+from ckpt_surgery.static.results import FAULTS, lines_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,22 +32,17 @@ class Edit:
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
     """The findings to repair in one round: no two of them change the same text; the others wait for the next.
 
-    Args:
-        unsafe: also choose findings whose repair may break callers outside the tree.
-        frozen: paths of files that must not change.
+    Those whose repair may break callers outside the tree count with `unsafe`, and none that changes a `frozen` file.
     """
-    wanted = {Applicability.SAFE, Applicability.UNSAFE} if unsafe else {Applicability.SAFE}
+    wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [
-        finding
-        for finding in findings
-        if finding.repairs
-        and finding.applicability in wanted
-        and not any(repair.path in frozen for repair in finding.repairs)
+        f for f in findings if f.repairs and f.applicability in wanted and not any(r.path in frozen for r in f.repairs)
     ]
     taken: dict[str, set[SourceRepair]] = defaultdict(set)
     chosen: list[Finding] = []
     # Signatures go first: what they ask of their callers must not be cut short by another repair there.
-    for finding in sorted(repairable, key=_most_files_first):
+    repairable.sort(key=lambda finding: (-len({repair.path for repair in finding.repairs}), -len(finding.repairs)))
+    for finding in repairable:
         if not any(_overlaps(repair, taken[repair.path]) for repair in finding.repairs):
             chosen.append(finding)
             for repair in finding.repairs:
@@ -64,47 +57,39 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
-def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, tuple[Edit, ...]]:
+def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
     """What the repairs of each finding change, if they are the only ones; nothing for one without repairs.
 
     Files that cannot be read any more, or are not what they were, have no edits.
     """
-    files: dict[str, tuple[SourceFile, ParsedFile] | None] = {}
-    edits: dict[Finding, tuple[Edit, ...]] = {}
+    read = cache(_read)
+    edits: dict[Finding, list[Edit]] = {}
     for finding in findings:
         by_path: dict[str, list[SourceRepair]] = defaultdict(list)
         for repair in finding.repairs:
             by_path[repair.path].append(repair)
-        for path in by_path.keys() - files.keys():
-            files[path] = _read(path)
-        edits[finding] = tuple(edit for path in by_path for edit in _edits(path, files[path], by_path[path]))
+        edits[finding] = [edit for path in by_path if (file := read(path)) for edit in _edits(file, by_path[path])]
     return edits
 
 
-def _read(path: str) -> tuple[SourceFile, ParsedFile] | None:
-    source = read_source(path) if os.path.isfile(path) else None
-    parsed = parse_file(source, use_cache=True) if isinstance(source, SourceFile) else None
-    return (source, parsed) if isinstance(source, SourceFile) and isinstance(parsed, ParsedFile) else None
+def _read(path: str) -> ParsedFile | None:
+    source = source_at(path)
+    parsed = parse_file(source, use_cache=True) if source else None
+    return parsed if isinstance(parsed, ParsedFile) else None
 
 
-def _edits(path: str, file: tuple[SourceFile, ParsedFile] | None, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
-    if file is not None:
-        source, parsed = file
-        for part, after in rewritten_parts(source.text, by_part(source.text, parsed.facts, repairs)) or ():
-            yield from _differences(path, part.start, source.text[part.start : part.end], after)
-
-
-def _differences(path: str, offset: int, before: str, after: str) -> Iterator[Edit]:
-    """Where two texts differ, from the first to the last character of each group of lines that do."""
-    old, new = _lines(before), _lines(after)
-    starts = [0, *accumulate(map(len, old))]
-    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
-        if kind != "equal":
-            left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
-            same = _common(left, right)
-            end = _common(left[same:][::-1], right[same:][::-1])
-            start = offset + starts[low]
-            yield Edit(path, start + same, start + len(left) - end, right[same : len(right) - end])
+def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
+    """Where repairs change a text, from the first to the last character of each group of lines that differ."""
+    for part, after in rewritten_parts(file, repairs) or ():
+        old, new = lines_of(file.source.text[part.start : part.end]), lines_of(after)
+        starts = [*accumulate(map(len, old), initial=part.start)]
+        for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
+            if kind != "equal":
+                left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
+                same = _common(left, right)
+                end = _common(left[same:][::-1], right[same:][::-1])
+                start, stop = starts[low] + same, starts[low] + len(left) - end
+                yield Edit(file.source.path, start, stop, right[same : len(right) - end])
 
 
 def _common(left: str, right: str) -> int:
@@ -112,23 +97,10 @@ def _common(left: str, right: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in re.split(r"(?<=\n)", text) if line]
-
-
-def _most_files_first(finding: Finding) -> tuple[int, int]:
-    return -len({repair.path for repair in finding.repairs}), -len(finding.repairs)
-
-
 def _overlaps(repair: SourceRepair, taken: Collection[SourceRepair]) -> bool:
-    """Whether a repair changes what another does that is not equal to it."""
-    if repair in taken or repair.span is None:
+    """Whether a repair changes what another does that is not equal to it: their spans meet, or are the same place."""
+    span = repair.span
+    if repair in taken or span is None:
         return False
-    return any(other.span is not None and _meet(repair.span, other.span) for other in taken)
-
-
-def _meet(left: Span, right: Span) -> bool:
-    """Whether two spans overlap, or are the same place."""
-    if left[:2] == right[:2] and left[2:] == right[2:]:
-        return True
-    return left[:2] < right[2:] and right[:2] < left[2:]
+    others = (other.span for other in taken if other.span is not None)
+    return any(span == other or (span[:2] < other[2:] and other[:2] < span[2:]) for other in others)

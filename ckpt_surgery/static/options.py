@@ -44,23 +44,16 @@ def check_options(
     for option, value in (("exclude", exclude), ("families", families)):
         if not are_names(value):
             raise OptionError(f"{option} is {value!r}: give a list of strings")
-    if per_file_ignores is not None:
-        _check_ignores(per_file_ignores, codes)
-
-
-def check_codes(given: Collection[str], codes: Sequence[str], where: str = "") -> None:
-    """Notice a code that no rule has; `where` begins the sentence. Raises OptionError."""
-    unknown = sorted({*given} - {*codes}, key=str)
-    if unknown:
-        raise OptionError(
-            f"{where}no rule has the code {', '.join(map(repr, unknown))}: the codes are {', '.join(codes)}"
-        )
-
-
-def _check_ignores(ignores: object, codes: Sequence[str]) -> None:
+    ignores = {} if per_file_ignores is None else per_file_ignores
     if not isinstance(ignores, Mapping):
         raise OptionError(f"per_file_ignores is {ignores!r}: give a dictionary of glob pattern to list of codes")
     for pattern, given in ignores.items():
         if not isinstance(pattern, str) or not are_names(given):
             raise OptionError(f"per_file_ignores has {pattern!r}: {given!r}: give a glob pattern and a list of codes")
         check_codes(given, codes, f"per_file_ignores[{pattern!r}]: ")
+
+
+def check_codes(given: Collection[str], codes: Sequence[str], where: str = "") -> None:
+    """Notice a code that no rule has; `where` begins the sentence. Raises OptionError."""
+    if unknown := ", ".join(map(repr, sorted({*given} - {*codes}, key=str))):
+        raise OptionError(f"{where}no rule has the code {unknown}: the codes are {', '.join(codes)}")

@@ -15,9 +15,12 @@ from ckpt_surgery.static.discover import folders_above
 
 _FOLDERS_ABOVE = 8
 _NAME = "transformers"
-_LINE = re.compile(rf"^{_NAME}(?![\w.-])[^;#]*")
+_LINE = re.compile(rf"{_NAME}(?![\w.-])[^;#]*")
+"""A requirement; what stands behind `;` says when it holds, and is left out."""
+_EXTRAS_AND_SPACE = re.compile(r"\[[^]]*\]|[()\s]")
 _CARET = re.compile(r"^[\^~](?!=)")
-_METADATA = "METADATA"
+_USUAL = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+"""What is asked for even where it is not there: it may be there the next time."""
 
 
 def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
@@ -37,21 +40,21 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple
 
 
 def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[str]:
-    """The requirements that a folder states for the file or folder `part` in it.
-
-    What is usual is asked for even where it is not there: it may be there the next time.
-    """
+    """The requirements that a folder states for the file or folder `part` in it."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return
-    for name in dict.fromkeys([*_READERS, "requirements.txt", *names]):
-        if name in _READERS or (name.startswith("requirements") and name.endswith(".txt")):
-            text = read(os.fspath(folder / name))
-            yield from _READERS.get(name, _of_lines)(text) if text else ()
+    for name in dict.fromkeys([*_USUAL, *names]):
+        if name in _USUAL or (name.startswith("requirements") and name.endswith(".txt")):
+            strings = _strings(name, read(os.fspath(folder / name)) or "")
         elif name.endswith(".dist-info") and _holds(folder / name, part, read):
-            text = read(os.fspath(folder / name / _METADATA)) or ""
-            yield from _of_lines("\n".join(re.findall("^Requires-Dist:(.*)", text, re.M)))
+            strings = re.findall("^Requires-Dist:(.*)", read(os.fspath(folder / name / "METADATA")) or "", re.M)
+        else:
+            continue
+        for line in "\n".join(strings).splitlines():
+            if match := _LINE.match(line.strip()):
+                yield _EXTRAS_AND_SPACE.sub("", match.group())
 
 
 def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool:
@@ -59,32 +62,31 @@ def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool
     if metadata.name.partition("-")[0].lower() == part.lower():
         return True
     record = read(os.fspath(metadata / "RECORD")) or ""
-    return record.startswith(f"{part}/") or f"\n{part}/" in record
+    return f"\n{part}/" in f"\n{record}"
 
 
-def _of_lines(text: str) -> Iterator[str]:
-    """One requirement a line; what stands behind `;` says when it holds, and is left out."""
-    for line in text.splitlines():
-        match = _LINE.match(line.strip())
-        if match:
-            yield re.sub(r"\[[^]]*\]", "", match.group()).translate(_PLAIN).strip()
-
-
-_PLAIN = str.maketrans("", "", "() ")
-
-
-def _of_toml(text: str) -> Iterator[str]:
+def _strings(name: str, text: str) -> list[str]:
+    """What may be requirements in a file of this name; nothing where it is not what its name says."""
     try:
-        document: object = tomllib.loads(text)
-    except ValueError:
-        return
-    yield from _of_table(document)
+        if name == "pyproject.toml":
+            return [*_of_table(tomllib.loads(text))]
+        if name == "setup.py":
+            constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+            return [value for value in constants if isinstance(value, str)]
+        if name == "setup.cfg":
+            parser = ConfigParser(interpolation=None)
+            parser.read_string(text)
+            sections = ("options", *(name for name in parser.sections() if name.startswith("options.extras_require")))
+            return [value for section in sections if section in parser for value in parser[section].values()]
+    except (SyntaxError, ValueError, RecursionError, ConfigError):
+        return []
+    return [text]
 
 
 def _of_table(value: object) -> Iterator[str]:
-    """Every requirement in lists, and the versions that Poetry has by name."""
+    """Every string in lists, and the versions that Poetry has by name."""
     if isinstance(value, str):
-        yield from _of_lines(value)
+        yield value
     elif isinstance(value, list):
         for item in value:
             yield from _of_table(item)
@@ -92,43 +94,8 @@ def _of_table(value: object) -> Iterator[str]:
         for key, item in value.items():
             version = item.get("version") if isinstance(item, dict) else item
             if key == _NAME and isinstance(version, str):
-                yield from _of_lines(_NAME + _poetry(version))
+                # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
+                exact = version[:1].isdigit()
+                yield _NAME + (f"=={version}" if exact else _CARET.sub(">=", version).removeprefix("*"))
             else:
                 yield from _of_table(item)
-
-
-def _poetry(version: str) -> str:
-    """Poetry's way to write versions: `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any."""
-    if version[:1].isdigit():
-        return f"=={version}"
-    return "" if version == "*" else _CARET.sub(">=", version)
-
-
-def _of_setup(text: str) -> Iterator[str]:
-    """Every string of a setup.py that is a requirement."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _of_lines(node.value)
-
-
-def _of_configuration(text: str) -> Iterator[str]:
-    parser = ConfigParser(interpolation=None)
-    try:
-        parser.read_string(text)
-    except ConfigError:
-        return
-    for section in parser.sections():
-        if section == "options" or section.startswith("options.extras_require"):
-            for _, value in parser.items(section):
-                yield from _of_lines(value)
-
-
-_READERS: dict[str, Callable[[str], Iterator[str]]] = {
-    "pyproject.toml": _of_toml,
-    "setup.py": _of_setup,
-    "setup.cfg": _of_configuration,
-}

@@ -42,11 +42,11 @@ class FileChange:
     def diff(self) -> str:
         """The unified diff, with `a/` and `b/` prefixes, as `git apply` reads it."""
         path = self.path.lstrip("/")
-        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{path}", f"b/{path}")
+        lines = difflib.unified_diff(lines_of(self.before), lines_of(self.after), f"a/{path}", f"b/{path}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Lines as git counts them: only a line feed ends one."""
     return [line for line in re.split(r"(?<=\n)", text) if line]
 

@@ -6,15 +6,16 @@ all rules.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.static.discover import matches
-from ckpt_surgery.static.results import Problem
 
 _MARK = re.compile(r"#\s*ckpt:\s*ignore(?![\w-])\s*(?P<list>\[(?P<codes>[^\]]*)(?P<end>\]?))?")
 _ALL_RULES = "*"
@@ -22,104 +23,71 @@ _ALL_RULES = "*"
 
 @dataclass(frozen=True, slots=True)
 class Suppressions:
-    """The suppressing comments of one file: codes by line, and a problem for each comment that is wrong."""
+    """The suppressing comments of one file: codes by line, and one sentence for each comment that is wrong."""
 
-    by_line: Mapping[int, frozenset[str]]
-    problems: tuple[Problem, ...] = ()
+    by_line: Mapping[int, Collection[str]]
+    mistakes: tuple[str, ...] = ()
 
     def covers(self, finding: Finding) -> bool:
         """Whether a comment suppresses this finding of the same file."""
-        nothing: frozenset[str] = frozenset()
-        codes = self.by_line.get(finding.line, nothing) | self.by_line.get(finding.first_line, nothing)
+        codes = {*self.by_line.get(finding.line, ()), *self.by_line.get(finding.first_line, ())}
         return finding.code in codes or _ALL_RULES in codes
 
 
-NO_SUPPRESSIONS = Suppressions({})
-
-
-def read_suppressions(text: str, path: str, rule_codes: Collection[str]) -> Suppressions:
+def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
     """Read the suppressing comments of a file. `rule_codes` are the codes that exist.
 
     Only comments count, never strings that look like one; a text without `ckpt:` is not tokenized. A code that no
-    rule has, or an unclosed bracket, is a `Problem` and suppresses nothing.
+    rule has, or an unclosed bracket, is a mistake and suppresses nothing.
     """
-    if "ckpt:" not in text:
-        return NO_SUPPRESSIONS
-    by_line: dict[int, frozenset[str]] = {}
-    problems: list[Problem] = []
-    for line, comment in _marked_comments(text):
+    by_line: dict[int, set[str]] = defaultdict(set)
+    mistakes: list[str] = []
+    for line, comment in _marked_comments(text) if "ckpt:" in text else ():
         codes, mistake = _codes(comment, rule_codes)
-        if codes:
-            by_line[line] = by_line.get(line, frozenset()) | codes
-        if mistake is not None:
-            problems.append(Problem(path, f"line {line}: {mistake}"))
-    return Suppressions(by_line, tuple(problems))
+        by_line[line] |= codes
+        if mistake:
+            mistakes.append(f"line {line}: {mistake}")
+    return Suppressions(dict(by_line), tuple(mistakes))
 
 
-def without_ignored(
-    findings: Iterable[Finding], per_file_ignores: Mapping[str, Collection[str]]
-) -> tuple[list[Finding], int]:
-    """The findings that no per-file ignore applies to, and how many are ignored.
+def without_ignored(findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]) -> list[Finding]:
+    """The findings that no per-file ignore applies to, in the same order.
 
-    Args:
-        findings: of any files; their order is kept.
-        per_file_ignores: glob patterns (as `discover.matches` reads them), each with the exact codes ignored there.
+    `per_file_ignores` are glob patterns, as `discover.matches` reads them, each with the exact codes ignored there.
     """
-    kept: list[Finding] = []
-    ignored = 0
-    codes_of: dict[str, frozenset[str]] = {}
-    for finding in findings:
-        if finding.path not in codes_of:
-            matching = [codes for pattern, codes in per_file_ignores.items() if matches(finding.path, (pattern,))]
-            codes_of[finding.path] = frozenset().union(*matching)
-        if finding.code in codes_of[finding.path]:
-            ignored += 1
-        else:
-            kept.append(finding)
-    return kept, ignored
+    ignored = {
+        path: {code for pattern, codes in per_file_ignores.items() if matches(path, (pattern,)) for code in codes}
+        for path in {finding.path for finding in findings}
+    }
+    return [finding for finding in findings if finding.code not in ignored[finding.path]]
 
 
 def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
     """Each comment with the mark, and the line it applies to: its own, or the next line of code."""
-    pending: list[str] = []
-    code_on_line = False
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
-            if token.type == tokenize.COMMENT:
-                if _MARK.search(token.string) is None:
-                    continue
-                if code_on_line:
-                    yield token.start[0], token.string
-                else:
-                    pending.append(token.string)
-            elif token.type in (tokenize.NL, tokenize.NEWLINE):
-                code_on_line = False
-                if not token.line.strip():
-                    pending.clear()  # a blank line separates a comment from the code below it
-            elif token.type not in (tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
-                for comment in pending:
-                    yield token.start[0], comment
-                pending.clear()
-                code_on_line = True
-    except (tokenize.TokenError, SyntaxError):
-        return  # the parser reports a file that does not parse
+    lines = [*io.StringIO(text, newline=None).readlines(), ""]
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):  # the parser reports a file that does not parse
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type == tokenize.COMMENT and _MARK.search(token.string):
+                line, column = token.start
+                if not lines[line - 1][:column].strip():
+                    while lines[line].lstrip().startswith("#"):
+                        line += 1
+                    line += 1
+                if lines[line - 1].strip():  # a blank line separates a comment from the code below it
+                    yield line, token.string
 
 
-def _codes(comment: str, rule_codes: Collection[str]) -> tuple[frozenset[str], str | None]:
-    """The codes that a comment names, and one sentence if something is wrong with it."""
+def _codes(comment: str, rule_codes: Collection[str]) -> tuple[set[str], str]:
+    """The codes that a comment names, and what is wrong with it; empty where nothing is."""
     named: set[str] = set()
     unknown: list[str] = []
     for mark in _MARK.finditer(comment):
-        if mark["list"] is None:
-            named.add(_ALL_RULES)
-            continue
-        if not mark["end"]:
-            return frozenset(), "the bracket of `ckpt: ignore[` is not closed"
-        codes = [code.strip().upper() for code in mark["codes"].split(",") if code.strip()]
-        if not codes:
-            return frozenset(), "`ckpt: ignore[]` names no rule: name one, or leave the brackets out for all"
-        named.update(code for code in codes if code in rule_codes)
-        unknown.extend(code for code in codes if code not in rule_codes)
-    if unknown:
-        return frozenset(named), f"no rule has the code {', '.join(unknown)}: `ckpt_surgery rule` lists them"
-    return frozenset(named), None
+        codes = [code.strip().upper() for code in (mark["codes"] or "").split(",") if code.strip()]
+        if mark["list"] and not mark["end"]:
+            return set(), "the bracket of `ckpt: ignore[` is not closed"
+        if mark["list"] and not codes:
+            return set(), "`ckpt: ignore[]` names no rule: name one, or leave the brackets out for all"
+        named |= {*codes}.intersection(rule_codes) if codes else {_ALL_RULES}
+        unknown += [code for code in codes if code not in rule_codes]
+    mistake = f"no rule has the code {', '.join(unknown)}: `ckpt_surgery rule` lists them" if unknown else ""
+    return named, mistake

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from ckpt_surgery.static.results import Problem
 
+READ_ONLY = "left as it was: it is read-only; make it writable and run again"
+
 
 def write_atomically(
     path: str | Path, before: str, after: str, *, encoding: str = "utf-8", bom: bool = False
@@ -25,19 +27,16 @@ def write_atomically(
     is replaced. On failure the file is unchanged and the `Problem` says why. An interrupt leaves the file whole, old
     or new, and no temporary file.
     """
-    name = os.fspath(path)
     if before == after:
         return None
-    target = os.path.realpath(name)
+    mark = codecs.BOM_UTF8 if bom else b""
     try:
-        old, new = _encode(before, encoding, bom), _encode(after, encoding, bom)
+        return _replace(os.fspath(path), mark + before.encode(encoding), mark + after.encode(encoding))
     except UnicodeEncodeError as error:
-        character = error.object[error.start]
-        return Problem(name, f"left as it was: its encoding {encoding} has no character {character!r}")
-    try:
-        return _replace(name, target, old, new)
+        why = f"its encoding {encoding} has no character {error.object[error.start]!r}"
     except OSError as error:
-        return Problem(name, f"left as it was: {_reason(error)}")
+        why = _reason(error)
+    return Problem(os.fspath(path), f"left as it was: {why}")
 
 
 def read_only(path: str | Path) -> bool:
@@ -48,10 +47,11 @@ def read_only(path: str | Path) -> bool:
         return True
 
 
-def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
+def _replace(name: str, old: bytes, new: bytes) -> Problem | None:
+    target = os.path.realpath(name)
     status = os.stat(target)
     if read_only(target):
-        return Problem(name, "left as it was: it is read-only; make it writable and run again")
+        return Problem(name, READ_ONLY)
     folder, base = os.path.split(target)
     # The name is chosen before the file is made, so that an interrupt at any point can remove it.
     temporary = os.path.join(folder, f".{base}.{secrets.token_hex(8)}.tmp")
@@ -61,7 +61,12 @@ def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
             file.write(new)
             file.flush()
             os.fsync(file.fileno())
-        _keep_owner_and_mode(temporary, status)
+        made = os.stat(temporary)
+        if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+            # Only root may give a file away; anyone else owns the replacement, as with any editor.
+            with contextlib.suppress(PermissionError):
+                os.chown(temporary, status.st_uid, status.st_gid)
+        os.chmod(temporary, stat.S_IMODE(status.st_mode))
         # Compared last: the less time until the replacement, the less can change in between.
         if Path(target).read_bytes() != old:
             return Problem(name, "left as it was: it changed on disk since it was read; run again")
@@ -72,24 +77,12 @@ def _replace(name: str, target: str, old: bytes, new: bytes) -> Problem | None:
     return None
 
 
-def _keep_owner_and_mode(temporary: str, status: os.stat_result) -> None:
-    made = os.stat(temporary)
-    if hasattr(os, "chown") and (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
-        # Only root may give a file away; anyone else owns the replacement, as with any editor.
-        with contextlib.suppress(PermissionError):
-            os.chown(temporary, status.st_uid, status.st_gid)
-    os.chmod(temporary, stat.S_IMODE(status.st_mode))
-
-
-def _encode(text: str, encoding: str, bom: bool) -> bytes:
-    return (codecs.BOM_UTF8 if bom else b"") + text.encode(encoding)
-
-
 def _reason(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full; make room and run again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "its folder cannot be written to; change its permissions and run again"
-    if error.errno == errno.ENOENT:
-        return "it is no longer there"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "the disk is full; make room and run again"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "its folder cannot be written to; change its permissions and run again"
+        case errno.ENOENT:
+            return "it is no longer there"
     return f"it could not be written ({error.strerror or error})"

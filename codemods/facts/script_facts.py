@@ -44,22 +44,27 @@ class Sign(NamedTuple):
     text: str
     line: int
 
+    @property
+    def place(self) -> str:
+        """What it is and where it stands, as messages say it."""
+        return f"{self.text} on line {self.line}"
+
 
 class Bypass(NamedTuple):
-    """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs."""
+    """A forward of the module inside a DistributedDataParallel wrapper, on whose result backward runs.
+
+    `inner` is the expression that reached the module, `method` the method of it that was called; empty for the module
+    itself. `sure`: this file shows that the module was wrapped. `runs`: the call surely runs it, and does not only
+    hand it to code elsewhere. `backward` is the line of the backward call; 0 where a Trainer of transformers makes it.
+    """
 
     spot: Spot
     callee: str
     inner: str
-    """The expression that reached the module."""
     method: str
-    """The method of the module that was called; empty for the module itself."""
     sure: bool
-    """Whether this file shows that the module was wrapped."""
     runs: bool
-    """Whether the call surely runs the module, or only hands it to code elsewhere."""
-    backward: int
-    """The line of the backward call; 0 where a Trainer of transformers makes it."""
+    backward: int = 0
 
 
 class Collective(NamedTuple):
@@ -91,31 +96,34 @@ class CheckpointMode(NamedTuple):
 
 
 class CheckpointSwitch(NamedTuple):
-    """Where a script switches the checkpointing of transformers on."""
+    """Where a script switches the checkpointing of transformers on.
+
+    `options`: options such as `use_reentrant` stand beside it. `conditional`: it stands under a test.
+    """
 
     spot: Spot
     text: str
     kind: SwitchKind
     options: bool
-    """Whether options such as `use_reentrant` stand beside it."""
     conditional: bool
-    """Whether it stands under a test."""
 
 
 class ScriptFacts(NamedTuple):
-    """All that a training script says."""
+    """All that a training script says.
 
-    signs: tuple[Sign, ...]
+    `trainers` are the full names of the Trainers that it makes, or extends and makes. `gave_up`: its functions call
+    each other too much for its losses to be followed to the end.
+    """
+
     bypasses: tuple[Bypass, ...]
     collectives: tuple[Collective, ...]
     loads: tuple[SplitLoad, ...]
     modes: tuple[CheckpointMode, ...]
     switches: tuple[CheckpointSwitch, ...]
-    launches: tuple[Launch, ...]
-    trainers: tuple[str, ...]
-    """The full names of the Trainers that it makes, or extends and makes."""
-    gave_up: bool = False
-    """Whether the script's functions call each other too much for its losses to be followed to the end."""
+    gave_up: bool
+    signs: tuple[Sign, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    trainers: tuple[str, ...] = ()
 
     def sign(self, *kinds: SignKind) -> Sign | None:
         """The first sign of the first of these kinds that has any."""

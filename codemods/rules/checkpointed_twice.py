@@ -33,57 +33,48 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
+from ckpt_surgery.codemods.facts.launch_facts import Launch
 from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.calls import name_repair
-from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches
+from ckpt_surgery.codemods.scripts.setups import known_launches
 
-RULE = Declaration(
-    code="CKPT106",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.UNSAFE,
-)
+RULE = Declaration(code="CKPT106", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every switch of checkpointing that a launch of the script switches on a second time."""
     for path, script in context.tree.scripts():
-        if not script.launches:
-            continue
         launches = known_launches(path, script, context.tree.configuration)
         doubling = [launch for launch in launches if launch.setup.activation_checkpointing]
         for launch in doubling[:1]:
             for switch in script.switches:
-                trained = switch.kind == "method" or bool(script.trainers)
-                if trained and (not switch.conditional or launch.launch.checkpointing):
+                trained = switch.kind == "method" or script.trainers
+                if trained and (not switch.conditional or launch.checkpointing):
                     yield _finding(context, path, script, switch, launch)
         if not script.switches and script.trainers:
             for launch in doubling:
-                if launch.launch.checkpointing:
-                    spot = Spot(Span(launch.launch.line, 0, launch.launch.line, 0), launch.launch.line, "")
+                if launch.checkpointing:
+                    spot = Spot(Span(launch.line, 0, launch.line, 0), launch.line, "")
                     message = f"this command switches on gradient checkpointing and that of FSDP: {_REFUSED}"
                     yield context.script_finding(RULE, path, spot, message, Applicability.UNSAFE)
 
 
 def _finding(
-    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: KnownLaunch
+    context: RuleContext, path: str, script: ScriptFacts, switch: CheckpointSwitch, launch: Launch
 ) -> Finding:
     both = f"{switch.text} beside FSDP's activation checkpointing ({launch.place})"
     if switch.kind == "argument":
         off = name_repair(context.tree, path, switch.spot.span, "False")
-        repairs = () if launch.launch.conditional else (off,)
+        repairs = () if launch.conditional else (off,)
         return context.script_finding(RULE, path, switch.spot, f"{both}: {_REFUSED}", Applicability.UNSAFE, repairs)
     reentrant = any(mode.mode == "reentrant" for mode in script.modes)
-    message = (
-        f"{both} checkpoints the blocks twice: no more memory is saved, and "
-        + (
-            "each block runs its forward three times a step"
-            if reentrant
-            else "up to transformers 4.57, where it is reentrant, each block runs its forward three times a step"
-        )
-        + "; leave it to FSDP"
-    )
     applicability = Applicability.UNSAFE if reentrant else Applicability.INFO
+    where = "" if reentrant else "up to transformers 4.57, where it is reentrant, "
+    message = (
+        f"{both} checkpoints the blocks twice: no more memory is saved, and {where}each block runs its forward three "
+        "times a step; leave it to FSDP"
+    )
     return context.script_finding(RULE, path, switch.spot, message, applicability)

@@ -35,12 +35,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.script_facts import Collective
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(
-    code="CKPT102",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.NONE,
-    applicability=Applicability.UNSAFE,
-)
+RULE = Declaration(code="CKPT102", subject=Subject.SCRIPT, repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:

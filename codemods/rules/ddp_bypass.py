@@ -36,11 +36,7 @@ from ckpt_surgery.codemods.facts.script_facts import Bypass, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(
-    code="CKPT101",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT101", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -58,8 +54,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
     """The message, and how sure it is: the file has to show the wrapping, and the call has to run the module."""
     backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
-    wrapped = bypass.sure or script.sign("ddp", "accelerate")
-    if not wrapped:
+    if not bypass.sure and not script.sign("ddp", "accelerate"):
         return (
             f"{backward} depends on {bypass.callee}(...), which reaches the model by {bypass.inner}: this file does "
             "not show whether that is inside DistributedDataParallel, where no gradient would be synchronised",

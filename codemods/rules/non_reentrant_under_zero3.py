@@ -39,19 +39,14 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.facts.launch_facts import Strategy
+from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
-from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, setup_text
-from ckpt_surgery.codemods.scripts.signs import sign_text
+from ckpt_surgery.codemods.scripts.setups import known_launches
 
-RULE = Declaration(
-    code="CKPT105",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.UNSAFE,
-)
+RULE = Declaration(code="CKPT105", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _FORCED = words("SFTTrainer DPOTrainer GRPOTrainer RLOOTrainer RewardTrainer KTOTrainer DistillationTrainer")
 """The Trainers of trl that set `use_reentrant=True` themselves."""
 _STOPS = "the backward pass stops with CheckpointError"
@@ -61,24 +56,22 @@ _ADVICE = "update DeepSpeed to 0.19.3, or pass use_reentrant=True"
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
     for path, script in context.tree.scripts():
-        if not script.modes and not script.switches:
-            continue
-        launches = known_launches(path, script, context.tree.configuration)
-        for launch in launches:
-            if launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
+        if script.modes or script.switches:
+            launches = known_launches(path, script, context.tree.configuration)
+            for launch in launches:
                 adapters = _adapters(launch, script)
-                if adapters:
-                    only = all(other.setup == launch.setup for other in launches) and not launch.launch.conditional
+                if adapters and launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
+                    only = all(other.setup == launch.setup for other in launches) and not launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
 
 
-def _adapters(launch: KnownLaunch, script: ScriptFacts) -> str:
+def _adapters(launch: Launch, script: ScriptFacts) -> str:
     """What shows that the launch trains adapters, or may; empty where nothing does."""
     sign = script.sign("adapters", "some_adapters")
-    if launch.launch.adapters and not script.sign("adapters"):
-        return f"{launch.launch.adapters} on line {launch.launch.line}"
-    return sign_text(sign) if sign else ""
+    if launch.adapters and not script.sign("adapters"):
+        return f"{launch.adapters} on line {launch.line}"
+    return sign.place if sign else ""
 
 
 def _sets_the_mode(origin: str) -> bool:
@@ -88,21 +81,20 @@ def _sets_the_mode(origin: str) -> bool:
 
 
 def _findings(
-    context: RuleContext, path: str, script: ScriptFacts, launch: KnownLaunch, adapters: str, *, repair: bool
+    context: RuleContext, path: str, script: ScriptFacts, launch: Launch, adapters: str, *, repair: bool
 ) -> Iterator[Finding]:
-    where = f"under {setup_text(launch.setup)} ({launch.place}), before DeepSpeed 0.19.3"
-    sure = bool(launch.launch.adapters or script.sign("adapters"))
+    where = f"under {launch.setup} ({launch.place}), before DeepSpeed 0.19.3"
+    sure = bool(launch.adapters or script.sign("adapters"))
     forced = bool(script.trainers) and all(map(_sets_the_mode, script.trainers))
+    advice = ", or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)" if forced else f"; {_ADVICE}"
     for mode in script.modes:
         if mode.mode == "non_reentrant":
-            fault = f"use_reentrant=False with PEFT adapters ({adapters}) {where}: {_STOPS}"
-            if forced:
-                message = f"{fault}, or trl sets it to True (its SFTTrainer since 0.28, the others since 1.9)"
-                yield context.script_finding(RULE, path, mode.spot, message, Applicability.INFO)
-                continue
-            repairs = (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair else ()
-            applicability = Applicability.UNSAFE if sure else Applicability.INFO
-            yield context.script_finding(RULE, path, mode.spot, f"{fault}; {_ADVICE}", applicability, repairs)
+            message = f"use_reentrant=False with PEFT adapters ({adapters}) {where}: {_STOPS}{advice}"
+            applicability = Applicability.UNSAFE if sure and not forced else Applicability.INFO
+            repairs = (
+                (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair and not forced else ()
+            )
+            yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
     if forced or script.modes:
         return
     for switch in script.switches:

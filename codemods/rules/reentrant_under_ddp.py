@@ -38,19 +38,15 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.facts.launch_facts import Strategy
+from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
-from ckpt_surgery.codemods.scripts.setups import KnownLaunch, known_launches, may_need_reentrance, setup_text
-from ckpt_surgery.codemods.scripts.signs import data_parallel, sign_text
+from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance
+from ckpt_surgery.codemods.scripts.signs import data_parallel
 
-RULE = Declaration(
-    code="CKPT104",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.SAFE,
-)
+RULE = Declaration(code="CKPT104", subject=Subject.SCRIPT, repair=RepairKind.SAFE)
 _WRAPPER = Strategy.DDP.value
 
 
@@ -60,65 +56,52 @@ def find(context: RuleContext) -> Iterator[Finding]:
         sign = data_parallel(script)
         if sign and (script.modes or script.switches):
             launches = known_launches(path, script, context.tree.configuration)
-            if _may_wrap(launches):
+            may_wrap = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)
+            if may_wrap or all(launch.conditional for launch in launches):
                 yield from _findings(context, path, script, sign, launches)
 
 
-def _may_wrap(launches: Sequence[KnownLaunch]) -> bool:
-    """Whether the script may run under the wrapper: nothing shows another engine, or only under a test."""
-    may = any(launch.setup.strategy in (Strategy.DDP, None) for launch in launches)
-    return may or all(launch.launch.conditional for launch in launches)
-
-
 def _findings(
-    context: RuleContext, path: str, script: ScriptFacts, sign: Sign, launches: Sequence[KnownLaunch]
+    context: RuleContext, path: str, script: ScriptFacts, sign: Sign, launches: Sequence[Launch]
 ) -> Iterator[Finding]:
     for switch in script.switches:
         if switch.kind == "method" and not switch.options:
             message = (
                 f"{switch.text} is reentrant up to transformers 4.57, which does not work with {_WRAPPER} "
-                f'({sign_text(sign)}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'
+                f'({sign.place}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)
-    doubt = "" if sure else _doubt(sign, launches)
     left_alone = any(may_need_reentrance(launch, script) for launch in launches)
     for mode in script.modes:
-        if mode.mode != "non_reentrant":
-            repairs = () if left_alone else (_repair(context, path, mode),)
-            message = _sure_message(mode, sign) if sure else f"{_unsure_message(mode)}; {doubt}"
-            applicability = Applicability.SAFE if sure else Applicability.UNSAFE
-            yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
+        if mode.mode == "non_reentrant":
+            continue
+        subject = "use_reentrant=True" if mode.mode == "reentrant" else f"{mode.callee}(...) without use_reentrant"
+        if sure:
+            message = (
+                f"{subject} is reentrant under {_WRAPPER} ({sign.place}): it fails with unused parameters, and "
+                "silently gives each rank different gradients if a block runs twice; use_reentrant=False computes the "
+                "same values"
+            )
+        else:
+            message = (
+                f"{subject} is reentrant: under {_WRAPPER} it fails with unused parameters or a block that runs "
+                f"twice, but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it; {_doubt(sign, launches)}"
+            )
+        applicability = Applicability.SAFE if sure else Applicability.UNSAFE
+        repairs = () if left_alone else (_repair(context, path, mode),)
+        yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
 
 
-def _subject(mode: CheckpointMode) -> str:
-    return "use_reentrant=True" if mode.mode == "reentrant" else f"{mode.callee}(...) without use_reentrant"
-
-
-def _sure_message(mode: CheckpointMode, sign: Sign) -> str:
-    return (
-        f"{_subject(mode)} is reentrant under {_WRAPPER} ({sign_text(sign)}): it fails with unused parameters, and "
-        "silently gives each rank different gradients if a block runs twice; use_reentrant=False computes the same "
-        "values"
-    )
-
-
-def _unsure_message(mode: CheckpointMode) -> str:
-    return (
-        f"{_subject(mode)} is reentrant: under {_WRAPPER} it fails with unused parameters or a block that runs twice, "
-        "but PEFT adapters under DeepSpeed ZeRO-3 (before 0.19.3) need it"
-    )
-
-
-def _doubt(sign: Sign, launches: Sequence[KnownLaunch]) -> str:
+def _doubt(sign: Sign, launches: Sequence[Launch]) -> str:
     """What keeps this script's wrapper from being known."""
     for launch in launches:
         if launch.unread:
-            return f"what {launch.unread} (line {launch.launch.line}) asks for is not known"
+            return f"what {launch.unread} (line {launch.line}) asks for is not known"
     for launch in launches:
         if launch.setup.strategy not in (Strategy.DDP, None):
-            return f"this script also runs under {setup_text(launch.setup)} ({launch.place})"
-    return f"nothing here shows which of them runs the script ({sign_text(sign)})"
+            return f"this script also runs under {launch.setup} ({launch.place})"
+    return f"nothing here shows which of them runs the script ({sign.place})"
 
 
 def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> SourceRepair:

@@ -29,40 +29,23 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.facts.script_facts import ScriptFacts, SplitLoad
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.scripts.signs import several_processes, sign_text
+from ckpt_surgery.codemods.scripts.signs import several_processes
 
-RULE = Declaration(
-    code="CKPT103",
-    subject=Subject.SCRIPT,
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT103", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
     """A finding for every such load in a script that trains."""
     for path, script in context.tree.scripts():
-        for load in script.loads:
-            verdict = _verdict(load, script)
-            if verdict:
-                yield context.script_finding(RULE, path, load.spot, *verdict)
-
-
-def _verdict(load: SplitLoad, script: ScriptFacts) -> tuple[str, Applicability] | None:
-    what = f'{load.callee}(..., device_map="{load.placement}")' + (" (the option's default)" if load.default else "")
-    sign = several_processes(script)
-    if sign:
-        return (
-            f"{what} spreads the model over all devices in every process of a distributed script ({sign_text(sign)}): "
-            f"{_ADVICE}",
-            Applicability.INFO if load.default else Applicability.UNSAFE,
-        )
-    trainer = script.sign("trainer")
-    if trainer:
-        return (
-            f"{what} is right for one process; of several, each would spread the model over all devices: {_ADVICE}",
-            Applicability.INFO,
-        )
-    return None
+        sign = several_processes(script)
+        for load in script.loads if sign or script.sign("trainer") else ():
+            default = " (the option's default)" if load.default else ""
+            what = f'{load.callee}(..., device_map="{load.placement}"){default}'
+            fault = "is right for one process; of several, each would spread the model over all devices"
+            if sign:
+                place = f"in every process of a distributed script ({sign.place})"
+                fault = f"spreads the model over all devices {place}"
+            applicability = Applicability.UNSAFE if sign and not load.default else Applicability.INFO
+            yield context.script_finding(RULE, path, load.spot, f"{what} {fault}: {_ADVICE}", applicability)

@@ -1,177 +1,150 @@
 """Which collectives of a script some ranks call and others do not.
 
-Every function is walked twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one on
-which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not.
+Every function is followed twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one
+on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Collective, Spot
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
-from ckpt_surgery.codemods.scripts.names import Function, Names, is_accelerator, scopes, tail
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail
 from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests
 
-_GROUP_AT = {
-    "all_reduce": 2,
-    "broadcast": 2,
-    "barrier": 0,
-    "monitored_barrier": 0,
-    "all_gather": 2,
-    "reduce": 3,
-    "gather": 3,
-    "scatter": 3,
-    "reduce_scatter": 3,
-    "all_to_all": 2,
-    "all_to_all_single": 4,
-    "all_gather_into_tensor": 2,
-    "reduce_scatter_tensor": 3,
-    "all_gather_object": 2,
-    "broadcast_object_list": 2,
-    "gather_object": 3,
-    "scatter_object_list": 3,
+_POSITIONS = {
+    0: "barrier monitored_barrier",
+    2: "all_reduce broadcast all_gather all_to_all all_gather_into_tensor all_gather_object broadcast_object_list",
+    3: "reduce gather scatter reduce_scatter reduce_scatter_tensor gather_object scatter_object_list",
+    4: "all_to_all_single",
 }
+_GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names.split()}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-@dataclass(frozen=True, slots=True)
-class _Called:
-    """A collective that one kind of rank calls; `test` is the test that led there, if any did."""
+class _Called(NamedTuple):
+    """A call of a collective, and the test of ranks that led there, if any did."""
 
-    name: str
     node: ast.Call
     first_line: int
     test: RankTest | None
 
 
-@dataclass(slots=True)
-class _RankWalk:
-    """One kind of rank, and the collectives it calls. On the `first` kind each test is true."""
-
-    first: bool
-    called: list[_Called] = field(default_factory=list)
-
-    @property
-    def names(self) -> Counter[str]:
-        """How often each collective is called."""
-        return Counter(call.name for call in self.called)
-
-    def of(self, name: str) -> list[_Called]:
-        """The calls of one collective."""
-        return [call for call in self.called if call.name == name]
+Calls: TypeAlias = dict[str, tuple[_Called, ...]]
+"""The calls of each collective."""
 
 
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
-    reader = _CollectiveReader(names)
-    for scope, body in scopes(names):
-        yield from reader.compare(scope, body)
-
-
-class _CollectiveReader:
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        self.tests = RankTests(names)
-        self.helpers: dict[str, tuple[str, ...]] = {}
-        """The collectives that the script's own functions call on every rank."""
-        self.helpers = {name: self._always(function) for name, function in names.functions.items()}
-
-    def _always(self, function: Function) -> tuple[str, ...]:
-        first, other = self._walks(function.body)
-        return tuple(call.name for call in first.called) if first.names == other.names else ()
-
-    def _walks(self, statements: Sequence[ast.stmt]) -> list[_RankWalk]:
-        walks = [_RankWalk(True), _RankWalk(False)]
-        for walk in walks:
-            self._block(walk, statements, None)
-        return walks
-
-    def compare(self, scope: str, statements: Sequence[ast.stmt]) -> Iterator[Collective]:
-        """The collectives that only one of the two kinds of rank calls here, or calls more often."""
-        first, other = self._walks(statements)
-        by_span: dict[Span, Collective] = {}
+    tests = RankTests(names)
+    always: dict[str, list[str]] = {}
+    """The collectives that the script's own functions call on every rank."""
+    for name, function in names.functions.items():
+        first, other = (_RankWalk(names, tests, {}, first).calls(function.body) for first in (True, False))
+        counts = [Counter({name: len(calls) for name, calls in kind.items()}) for kind in (first, other)]
+        always[name] = list(counts[0].elements()) if counts[0] == counts[1] else []
+    for scope, statements in names.scopes():
+        first, other = (_RankWalk(names, tests, always, first).calls(statements) for first in (True, False))
+        found: dict[Spot, Collective] = {}
         left: set[RankTest] = set()
-        for here, there in ((first, other), (other, first)):
-            for name, more in (here.names - there.names).items():
-                for call in [call for call in here.of(name) if call.test][-more:]:
-                    spot = Spot(span_of(call.node), call.first_line, scope)
-                    test = call.test
-                    if test is None or test in left:
-                        continue  # where the other ranks have left, the first collective is enough
-                    left |= {test} if test.left else set()
-                    by_span[spot.span] = Collective(
-                        spot, dotted(call.node.func), test.text, test.line, test.depends_on
-                    )
-        yield from by_span.values()
+        for call, test in [*_more(first, other), *_more(other, first)]:
+            if test not in left:  # where the other ranks have left, the first collective is enough
+                left |= {test} if test.left else set()
+                spot = Spot(span_of(call.node), call.first_line, scope)
+                found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
+        yield from found.values()
 
-    def _block(self, walk: _RankWalk, statements: Sequence[ast.stmt], under: RankTest | None) -> None:
-        """Walk the statements that this kind of rank reaches."""
-        for statement in statements:
-            if isinstance(statement, ast.If):
-                self._expressions(walk, statement.test, statement.lineno, under)
-                test = self.tests.of(statement.test)
-                if test:
-                    taken, other = statement.body, statement.orelse
-                    if test.first != walk.first:
-                        taken, other = other, taken
-                    self._block(walk, taken, test)
-                    if _leaves(taken):
-                        return
-                    under = test._replace(left=True) if _leaves(other) else under
-                else:
-                    self._either(walk, statement, under)
-            else:
-                self._statement(walk, statement, under)
 
-    def _either(self, walk: _RankWalk, statement: ast.If, under: RankTest | None) -> None:
-        """A test that is the same on all ranks: a collective that both sides call is called once."""
-        sides = [_RankWalk(walk.first), _RankWalk(walk.first)]
-        self._block(sides[0], statement.body, under)
-        self._block(sides[1], statement.orelse, under)
-        more = sides[1].names - sides[0].names
-        walk.called += sides[0].called
-        walk.called += [call for name, count in more.items() for call in sides[1].of(name)[-count:]]
+def _more(here: Calls, there: Calls) -> Iterator[tuple[_Called, RankTest]]:
+    """The calls on one kind of rank to which none on the other kind corresponds, and the test that decides."""
+    for name, calls in here.items():
+        more = len(calls) - len(there.get(name, ()))
+        tested = [(call, call.test) for call in calls if call.test]
+        yield from tested[-more:] if more > 0 else ()
 
-    def _statement(self, walk: _RankWalk, statement: ast.stmt, under: RankTest | None) -> None:
-        if isinstance(statement, _SCOPES):
-            if under and isinstance(statement, Function):
-                # A function that only some ranks define is called by them alone; from where is not known.
-                self._block(walk, statement.body, None)
-            return
-        for name in ("test", "iter", "value", "items", "exc", "msg"):
-            part = getattr(statement, name, None)
-            for node in part if isinstance(part, list) else [part]:
-                if node is not None:
-                    self._expressions(walk, node, statement.lineno, under)
-        for name in ("body", "orelse", "finalbody"):  # handlers of exceptions are left out
-            self._block(walk, getattr(statement, name, ()), under)
 
-    def _expressions(self, walk: _RankWalk, node: ast.AST, line: int, under: RankTest | None) -> None:
-        waiting = [node]
-        while waiting:
-            inner = waiting.pop()
-            if isinstance(inner, ast.Call):
-                walk.called += [_Called(name, inner, line, under) for name in self._names(inner)]
-            if not isinstance(inner, _SCOPES):
-                waiting.extend(ast.iter_child_nodes(inner))
+class _RankWalk(Interpreter[tuple[_Called, ...]]):
+    """Finds what one kind of rank calls; on the `first` kind each test of ranks is true.
 
-    def _names(self, call: ast.Call) -> tuple[str, ...]:
+    Instead of names, `env` holds collectives: the calls of each that have led to a place.
+    """
+
+    nothing = ()
+
+    def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Sequence[str]], first: bool) -> None:
+        super().__init__()
+        self.names = names
+        self.tests = tests
+        self.always = always
+        self.first = first
+        self.under: RankTest | None = None
+        self.gone = False
+
+    def calls(self, statements: Sequence[ast.stmt]) -> Calls:
+        """The collectives that statements call."""
+        self.follow(statements)
+        return self.env
+
+    def follow(self, statements: Iterable[ast.stmt]) -> bool:
+        """Follow a block. Ranks that left in it are gone up to its end; what has been called stays called."""
+        under, gone = self.under, self.gone
+        super().follow(statements)
+        self.under, self.gone = under, gone
+        return False
+
+    def join(self, values: Sequence[tuple[_Called, ...]]) -> tuple[_Called, ...]:
+        """A collective that both sides of a test call is called once."""
+        return max(values, key=len)
+
+    def side(self, node: ast.If, truth: bool) -> bool:
+        """Follow the side that this kind of rank takes, or both where all ranks take the same."""
+        test = self.tests.of(node.test)
+        if test is None:
+            return super().side(node, truth)
+        if (test.first == self.first) == truth:
+            mine, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
+            under, self.under = self.under, test
+            self.follow(mine)
+            self.under = test._replace(left=True) if _leaves(other) else under
+            self.gone |= _leaves(mine)
+        return False
+
+    def define(self, node: Function | ast.ClassDef) -> None:
+        """A function that only some ranks define is called by them alone; from where is not known."""
+        if self.under and isinstance(node, Function):
+            under, self.under = self.under, None
+            self.follow(node.body)
+            self.under = under
+
+    def bind(self, target: ast.expr, value: tuple[_Called, ...]) -> None:
+        """Names are not followed."""
+
+    def value(self, node: ast.expr) -> tuple[_Called, ...]:
+        """Note the collectives among the calls of an expression."""
+        if isinstance(node, ast.Call) and not self.gone:
+            call = _Called(node, self.statement.lineno, self.under)
+            for name in self._collectives(node):
+                self.env[name] = (*self.env.get(name, ()), call)
+        if not isinstance(node, ast.Lambda):
+            self.parts(node)
+        return ()
+
+    def _collectives(self, call: ast.Call) -> Sequence[str]:
         """The collectives that a call is, or leads to. Those of a group of its own are left out."""
         func, name = call.func, tail(call.func)
         if isinstance(func, ast.Name) and name in self.names.functions:
-            return self.helpers.get(name, ())
+            return self.always.get(name, ())
         if isinstance(func, ast.Attribute) and is_accelerator(func.value):
             return (f"accelerator.{name}",) if name in _ACCELERATOR else ()
         if name not in _GROUP_AT or not self.names.origin(func).startswith("torch.distributed."):
             return ()
-        grouped = len(call.args) > _GROUP_AT[name] or any(keyword.arg == "group" for keyword in call.keywords)
-        return () if grouped else (name,)
+        return () if len(call.args) > _GROUP_AT[name] or "group" in keywords(call) else (name,)
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.launch_facts import (
     CONFIGURATION_SUFFIXES,
@@ -17,60 +18,51 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.configurations import is_true, whole_number
+from ckpt_surgery.codemods.scripts.setups import fsdp_setup, is_true, zero_setup
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _COMMAND = re.compile(
     r"(?<![\w./-])(accelerate launch|torchrun|python3? -m torch\.distributed\.(?:run|launch)|deepspeed)"
-    r"[ ]+(?=-|\\|\S+\.py)"
+    r"[ ]+(?=-|\\|\S+\.py)((?:\\++[ \t\r]*+\n|[^\n])*)"
 )
-_ENVIRONMENT = re.compile(r"""\b(ACCELERATE_USE_(?:FSDP|DEEPSPEED))["']?\]?\s*=\s*["']?(?:1|[Tt]rue|yes)\b""")
-_STAGE = re.compile(r"""\bACCELERATE_DEEPSPEED_ZERO_STAGE["']?\]?\s*=\s*["']?(\d)""")
-_DOUBLED = re.compile(r"""\bFSDP_ACTIVATION_CHECKPOINTING["']?\]?\s*=\s*["']?(?:1|[Tt]rue|yes)\b""")
-_QUOTES = "`\"'"
-_CONFIGURATION = ("--config_file", "--config-file")
-_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed_config_file", "--ds_config")
-_ADAPTERS = ("--use_peft", "--use_peft_lora", "--use_lora", "--lora", "--lora_enable", "--use_qlora", "--qlora")
-_CHECKPOINTING = tuple(f"--{name}" for name in TRAINING_SWITCH)
+"""A launcher, and what follows it on its line and those that continue it."""
+_VARIABLE = re.compile(
+    r"\b((?:ACCELERATE_(?:DEEPSPEED_)?)?(USE_FSDP|USE_DEEPSPEED|ZERO_STAGE|FSDP_ACTIVATION_CHECKPOINTING))"
+    r"""["']?\]?\s*=\s*["']?(\w+)"""
+)
+_DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
+_ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
 _PLACEHOLDERS = ("$", "<", "[", "{")
 _NO = {"false", "no", "0", "none", ""}
+
+Options: TypeAlias = Mapping[str, str | None]
+"""The options of a command by their names without dashes, and the value of each; None for one that stands alone."""
 
 
 def commands(text: str) -> Iterator[Launch]:
     """The commands among the lines of a file, those over several lines too, in their order."""
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        match = _COMMAND.search(line)
-        if match:
-            words = _words(_whole(lines, number, match))
-            launch = _launch(match[1], words, number + 1)
-            if launch:
-                yield launch
+    for match in _COMMAND.finditer(text):
+        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        command = re.sub(r"\\+[ \t\r]*\n[ \t#]*", " ", match[2])
+        for quote in "`\"'":  # one that was opened before the command ends it
+            if before.count(quote) % 2:
+                command = command.partition(quote)[0]
+        launch = _launch(match[1], _words(command), text.count("\n", 0, match.start()) + 1)
+        if launch:
+            yield launch
 
 
 def environment(text: str) -> Iterator[Launch]:
     """The variables with which accelerate is told its engine, set in a command, a shell line or `os.environ`."""
-    match = _ENVIRONMENT.search(text)
-    if match:
-        stage, doubled = _STAGE.search(text), _DOUBLED.search(text)
-        if match[1].endswith("FSDP"):
-            setup = LaunchSetup(Strategy.FSDP, activation_checkpointing=bool(doubled))
-        else:
-            setup = LaunchSetup(Strategy.ZERO, int(stage[1]) if stage else None)
-        yield Launch(match[1], text.count("\n", 0, match.start()) + 1, setup)
-
-
-def _whole(lines: list[str], number: int, match: re.Match[str]) -> str:
-    """What follows the launcher, with the lines that continue it; it ends with a quote opened before the launcher."""
-    before = lines[number][: match.start()]
-    whole = lines[number][match.end() :].rstrip()
-    while whole.endswith("\\") and number + 1 < len(lines):
-        number += 1
-        whole = f"{whole.rstrip(chr(92))} {lines[number].strip().lstrip('#').strip()}"
-    for quote in _QUOTES:
-        if before.count(quote) % 2:
-            whole = whole.partition(quote)[0]
-    return whole
+    matches: dict[str, re.Match[str]] = {}
+    for match in _VARIABLE.finditer(text):
+        matches.setdefault(match[2].lower(), match)
+    values = {name: match[3] for name, match in matches.items()}
+    setups = {"use_fsdp": fsdp_setup(values), "use_deepspeed": zero_setup(values)}
+    engine = next((name for name, value in values.items() if name in setups and is_true(value)), None)
+    if engine:
+        match = matches[engine]
+        yield Launch(match[1], text.count("\n", 0, match.start()) + 1, setups[engine])
 
 
 def _words(command: str) -> list[str]:
@@ -83,20 +75,19 @@ def _words(command: str) -> list[str]:
 
 def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
     """The launch that a command is; None if it starts no script."""
-    position = next((index for index, word in enumerate(words) if word.endswith(".py")), None)
-    if "-m" in words and (position is None or words.index("-m") < position):
-        position = min(words.index("-m") + 1, len(words) - 1)
-        script = words[position].rpartition(".")[2] + ".py"
-    elif position is not None:
-        script = PurePosixPath(words[position]).name
-    else:
+    position = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
+    if position is None:
         return None
-    before, after = words[:position], words[position + 1 :]
-    setup, configuration = _accelerate(before) if launcher == "accelerate launch" else (UNKNOWN_SETUP, None)
-    own, own_configuration = _own(after)
-    if own.strategy:
-        setup, configuration = own, own_configuration
-    elif launcher not in ("accelerate launch", "deepspeed"):  # that of DeepSpeed may start anything
+    script = PurePosixPath(words[position]).name
+    if words[position] == "-m":
+        position = min(position + 1, len(words) - 1)
+        script = f"{words[position].rpartition('.')[2]}.py"
+    after = words[position + 1 :]
+    options = _options(after)
+    setup, configuration = _own(options)
+    if setup.strategy is None and launcher == "accelerate launch":
+        setup, configuration = _accelerate(_options(words[:position]))
+    elif setup.strategy is None and launcher != "deepspeed":  # that of DeepSpeed may start anything
         setup = LaunchSetup(Strategy.DDP)
     return Launch(
         launcher,
@@ -104,69 +95,65 @@ def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
         setup,
         configuration,
         script=script,
-        arguments=_arguments_file(after) or _left_out(after),
-        adapters=next((option for option in _ADAPTERS if _is_set(after, option)), ""),
-        checkpointing=any(_is_set(after, option) for option in _CHECKPOINTING),
+        arguments=_unknown_arguments(after),
+        adapters=next((f"--{name}" for name in _ADAPTERS if _is_set(options, name)), ""),
+        checkpointing=any(_is_set(options, name) for name in TRAINING_SWITCH),
     )
 
 
-def _accelerate(words: list[str]) -> tuple[LaunchSetup, Configuration | None]:
+def _options(words: Sequence[str]) -> Options:
+    pairs = itertools.pairwise([*words, "-"])
+    return {
+        option.lstrip("-").replace("-", "_"): None if following.startswith("-") else following
+        for option, following in pairs
+        if option.startswith("-")
+    }
+
+
+def _is_set(options: Options, name: str) -> bool:
+    """Whether a switch is given, alone or with a value that means yes."""
+    value = options.get(name, "no")
+    return value is None or value.lower() not in _NO
+
+
+def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
+    """The configuration file that one of the options names."""
+    file = next(filter(None, map(options.get, names)), None)
+    return Configuration(file, kind) if file else None
+
+
+def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
-    file = _value(words, *_CONFIGURATION)
-    configuration = Configuration(file, ConfigurationKind.ACCELERATE) if file else None
-    if _is_set(words, "--use_deepspeed"):
-        deepspeed = _value(words, "--deepspeed_config_file")
-        if deepspeed:
-            configuration = Configuration(deepspeed, ConfigurationKind.DEEPSPEED)
-        return LaunchSetup(Strategy.ZERO, whole_number(_value(words, "--zero_stage"))), configuration
-    if _is_set(words, "--use_fsdp"):
-        doubled = is_true(_value(words, "--fsdp_activation_checkpointing"))
-        return LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled), configuration
-    return (LaunchSetup(Strategy.DDP) if _is_set(words, "--multi_gpu") else UNKNOWN_SETUP), configuration
+    configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
+    if _is_set(options, "use_deepspeed"):
+        deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
+        return zero_setup(options), deepspeed or configuration
+    if _is_set(options, "use_fsdp"):
+        return fsdp_setup(options), configuration
+    return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
 
 
-def _own(words: list[str]) -> tuple[LaunchSetup, Configuration | None]:
+def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
     """The options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
-    file = _value(words, *_DEEPSPEED)
-    if file or any(option in words for option in _DEEPSPEED):
-        return LaunchSetup(Strategy.ZERO), Configuration(file, ConfigurationKind.DEEPSPEED) if file else None
-    if _value(words, "--fsdp"):
-        file = _value(words, "--fsdp_config")
-        return LaunchSetup(Strategy.FSDP), Configuration(file, ConfigurationKind.FSDP) if file else None
+    if any(name in options for name in _DEEPSPEED):
+        return LaunchSetup(Strategy.ZERO), _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+    if options.get("fsdp"):
+        return LaunchSetup(Strategy.FSDP), _file(options, ConfigurationKind.FSDP, "fsdp_config")
     return UNKNOWN_SETUP, None
 
 
-def _arguments_file(words: list[str]) -> str:
-    """The file that holds the script's arguments: the first word, or the value of `--config` and the like."""
-    for option, value in itertools.pairwise(["", *words]):
+def _unknown_arguments(words: list[str]) -> str:
+    """The file that holds the script's arguments, or a word that stands for more of them: `...`, `$@`, `<options>`.
+
+    A file is the first word, or the value of `--config` and the like. Empty if all arguments are written out.
+    """
+    pairs = list(itertools.pairwise(["", *words]))
+    for option, value in pairs:
         names_arguments = not option or (option.startswith("--") and ("config" in option or "args" in option))
-        if names_arguments and option not in (*_DEEPSPEED, "--fsdp_config") and value.endswith(CONFIGURATION_SUFFIXES):
+        engine = option.removeprefix("--") in (*_DEEPSPEED, "fsdp_config")
+        if names_arguments and not engine and value.endswith(CONFIGURATION_SUFFIXES):
             return value
-    return ""
-
-
-def _left_out(words: list[str]) -> str:
-    """A word that stands for more options: `...`, `$@`, `<options>`; empty if all are written out."""
-    for option, word in itertools.pairwise(["", *words]):
-        is_value = option.startswith("-")
-        if word.strip(".…") == "" or (not is_value and word.startswith(_PLACEHOLDERS)):
+    for option, word in pairs:
+        if not word.strip(".…") or (word.startswith(_PLACEHOLDERS) and not option.startswith("-")):
             return word
     return ""
-
-
-def _value(words: list[str], *options: str) -> str:
-    """The word behind one of the options; empty without one."""
-    for option, value in itertools.pairwise(words):
-        if option in options and not value.startswith("-"):
-            return value
-    return ""
-
-
-def _is_set(words: list[str], option: str) -> bool:
-    """Whether a switch is given, alone or with a value that means yes."""
-    return option in words and (_value(words, option).lower() not in _NO or _stands_alone(words, option))
-
-
-def _stands_alone(words: list[str], option: str) -> bool:
-    following = words[words.index(option) + 1 :]
-    return not following or following[0].startswith("-")

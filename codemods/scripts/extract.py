@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Set
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.checkpoints import CheckpointReader
+from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
 from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
-from ckpt_surgery.codemods.scripts.names import Names
+from ckpt_surgery.codemods.scripts.names import Names, words
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 PROCESSES = (
-    "DistributedDataParallel",
-    "torch.distributed",
     "import distributed",
-    "Accelerator(",
-    "accelerator.",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "unwrap_model(",
-    "Trainer(",
-    "Trainer)",
-    "torchrun",
-    "ddp_",
     "accelerate launch",
-    "FullyShardedDataParallelPlugin",
-    "DeepSpeedPlugin",
-    "deepspeed.initialize",
+    *words(
+        """
+        DistributedDataParallel torch.distributed Accelerator( accelerator. LOCAL_RANK WORLD_SIZE unwrap_model(
+        Trainer( Trainer) torchrun ddp_ FullyShardedDataParallelPlugin DeepSpeedPlugin deepspeed.initialize
+        """
+    ),
 )
-_COLLECTIVE = ("all_", "barrier", "broadcast", "reduce", "gather", "scatter", "wait_for_everyone")
-_INNER = (
-    ".module",
-    "unwrap_model",
-    "extract_model_from_parallel",
-    "Trainer",
-    "DistributedDataParallel",
-    "DDP",
-    "prepare",
-)
+"""A file without any of these is no training script."""
+_COLLECTIVE = words("all_ barrier broadcast reduce gather scatter wait_for_everyone")
+_INNER = words(".module unwrap_model extract_model_from_parallel Trainer DistributedDataParallel DDP prepare")
+_CHECKPOINTS = {"use_reentrant", "checkpoint(", *TRAINING_SWITCH}
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
@@ -49,38 +36,31 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
 
     Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
     """
-    trains = _has(text, ("backward(", "compute_loss"))
-    checkpoints = _has(text, ("use_reentrant", "checkpoint(", *TRAINING_SWITCH))
-    loads = "device_map" in text and any(
-        f'"{placement}"' in text or f"'{placement}'" in text for placement in SPLITTING
-    )
-    around = trains and _has(text, _INNER)
+    checkpoints = _has(text, _CHECKPOINTS)
+    loads = "device_map" in text and _has(text, {f"{quote}{name}{quote}" for name in SPLITTING for quote in "'\""})
+    around = _has(text, {"backward(", "compute_loss"}) and _has(text, _INNER)
     ranks = ("distributed" in text or "accelerator." in text) and _has(text, _COLLECTIVE)
     if not (around or ranks or loads or checkpoints):
         return None
     names = Names(tree)
-    losses = LossReader(names) if around else None
-    reader = CheckpointReader(names) if checkpoints else None
+    losses = LossReader(names)
     facts = ScriptFacts(
-        signs=(),
-        bypasses=tuple(losses.read()) if losses else (),
-        collectives=tuple(collectives(names)) if ranks else (),
-        loads=tuple(split_loads(names)) if loads else (),
-        modes=tuple(reader.modes) if reader else (),
-        switches=tuple(reader.switches) if reader else (),
-        launches=(),
-        trainers=(),
-        gave_up=losses is not None and losses.gave_up,
+        bypasses=tuple(losses.read() if around else ()),
+        collectives=tuple(collectives(names) if ranks else ()),
+        loads=tuple(split_loads(names) if loads else ()),
+        modes=tuple(checkpoint_modes(names) if checkpoints else ()),
+        switches=tuple(checkpoint_switches(names) if checkpoints else ()),
+        gave_up=losses.gave_up,
     )
-    launched = tuple(launches(names, text)) if reader else ()
+    launched = tuple(launches(names, text) if checkpoints else ())
     if not any(facts) and not any(launch.checkpointing for launch in launched):
         return None
     return facts._replace(
         signs=tuple(signs(names, text)),
         launches=launched,
-        trainers=tuple(trainer_origins(names)) if reader else (),
+        trainers=tuple(trainer_origins(names) if checkpoints else ()),
     )
 
 
-def _has(text: str, words: tuple[str, ...]) -> bool:
-    return any(word in text for word in words)
+def _has(text: str, parts: Set[str]) -> bool:
+    return any(part in text for part in parts)

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.file_syntax import methods_of
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
-from ckpt_surgery.codemods.scripts.flow import Flow, Frame
-from ckpt_surgery.codemods.scripts.names import (
-    Function,
-    Names,
-    is_accelerator,
-    is_distributed_data_parallel,
-    methods,
-    parameters,
-    tail,
-    words,
-)
-from ckpt_surgery.codemods.scripts.values import UNTRACED, BypassingForward, Inner, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
+from ckpt_surgery.codemods.scripts.ranks import asks_for_several
+from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
 
 Stack: TypeAlias = tuple[tuple[int, int], ...]
+"""Every function that is being followed, and the line that it has reached."""
 
+_DEEPEST = 6
+_MOST_STEPS = 200_000
+"""Expressions evaluated for one file: a script whose functions call each other without end stops here."""
+_NO_GRADIENT = {"no_grad", "inference_mode"}
 _UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
 _CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
@@ -46,79 +44,107 @@ _RUNS_A_MODEL = {"compute_loss", "functional_call"}
 _SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|average|reduce)", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class _EvaluatedCall:
-    """A call whose parts are evaluated, each once."""
+@dataclass(slots=True)
+class _Frame:
+    """One function as it is followed; `line` is the one it has reached."""
+
+    node: ast.AST
+    scope: str = ""
+    cls: ast.ClassDef | None = None
+    functions: dict[str, Function] = field(default_factory=dict)
+    """The functions that were defined in it, or around it in other functions."""
+    env: Mapping[str, TracedValue] = field(default_factory=dict)
+    line: int = 0
+
+
+class _EvaluatedCall(NamedTuple):
+    """A call whose parts are evaluated, each once; `owner` is the object that a method belongs to."""
 
     node: ast.Call
     name: str
-    base: TracedValue
-    """The object that the method belongs to; UNTRACED for a function."""
+    owner: TracedValue
     callee: TracedValue
-    positional: tuple[TracedValue, ...]
-    keywords: tuple[tuple[str | None, TracedValue], ...]
+    positional: Sequence[TracedValue]
+    keywords: Mapping[str | None, TracedValue]
 
     @property
     def args(self) -> tuple[TracedValue, ...]:
-        return (*self.positional, *(value for _, value in self.keywords))
+        return (*self.positional, *self.keywords.values())
 
 
-class LossReader(Flow):
+class LossReader(Interpreter[TracedValue]):
     """Finds forwards around a wrapper whose result a backward pass depends on."""
 
+    nothing = UNTRACED
+
     def __init__(self, names: Names) -> None:
-        super().__init__(names)
+        super().__init__()
+        self.names = names
+        self.frames = [_Frame(names.tree)]
+        """The functions that call each other, the module first."""
+        self.no_gradient = False
+        self.attributes: dict[tuple[str, str], TracedValue] = {}
+        """What the methods of a class assign to the attributes of `self`."""
         self.wrapped: dict[str, str] = {}
         """Objects that were wrapped, and the identity of the wrapper of each."""
-        self.backwards: dict[tuple[BypassingForward, int], list[Stack]] = {}
+        self.backwards: dict[Bypass, list[Stack]] = {}
         self.syncs: list[Stack] = []
+        self.relevant: set[str] = set()
+        self.steps = 0
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the script was too large to follow to the end."""
+        return self.steps >= _MOST_STEPS
+
+    @property
+    def frame(self) -> _Frame:
+        """The function that is being followed."""
+        return self.frames[-1]
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no gradient has to be synchronised here: under `no_grad`, or in a single process."""
+        return self.no_gradient or any(asks_for_several(test) is (not truth) for test, truth in self.conditions)
+
+    def read(self) -> Iterator[Bypass]:
+        """Each such forward, once, unless the script synchronises the gradients itself."""
         self.relevant = self._relevant()
+        for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
+            self.backwards.clear()
+            self.syncs.clear()
+            self._everything()
+        seen: set[Spot] = set()
+        for bypass, stacks in self.backwards.items():
+            if bypass.spot not in seen and not self._made_up(bypass, stacks):
+                seen.add(bypass.spot)
+                yield bypass
 
     def _relevant(self) -> set[str]:
         """The functions and classes that deal with wrappers themselves, or call one that does.
 
         Others are followed only where a wrapper, a module inside one or a loss is passed to them.
         """
-        units: dict[str, ast.AST] = {**self.names.functions, **self.names.classes}
-        calls = {
-            name: {tail(node.func) for node in walk(unit) if isinstance(node, ast.Call)}
-            for name, unit in units.items()
-        }
-        relevant = {name for name, unit in units.items() if any(map(self._is_sign, walk(unit)))}
-        relevant |= {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
-        top = [statement for statement in self.names.tree.body if not isinstance(statement, Function | ast.ClassDef)]
-        if any(self._is_sign(node) for statement in top for node in walk(statement)):
-            return set(units)
+        relevant = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
+        calls: dict[str, set[str]] = {}
+        for place in self.names.places:
+            unit = place.prefix.partition(".")[0]
+            match place.node:
+                case ast.Attribute(attr="module"):
+                    relevant.add(unit)
+                case ast.Call(func=func):
+                    calls.setdefault(unit, set()).add(tail(func))
+                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
+                        relevant.add(unit)
+        if "" in relevant:  # the module's own statements
+            return {*self.names.functions, *self.names.classes}
         while more := {name for name, called in calls.items() if name not in relevant and called & relevant}:
             relevant |= more
         return relevant
 
-    def _is_sign(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Attribute) and node.attr == "module":
-            return True
-        if isinstance(node, ast.Call):
-            name = tail(node.func)
-            return (
-                name in _UNWRAP or _prepares(node.func) or is_distributed_data_parallel(self.names.origin(node.func))
-            )
-        return False
-
-    def read(self) -> Iterator[Bypass]:
-        """Each such forward, once, unless the script synchronises the gradients itself."""
-        for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
-            self.backwards.clear()
-            self.syncs.clear()
-            self._everything()
-        seen: set[Spot] = set()
-        for (forward, line), stacks in self.backwards.items():
-            if forward.spot not in seen and not self._made_up(line, stacks):
-                seen.add(forward.spot)
-                inner = forward.inner
-                yield Bypass(forward.spot, forward.callee, inner.how, forward.method, inner.sure, forward.runs, line)
-
-    def _made_up(self, line: int, stacks: Sequence[Stack]) -> bool:
+    def _made_up(self, bypass: Bypass, stacks: Sequence[Stack]) -> bool:
         """Whether gradients are synchronised after the backward pass, in a function that leads to both."""
-        if not line:
+        if not bypass.backward:
             return bool(self.syncs)
         return any(
             function == other and after > before
@@ -129,130 +155,219 @@ class LossReader(Flow):
         )
 
     def _everything(self) -> None:
-        top = Frame("", self.names.tree)
-        self.block(top, self.names.tree.body)
+        """Follow the module, the functions, and the methods, each on its own."""
+        self.env = {}
+        self.follow(self.names.tree.body)
         for name, function in self.names.functions.items():
             if name in self.relevant:
-                self.follow(top, function, None, {})
+                self._run(function, None, {})
         for cls in self.names.classes.values():
             if any(ancestor.name in self.relevant for ancestor in self.names.lineage(cls)):
-                for function in methods(cls):
-                    self._method(top, cls, function)
+                for method in methods_of(cls):
+                    # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
+                    asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+                    is_given = asked and list(parameters(method))[1:2] == ["model"]
+                    model = TracedValue(wrappers=frozenset({"Trainer"}))
+                    result = self._run(method, cls, {"model": model} if is_given else {})
+                    if is_given and method.name == "compute_loss":
+                        self.backwards |= {bypass: [] for bypass in result.around}
 
-    def _method(self, top: Frame, cls: ast.ClassDef, function: Function) -> None:
-        """A method on its own. A Trainer passes the wrapped model to some, and runs backward on their loss."""
-        given: dict[str, TracedValue] = {}
-        asked = function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-        if asked and parameters(function)[1:2] == ["model"]:
-            given["model"] = TracedValue(wrappers=frozenset({"Trainer"}))
-        result = self.follow(top, function, cls, given)
-        if given and function.name == "compute_loss":
-            for forward in result.around:
-                self.backwards.setdefault((forward, 0), []).append(())
+    def _stack(self) -> Stack:
+        self.frame.line = self.statement.lineno
+        return tuple((id(frame.node), frame.line) for frame in self.frames)
 
-    def own(self, cls: ast.ClassDef, name: str) -> TracedValue:
-        """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
-        if (
-            name == "model"
-            and self.names.is_trainer(cls, "transformers", "trl")
-            and (cls.name, name) not in self.attributes
-        ):
-            return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
-        return super().own(cls, name)
+    def _may_run(self, function: Function) -> bool:
+        """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
+        return all(frame.node is not function for frame in self.frames) and len(self.frames) <= _DEEPEST
+
+    def _run(self, function: Function, cls: ast.ClassDef | None, given: Mapping[str, TracedValue]) -> TracedValue:
+        """What a function returns when it is called with these values."""
+        caller = self.frame
+        caller.env, caller.line = self.env, self.statement.lineno
+        outer = caller if function.name in caller.functions else self.frames[0]
+        scope = ".".join(filter(None, [cls.name if cls else outer.scope, function.name]))
+        env = dict(outer.env)
+        for name, parameter in parameters(function).items():
+            env[name] = TracedValue(objects=frozenset({f"{scope} {name}"}))
+            if parameter.annotation and self.names.is_wrapper(parameter.annotation):
+                env[name] = TracedValue(wrappers=frozenset({scope}))
+        no_gradient = self.no_gradient
+        self.no_gradient |= any(map(_switches_gradients_off, function.decorator_list))
+        self.frames.append(_Frame(function, scope, cls or outer.cls, dict(outer.functions)))
+        returned = self.enter(function.body, {**env, **given})
+        self.frames.pop()
+        self.no_gradient = no_gradient
+        return join(returned)
+
+    # -- statements
+
+    def join(self, values: Sequence[TracedValue]) -> TracedValue:
+        return join(values)
+
+    def compute(self, values: Sequence[TracedValue]) -> TracedValue:
+        return mix(values)
+
+    def define(self, node: Function | ast.ClassDef) -> None:
+        """A function inside a function is followed where it is defined, too."""
+        if len(self.frames) > 1 and isinstance(node, Function):
+            self.frame.functions[node.name] = node
+            if self._may_run(node):
+                self._run(node, None, {})
+
+    def inside(self, node: ast.With | ast.AsyncWith) -> bool:
+        before = self.no_gradient
+        self.no_gradient |= any(_switches_gradients_off(item.context_expr) for item in node.items)
+        ended = super().inside(node)
+        self.no_gradient = before
+        return ended
+
+    def assume(self, test: ast.expr, truth: bool) -> None:
+        """What a test shows in the branch where it is true, or false: is this the wrapper, or the bare model?"""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                self.assume(operand, not truth)
+            case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == truth:
+                for value in values:
+                    self.assume(value, truth)
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[right]):
+                if isinstance(op, ast.Is) == truth:
+                    for side in (left, right):
+                        if self.value(side).inners:
+                            self.bind(side, UNTRACED)
+            case ast.Call(func=ast.Name(id="isinstance"), args=[subject, kinds]):
+                every = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                if any(self.names.is_wrapper(kind) for kind in every):
+                    wrappers = self.value(subject).wrappers or frozenset({dotted(subject)})
+                    self.bind(subject, TracedValue(wrappers=wrappers) if truth else UNTRACED)
+            case ast.Call(func=ast.Name(id="hasattr"), args=[subject, ast.Constant(value="module")]) if not truth:
+                self.bind(subject, UNTRACED)
+
+    def assign(self, target: ast.expr, value: ast.expr) -> None:
+        """`target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
+        match target, value:
+            case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if _prepares(func) and len(targets) == len(
+                items
+            ):
+                wrappers = [self._wrap(self.value(item), value, f".{at}") for at, item in enumerate(items)]
+                for inner_target, wrapper in zip(targets, wrappers, strict=True):
+                    self.bind(inner_target, wrapper)
+            case _:
+                super().assign(target, value)
+
+    def store(self, target: ast.Attribute | ast.Subscript, value: TracedValue) -> None:
+        """`a.b = value` is kept as a name; what is put into a container is added to what it holds."""
+        if isinstance(target, ast.Subscript):
+            self.bind(target.value, join([self.value(target.value), value.computed]))
+        elif name := dotted(target):
+            self.env[name] = value
+            head, _, attribute = name.partition(".")
+            if head == "self" and self.frame.cls:
+                key = (self.frame.cls.name, attribute)
+                self.attributes[key] = join([self.attributes.get(key, value), value])
+
+    # -- expressions
+
+    def item(self, container: TracedValue) -> TracedValue:
+        return container.computed
+
+    def part(self, value: TracedValue, position: int) -> TracedValue:
+        """One of the values that a tuple is unpacked into: another object, computed in the same way."""
+        return replace(value, objects=frozenset(f"{identity}.{position}" for identity in value.objects))
+
+    def subscript(self, node: ast.Subscript) -> TracedValue:
+        """What is taken out of a container is all that it holds."""
+        return self.value(node.value)
 
     def attribute(self, node: ast.Attribute, base: TracedValue) -> TracedValue:
         """`base.attr`: `.module` of a wrapper, or of something unknown, is the module inside."""
+        name, cls = dotted(node), self.frame.cls
+        if name in self.env:
+            return self.env[name]
+        if isinstance(node.value, ast.Name) and node.value.id == "self" and cls:
+            return self._own(cls, node.attr)
         if node.attr == "module" and not base.around and not base.through:
-            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or base.is_unknown else UNTRACED
-        return base.part() if base.inners else base.computed
+            is_unknown = any(" " in identity for identity in base.objects)  # a parameter, or set elsewhere
+            return base.inside(ast.unparse(node)) if base.wrappers or base.inners or is_unknown else UNTRACED
+        return base.part if base.inners else base.computed
 
-    def assign(self, frame: Frame, target: ast.expr, value: ast.expr) -> None:
-        """`target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
-        match target, value:
-            case (ast.Tuple(elts=targets), ast.Call(func=func, args=items)) if _prepares(func) and len(targets) == len(
-                items
-            ):
-                wrappers = [self._wrap(self.value(frame, item), value, f".{at}") for at, item in enumerate(items)]
-                for inner_target, wrapper in zip(targets, wrappers, strict=True):
-                    self.bind(frame, inner_target, wrapper)
-            case _:
-                super().assign(frame, target, value)
+    def _own(self, cls: ast.ClassDef, name: str) -> TracedValue:
+        """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
+        for ancestor in self.names.lineage(cls):
+            if (ancestor.name, name) in self.attributes:
+                return self.attributes[ancestor.name, name]
+        if name == "model" and self.names.is_trainer(cls, "transformers", "trl"):
+            return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
+        return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
-    # -- calls
+    def value(self, node: ast.expr) -> TracedValue:
+        """The value of an expression, unless the script is too large."""
+        self.steps += 1
+        return UNTRACED if self.gave_up else super().value(node)
 
-    def call(self, frame: Frame, node: ast.Call) -> TracedValue:
+    def call(self, node: ast.Call) -> TracedValue:
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
-        call = self._looked_at(frame, node)
-        func = node.func
-        first = call.positional[0] if call.positional else UNTRACED
-        if node.args and (is_distributed_data_parallel(self.names.origin(func)) or _prepares(func)):
+        func, owner = node.func, UNTRACED
+        if isinstance(func, ast.Attribute):
+            owner = self.value(func.value)
+            callee = self.attribute(func, owner)
+        else:
+            callee = self.value(func)
+        positional = [self.value(argument) for argument in node.args]
+        keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
+        call = _EvaluatedCall(node, tail(func), owner, callee, positional, keywords)
+        first = positional[0] if positional else UNTRACED
+        if node.args and (self.names.is_wrapper(func) or _prepares(func)):
             return self._wrap(first, node)
-        self._note(frame, call)
-        local = self._local(frame, func)
-        if local and frame.may_enter(local[0]) and self._is_worth(frame, call):
-            return self._enter(frame, call, *local)
+        self._note(call)
+        local = self._local(func)
+        if local and self._may_run(local) and self._is_worth(call):
+            return self._run_called(call, local)
         if call.name in _UNWRAP:
             return first.inside(ast.unparse(node))
         if call.name in _CUTS:
             return UNTRACED
         if call.name in _SAME_MODULE:
-            return call.base if isinstance(func, ast.Attribute) and not self.names.is_module(func.value) else first
+            is_method = isinstance(func, ast.Attribute) and dotted(func).partition(".")[0] not in self.names.imported
+            return owner if is_method else first
         if call.name == "getattr":
-            return first.part()
+            return first.part
         if isinstance(func, ast.Attribute) and call.name in ("append", "extend", "update"):
-            self.bind(frame, func.value, join([call.base, *(value.computed for value in call.args)]))
+            self.bind(func.value, join([owner, *(value.computed for value in call.args)]))
             return UNTRACED
-        return self._foreign(frame, call)
+        return self._foreign(call)
 
-    def _looked_at(self, frame: Frame, node: ast.Call) -> _EvaluatedCall:
-        func = node.func
-        base = self.value(frame, func.value) if isinstance(func, ast.Attribute) else UNTRACED
-        if isinstance(func, ast.Attribute) and not dotted(func):
-            callee = self.attribute(func, base)
-        else:
-            callee = self.value(frame, func)
-        positional = tuple(self.value(frame, argument) for argument in node.args)
-        keywords = tuple((keyword.arg, self.value(frame, keyword.value)) for keyword in node.keywords)
-        return _EvaluatedCall(node, tail(func), base, callee, positional, keywords)
-
-    def _foreign(self, frame: Frame, call: _EvaluatedCall) -> TracedValue:
+    def _foreign(self, call: _EvaluatedCall) -> TracedValue:
         """A call of code outside this file: perhaps a forward, through the wrapper or around it."""
         node, name = call.node, call.name
-        result = TracedValue(objects=frozenset({frame.place(node)}))
-        if name in _RUNS_NOTHING or frame.quiet:
+        above = "".join(f"{line}>" for _, line in self._stack()[:-1])
+        result = TracedValue(objects=frozenset({f"{above}{node.lineno}:{node.col_offset}"}))
+        if name in _RUNS_NOTHING or self.is_quiet:
             return result
         callee, owner = self._saved(call.callee, node.func), UNTRACED
         if isinstance(node.func, ast.Attribute):
-            owner = self._saved(call.base, node.func.value)
+            owner = self._saved(call.owner, node.func.value)
         if callee.wrappers or (owner.wrappers and name == "forward") or any(value.wrappers for value in call.args):
             return TracedValue(through=True)
         if owner.inners and name in _NOT_FORWARD:
             return result
         if owner.inners and name.startswith("get_") and not call.args:
-            return owner.part()
-        computed = mix([*call.args, call.base])
+            return owner.part
+        computed = mix([*call.args, call.owner])
         if computed.through:
             return computed
-        inners = callee.inners or owner.inners
-        if inners:
+        if inners := callee.inners or owner.inners:
             method = name if any(not inner.part for inner in owner.inners) else ""
-            return self._forward(frame, node, inners, method, runs=True)
+            return self._forward(node, inners, method, runs=True)
         handed = [self._saved(value, argument) for value, argument in zip(call.positional, node.args, strict=True)]
         whole = frozenset(inner for value in handed for inner in value.inners if not inner.part)
         if whole and (name in _RUNS_A_MODEL or "loss" in name.lower()):
-            return self._forward(frame, node, whole, "", runs=name in _RUNS_A_MODEL)
+            return self._forward(node, whole, "", runs=name in _RUNS_A_MODEL)
         return TracedValue(result.objects, around=computed.around)
 
-    def _forward(
-        self, frame: Frame, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool
-    ) -> TracedValue:
-        spot, callee = self._spot(frame, node), ast.unparse(node.func)
-        return TracedValue(
-            around=frozenset(
-                BypassingForward(inner.site or spot, callee, inner._replace(site=None), method, runs)
-                for inner in inners
-            )
-        )
+    def _forward(self, node: ast.Call, inners: frozenset[Inner], method: str, *, runs: bool) -> TracedValue:
+        spot, callee = self._spot(node), ast.unparse(node.func)
+        bypasses = (Bypass(inner.site or spot, callee, inner.how, method, inner.sure, runs) for inner in inners)
+        return TracedValue(around=frozenset(bypasses))
 
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
@@ -261,70 +376,62 @@ class LossReader(Flow):
             return value
         return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers))
 
-    def _note(self, frame: Frame, call: _EvaluatedCall) -> None:
+    def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""
         func = call.node.func
         if call.name == "backward" and isinstance(func, ast.Attribute):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
-            loss = call.args[0] if taken and call.args else call.base
-            for forward in loss.around:
-                self.backwards.setdefault((forward, call.node.lineno), []).append(frame.stack())
-        elif _SYNCHRONISES.search(call.name) or (call.name.startswith("all_reduce") and _has_gradients(frame.node)):
-            self.syncs.append(frame.stack())
+            loss = call.args[0] if taken and call.args else call.owner
+            for bypass in loss.around:
+                bypass = bypass._replace(backward=call.node.lineno)
+                self.backwards.setdefault(bypass, []).append(self._stack())
+        elif _SYNCHRONISES.search(call.name) or (
+            call.name.startswith("all_reduce")
+            and any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(self.frame.node))
+        ):
+            self.syncs.append(self._stack())
 
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
-        for plain in value.objects:
-            self.wrapped[plain] = identity
+        self.wrapped |= dict.fromkeys(value.objects, identity)
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
-    def _local(self, frame: Frame, func: ast.expr) -> tuple[Function, ast.ClassDef | None] | None:
+    def _local(self, func: ast.expr) -> Function | None:
         """The function of this file that a call runs."""
-        match func:
-            case ast.Name(id=name):
-                looked: Frame | None = frame
-                while looked:
-                    if name in looked.functions:
-                        return looked.functions[name], None
-                    looked = looked.outer
-                return (self.names.functions[name], None) if name in self.names.functions else None
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if frame.cls:
-                method = self.names.method(frame.cls, name)
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name) if frame.cls:
-                method = self.names.method(frame.cls, name, above=True)
-            case _:
-                return None
-        return (method, frame.cls) if method else None
+        match func, self.frame.cls:
+            case ast.Name(id=name), _:
+                return self.frame.functions.get(name) or self.names.functions.get(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name), ast.ClassDef() as cls:
+                return self.names.method(cls, name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name), ast.ClassDef() as cls:
+                return self.names.method(cls, name, above=True)
+        return None
 
-    def _is_worth(self, frame: Frame, call: _EvaluatedCall) -> bool:
+    def _is_worth(self, call: _EvaluatedCall) -> bool:
         """Whether a function of this file deals with wrappers, by itself or through its arguments."""
-        if (
-            call.name in self.relevant
-            or isinstance(call.node.func, ast.Attribute)
-            or frame.outer is not frame.outermost()
-        ):
+        if call.name in self.relevant or isinstance(call.node.func, ast.Attribute) or self.frame.functions:
             return True
-        return any(
-            value.wrappers
-            or value.inners
-            or value.around
-            or value.through
-            or any(identity in self.wrapped for identity in value.objects)
+        return len(self.frames) == 1 or any(
+            value != TracedValue(value.objects) or not self.wrapped.keys().isdisjoint(value.objects)
             for value in call.args
         )
 
-    def _enter(self, frame: Frame, call: _EvaluatedCall, function: Function, cls: ast.ClassDef | None) -> TracedValue:
-        spot = self._spot(frame, call.node)
-        params = parameters(function)
+    def _run_called(self, call: _EvaluatedCall, function: Function) -> TracedValue:
+        cls = self.frame.cls if isinstance(call.node.func, ast.Attribute) else None
+        names = list(parameters(function))
         if cls and not any(tail(decorator) == "staticmethod" for decorator in function.decorator_list):
-            params = params[1:]
+            names = names[1:]
         starred = any(isinstance(argument, ast.Starred) for argument in call.node.args)
-        given = {} if starred else dict(zip(params, call.positional, strict=False))
-        given |= {name: value for name, value in call.keywords if name in params}
-        return self.follow(frame, function, cls, {name: value.handed(spot) for name, value in given.items() if name})
+        given = {} if starred else dict(zip(names, call.positional, strict=False))
+        given |= {name: call.keywords[name] for name in names if name in call.keywords}
+        spot = self._spot(call.node)
+        for name, value in given.items():
+            inners = frozenset(inner._replace(site=inner.site or spot) for inner in value.inners)
+            given[name] = replace(value, inners=inners) if inners else value
+        return self._run(function, cls, given)
 
-    def _spot(self, frame: Frame, node: ast.expr) -> Spot:
-        return Spot(span_of(node), frame.line, frame.scope)
+    def _spot(self, node: ast.expr) -> Spot:
+        return Spot(span_of(node), self.statement.lineno, self.frame.scope)
 
 
 def _prepares(func: ast.expr) -> bool:
@@ -332,5 +439,6 @@ def _prepares(func: ast.expr) -> bool:
     return isinstance(func, ast.Attribute) and func.attr in ("prepare", "prepare_model") and is_accelerator(func.value)
 
 
-def _has_gradients(node: ast.AST) -> bool:
-    return any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(node))
+def _switches_gradients_off(node: ast.expr) -> bool:
+    """`torch.no_grad()`, also without the call."""
+    return tail(node.func if isinstance(node, ast.Call) else node) in _NO_GRADIENT

@@ -1,25 +1,59 @@
-"""A script's names: where imports come from, and its own functions, classes and methods. No values are followed."""
+"""The index of a script that all its readers share: its nodes and where each stands, its names and what they mean."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.file_syntax import methods_of
+from ckpt_surgery.codemods.facts.interpreter import Function
+from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
 
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+class ScriptNode(NamedTuple):
+    """A node of a script and where it stands: its statement, its function, the tests above it."""
+
+    node: ast.AST
+    statement: ast.stmt
+    scope: str = ""
+    tests: tuple[ast.expr, ...] = ()
+    prefix: str = ""
+    """What stands before the name of a function that is defined here: the scope, and the classes inside it."""
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the node may run or not; `if __name__ == "__main__"` does not count."""
+        return any(
+            not any(isinstance(part, ast.Name) and part.id == "__name__" for part in walk(test)) for test in self.tests
+        )
+
+    def spot(self, node: ast.expr) -> Spot:
+        """The place of a finding about a node of this statement."""
+        return Spot(span_of(node), self.statement.lineno, self.scope)
 
 
 class Names:
-    """The names of one file."""
+    """The nodes and the names of one file. No values are followed."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self.nodes = list(walk(tree))
-        self.imported = dict(_imported(self.nodes))
-        self.functions = {function.name: function for function in _top(tree.body) if isinstance(function, Function)}
-        self.classes = {cls.name: cls for cls in _top(tree.body) if isinstance(cls, ast.ClassDef)}
+        self.places = _places(tree)
+        self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
+        self.parameters = {place.node.arg for place in self.places if isinstance(place.node, ast.arg)}
+        self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
+        top = [place.node for place in self.places if not place.prefix]
+        self.functions = {node.name: node for node in top if isinstance(node, Function)}
+        self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
+        self.assigned: dict[str, list[tuple[ScriptNode, ast.expr]]] = {}
+        """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
+        for place in self.places:
+            node = place.node
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    name = dotted(target) or ast.unparse(target)
+                    self.assigned.setdefault(name, []).append((place, node.value))
 
     def origin(self, node: ast.expr) -> str:
         """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""
@@ -27,100 +61,87 @@ class Names:
         head, dot, rest = text.partition(".")
         return f"{self.imported.get(head, head)}{dot}{rest}"
 
-    def is_module(self, node: ast.expr) -> bool:
-        """Whether an expression names something imported."""
-        return dotted(node).partition(".")[0] in self.imported
+    def is_wrapper(self, node: ast.expr) -> bool:
+        """Whether an expression is DistributedDataParallel, torch's or another library's class of that name."""
+        return self.origin(node).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
+
+    def value(self, node: ast.expr | None) -> ast.expr | None:
+        """What an expression surely is: itself, or the only value of the name that it is."""
+        if isinstance(node, ast.Name) and node.id not in self.parameters:
+            assigned = self.assigned.get(node.id, ())
+            return assigned[0][1] if len(assigned) == 1 else node
+        return node
 
     def lineage(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:
         """A class and its bases in this file, each once."""
-        seen: set[str] = set()
         waiting = [cls]
-        while waiting:
-            ancestor = waiting.pop(0)
-            if ancestor.name not in seen:
-                seen.add(ancestor.name)
-                yield ancestor
-                waiting += [self.classes[name] for base in ancestor.bases if (name := dotted(base)) in self.classes]
+        for ancestor in waiting:  # grows while it is read
+            yield ancestor
+            bases = [self.classes[name] for base in ancestor.bases if (name := dotted(base)) in self.classes]
+            waiting += [base for base in bases if base not in waiting]
+
+    def foreign_bases(self, cls: ast.ClassDef) -> list[str]:
+        """The full names of the classes of other files that a class extends."""
+        bases = [self.origin(base) for ancestor in self.lineage(cls) for base in ancestor.bases]
+        return [base for base in bases if base not in self.classes]
+
+    def is_trainer(self, cls: ast.ClassDef, *packages: str) -> bool:
+        """Whether a class extends a Trainer of another file, from these packages if any are given."""
+        bases = [base for base in self.foreign_bases(cls) if base.endswith("Trainer")]
+        return any(not packages or base.partition(".")[0] in packages for base in bases)
 
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
         """A method by name; `above` looks in the bases only."""
         lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]
-        return next((method for cls in lineage for method in methods(cls) if method.name == name), None)
+        return next((method for cls in lineage for method in methods_of(cls) if method.name == name), None)
 
-    def is_trainer(self, cls: ast.ClassDef, *packages: str) -> bool:
-        """Whether a class extends a Trainer of another file, from these packages if any are given."""
-        bases = [self.origin(base) for ancestor in self.lineage(cls) for base in ancestor.bases]
-        return any(
-            base.endswith("Trainer")
-            and base not in self.classes
-            and (not packages or base.partition(".")[0] in packages)
-            for base in bases
-        )
+    def scopes(self) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
+        """The statements of the module, then those of every function with its scope, nested ones too."""
+        yield "", self.tree.body
+        for place in self.places:
+            if isinstance(place.node, Function):
+                yield f"{place.prefix}{place.node.name}", place.node.body
+
+    def options(self) -> Iterator[tuple[str, int, ast.expr | None]]:
+        """The options of the script, by fields of a class or arguments of a parser, with their lines and defaults."""
+        for place in self.places:
+            match place.node:
+                case ast.ClassDef(body=body):
+                    for statement in body:
+                        match statement:
+                            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                                default = keywords(value).get("default") if isinstance(value, ast.Call) else None
+                                yield name, statement.lineno, default or value
+                case ast.Call(func=func, args=[ast.Constant(value=str(flag)), *_]) as call:
+                    if tail(func) == "add_argument":
+                        name = flag.lstrip("-").replace("-", "_")
+                        yield name, call.lineno, keywords(call).get("default")
 
 
-def parameters(function: Function) -> list[str]:
-    """The names of a function's parameters, `*args` and `**kwargs` left out."""
+def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
+    """The keyword arguments of a call by name; one that is unpacked under None."""
+    return {keyword.arg: keyword.value for keyword in call.keywords}
+
+
+def entries(node: ast.expr) -> Mapping[Any, ast.expr]:
+    """The entries of a dict that is written out, as a display or a call of `dict`, whose keys are constants."""
+    match node:
+        case ast.Dict(keys=keys, values=values):
+            return {key.value: value for key, value in zip(keys, values, strict=True) if isinstance(key, ast.Constant)}
+        case ast.Call(func=ast.Name(id="dict")):
+            return keywords(node)
+    return {}
+
+
+def parameters(function: Function) -> dict[str, ast.arg]:
+    """The parameters of a function, `*args` and `**kwargs` left out."""
     arguments = function.args
-    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-
-def scopes(names: Names) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
-    """The module's own statements, then those of every function with its scope, nested ones too."""
-    waiting: list[tuple[str, Sequence[ast.stmt]]] = [("", names.tree.body)]
-    while waiting:
-        scope, body = waiting.pop(0)
-        yield scope, body
-        waiting += [(f"{scope}.{name}".lstrip("."), function.body) for name, function in _functions_in(body)]
-
-
-def _functions_in(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """The functions and methods among statements, those inside other functions left out."""
-    for statement in body:
-        if isinstance(statement, Function):
-            yield f"{prefix}{statement.name}", statement
-        elif isinstance(statement, ast.ClassDef):
-            yield from _functions_in(statement.body, f"{prefix}{statement.name}.")
-        else:
-            yield from _functions_in(inner_statements(statement), prefix)
-
-
-def inner_statements(statement: ast.stmt) -> list[ast.stmt]:
-    """The statements inside a compound statement."""
-    parts = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-    parts += [part.body for name in ("handlers", "cases") for part in getattr(statement, name, ())]
-    return [inner for part in parts for inner in part]
-
-
-def methods(cls: ast.ClassDef) -> Iterator[Function]:
-    """The methods of a class."""
-    return (statement for statement in _top(cls.body) if isinstance(statement, Function))
-
-
-def is_distributed_data_parallel(origin: str) -> bool:
-    """Whether a full name is that of the wrapper, torch's or another library's of the same name."""
-    return origin.rpartition(".")[2] in ("DistributedDataParallel", "DDP")
+    return {node.arg: node for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def takes_training_arguments(call: ast.Call) -> bool:
     """Whether a call makes the arguments of a Trainer, by its name: `TrainingArguments`, `SFTConfig`."""
     return tail(call.func).endswith(("Arguments", "Config"))
-
-
-def is_test(node: ast.AST) -> bool:
-    """Whether what is inside a node may run or not; `if __name__ == "__main__"` does not count."""
-    return isinstance(node, ast.If | ast.IfExp) and not any(
-        isinstance(part, ast.Name) and part.id == "__name__" for part in walk(node.test)
-    )
-
-
-def nodes_and_tests(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node in source order, and whether it stands under a test."""
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
-    while waiting:
-        node, under_test = waiting.pop()
-        yield node, under_test
-        under_test = under_test or is_test(node)
-        waiting += [(child, under_test) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 def is_accelerator(node: ast.expr) -> bool:
@@ -140,23 +161,32 @@ def tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{module}.{alias.name}"
+def _places(tree: ast.Module) -> list[ScriptNode]:
+    """Every node with its place, in the order of `ast.walk`."""
+    places = [ScriptNode(tree, ast.Pass())]
+    for place in places:  # grows while it is read
+        node, statement, scope, tests, prefix = place
+        if isinstance(node, ast.Name | ast.Constant):
+            continue
+        if isinstance(node, Function):
+            scope = f"{prefix}{node.name}"
+            prefix = f"{scope}."
+        elif isinstance(node, ast.ClassDef):
+            prefix = f"{prefix}{node.name}."
+        elif isinstance(node, ast.If | ast.IfExp):
+            tests = (*tests, node.test)
+        for child in ast.iter_child_nodes(node):
+            inner = child if isinstance(child, ast.stmt) else statement
+            places.append(ScriptNode(child, inner, scope, tests, prefix))
+    return places
 
 
-def _top(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements, also those under `if` and `try`."""
-    for statement in statements:
-        yield statement
-        if isinstance(statement, ast.If | ast.Try):
-            yield from _top(statement.body)
-            yield from _top(statement.orelse)
-            for handler in getattr(statement, "handlers", ()):
-                yield from _top(handler.body)
+def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, and what each stands for."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
+    elif isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{module}.{alias.name}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -23,9 +24,8 @@ _MAIN = words(
     """
 )
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
+_Answer: TypeAlias = Callable[[ast.expr], bool | None]
 _YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
-_NONE = {"-1", "None"}
-"""What a rank is compared with to find out whether there are several processes at all."""
 
 
 class RankTest(NamedTuple):
@@ -46,47 +46,29 @@ class RankTests:
     """Recognises such tests, also by the names that a file gives to ranks and to the tests."""
 
     def __init__(self, names: Names) -> None:
-        self.names = names
         self.ranks: set[str] = set()
         self.answers: dict[str, bool] = {}
-        targets = [node.target for node in names.nodes if isinstance(node, ast.For)]
+        targets = [place.node.target for place in names.places if isinstance(place.node, ast.For)]
         self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
-        assigned: dict[str, list[ast.expr]] = {}
-        for node in names.nodes:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    assigned.setdefault(dotted(target), []).append(node.value)
-        assigned.pop("", None)
-        for name, values in assigned.items():
-            self._learn(name, [value for value in values if not isinstance(value, ast.Constant)])
-
-    def _learn(self, name: str, values: list[ast.expr]) -> None:
-        """Note a name whose every value is a rank, or a test of one."""
-        if values and all(map(self._is_rank, values)):
-            self.ranks.add(name)
-        answers = {self._rank_answer(value) for value in values}
-        if len(answers) == 1 and (answer := answers.pop()) is not None:
-            self.answers[name] = answer
+        for name, assigned in names.assigned.items():
+            values = [value for _, value in assigned if not isinstance(value, ast.Constant)]
+            if values and all(map(self._is_rank, values)):
+                self.ranks.add(name)
+            answers = {_answer(value, self._on_rank_0) for value in values}
+            if len(answers) == 1 and (answer := answers.pop()) is not None:
+                self.answers[name] = answer
 
     def of(self, test: ast.expr) -> RankTest | None:
         """The test as a test of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
-        answers: dict[RankDependence, bool | None] = {
-            "rank": self._rank_answer(test),
-            "gradient": self._gradient_answer(test),
-        }
-        for dependence, answer in answers.items():
-            if answer is not None:
+        kinds: dict[RankDependence, _Answer] = {"rank": self._on_rank_0, "gradient": self._with_gradient}
+        for dependence, simple in kinds.items():
+            if (answer := _answer(test, simple)) is not None:
                 return RankTest(ast.unparse(test), test.lineno, dependence, answer)
         return None
 
-    def _rank_answer(self, test: ast.expr) -> bool | None:
-        """Whether a test is true on rank 0 and not on the others, the other way round, or neither (None)."""
+    def _on_rank_0(self, test: ast.expr) -> bool | None:
+        """Whether a simple test is true on rank 0 and not on the others, the other way round, or neither (None)."""
         match test:
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                answer = self._rank_answer(operand)
-                return None if answer is None else not answer
-            case ast.BoolOp(values=values):
-                return next((answer for value in values if (answer := self._rank_answer(value)) is not None), None)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
                     if self._is_rank(side):
@@ -95,13 +77,11 @@ class RankTests:
             case ast.Call(func=func) if tail(func) in _MAIN:
                 return True
             case ast.Name() | ast.Attribute():
-                if tail(test) in _MAIN:
-                    return True
-                if dotted(test) in self.answers:
-                    return self.answers[dotted(test)]
+                if tail(test) in _MAIN or dotted(test) in self.answers:
+                    return self.answers.get(dotted(test), True)
         return False if self._is_rank(test) else None
 
-    def _gradient_answer(self, test: ast.expr) -> bool | None:
+    def _with_gradient(self, test: ast.expr) -> bool | None:
         """`p.grad is not None`, and the opposite, for the `p` of a loop over parameters."""
         match test:
             case ast.Compare(
@@ -110,11 +90,6 @@ class RankTests:
                 comparators=[ast.Constant(value=None)],
             ) if name in self.looped:
                 return isinstance(op, ast.IsNot)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                answer = self._gradient_answer(operand)
-                return None if answer is None else not answer
-            case ast.BoolOp(values=values):
-                return next((answer for value in values if (answer := self._gradient_answer(value)) is not None), None)
         return None
 
     def _is_rank(self, node: ast.expr) -> bool:
@@ -136,12 +111,6 @@ class RankTests:
         return False
 
 
-def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
-    """`rank != -1`, `rank is not None`, `rank >= 0`: whether there are several processes."""
-    text = ast.unparse(other)
-    return text in _NONE or (text == "0" and isinstance(op, ast.GtE | ast.Lt))
-
-
 def asks_for_several(test: ast.expr) -> bool | None:
     """Whether a test is true where there are several processes, the other way round, or neither (None)."""
     match test:
@@ -154,3 +123,20 @@ def asks_for_several(test: ast.expr) -> bool | None:
             name = tail(test.func if isinstance(test, ast.Call) else test)
             return True if _SEVERAL.search(name) else None
     return None
+
+
+def _answer(test: ast.expr, simple: _Answer) -> bool | None:
+    """The answer to a test that is made of simple ones: the first of them that has an answer decides."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            answer = _answer(operand, simple)
+            return None if answer is None else not answer
+        case ast.BoolOp(values=values):
+            return next((answer for value in values if (answer := _answer(value, simple)) is not None), None)
+    return simple(test)
+
+
+def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
+    """`rank != -1`, `rank is not None`, `rank >= 0`: whether there are several processes."""
+    text = ast.unparse(other)
+    return text in ("-1", "None") or (text == "0" and isinstance(op, ast.GtE | ast.Lt))

@@ -1,103 +1,141 @@
-"""How a script is run, once the configuration files that it names have been read."""
+"""How a script is run: the setup that a launch asks for, with what the configuration file says that it names.
+
+These are accelerate's YAML or JSON, DeepSpeed's and FSDP's JSON. Files are texts here; where they lie, and whether
+they may be read, is decided elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import json
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from ckpt_surgery.codemods.facts.launch_facts import (
-    UNKNOWN_SETUP,
-    Configuration,
-    ConfigurationKind,
-    Launch,
-    LaunchSetup,
-    Strategy,
-)
+from ckpt_surgery.codemods.facts.launch_facts import UNKNOWN_SETUP, ConfigurationKind, Launch, LaunchSetup, Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.configurations import deepspeed_file, read_setup
 
 ConfigurationReader: TypeAlias = Callable[[str, str], str | None]
 """The text of a configuration file, by the script that names it and the name; None if it cannot be read."""
 
 _REPLACED = (Strategy.DDP, Strategy.ONE_PROCESS, None)
+_TRUE = {"true", "yes", "on", "y", "t", "1"}
+_LONGEST = 100_000
+"""No launcher's configuration has more characters, and YAML is slow to read."""
 
 
-class KnownLaunch(NamedTuple):
-    """A launch with all that its configuration file says.
-
-    `unread` is what decides and was not read or not understood: a file, or the options that a command leaves out.
-    """
-
-    launch: Launch
-    setup: LaunchSetup
-    unread: str = ""
-
-    @property
-    def place(self) -> str:
-        """Where it stands, as messages say it."""
-        return f"{self.launch.text} on line {self.launch.line}"
-
-
-def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) -> tuple[KnownLaunch, ...]:
+def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) -> tuple[Launch, ...]:
     """Every way in which a script is run, as far as the script and its files show.
 
     Commands that start another script do not count. Where the script itself chooses DeepSpeed or FSDP, a command
     without either only starts the processes.
     """
-    resolved = [_resolved(path, launch, read) for launch in script.launches]
-    calls = [known for known in resolved if not known.launch.script]
-    started = [known for known in resolved if known.launch.script == PurePath(path).name]
+    launches = [_resolved(path, launch, read) for launch in script.launches]
+    calls = [launch for launch in launches if not launch.script]
+    started = [launch for launch in launches if launch.script == PurePath(path).name]
     if calls:
-        started = [known for known in started if known.unread or known.setup.strategy not in _REPLACED]
+        started = [launch for launch in started if launch.unread or launch.setup.strategy not in _REPLACED]
     return (*calls, *map(_doubted, started))
 
 
-def may_need_reentrance(known: KnownLaunch, script: ScriptFacts) -> bool:
+def may_need_reentrance(launch: Launch, script: ScriptFacts) -> bool:
     """Whether a launch trains adapters of PEFT, or may, under a ZeRO that is of stage 3 or may be."""
-    adapters = known.launch.adapters or script.sign("adapters", "some_adapters")
-    return known.setup.strategy is Strategy.ZERO and known.setup.stage in (3, None) and bool(adapters)
+    adapters = launch.adapters or script.sign("adapters", "some_adapters")
+    return launch.setup.strategy is Strategy.ZERO and launch.setup.stage in (3, None) and bool(adapters)
 
 
-def setup_text(setup: LaunchSetup) -> str:
-    """The words for a setup in a message."""
-    if setup.strategy is None:
-        return "an unknown engine"
-    return setup.strategy.value if setup.stage is None else f"{setup.strategy.value}-{setup.stage}"
-
-
-def _doubted(known: KnownLaunch) -> KnownLaunch:
+def _doubted(launch: Launch) -> Launch:
     """A launch whose arguments are not all written out may choose DeepSpeed or FSDP there."""
-    if known.launch.arguments and known.setup.strategy is Strategy.DDP:
-        return KnownLaunch(known.launch, UNKNOWN_SETUP, known.launch.arguments)
-    return known
+    if launch.arguments and launch.setup.strategy is Strategy.DDP:
+        return launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
+    return launch
 
 
-def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> KnownLaunch:
-    file = launch.configuration
+def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
+    """A launch with what its configuration file adds to what it says itself."""
+    file, own = launch.configuration, launch.setup
     if file is None:
-        return KnownLaunch(launch, launch.setup)
-    read_from_file = _read(path, file, read)
-    if read_from_file is None:
-        return KnownLaunch(launch, launch.setup, file.name)
-    own = launch.setup
-    if own.strategy not in (None, read_from_file.strategy):
-        return KnownLaunch(launch, own)
-    setup = LaunchSetup(
-        read_from_file.strategy,
-        own.stage if own.stage is not None else read_from_file.stage,
-        own.activation_checkpointing or read_from_file.activation_checkpointing,
-    )
-    return KnownLaunch(launch, setup)
-
-
-def _read(path: str, file: Configuration, read: ConfigurationReader) -> LaunchSetup | None:
+        return launch
     text = read(path, file.name)
-    setup = read_setup(text, file.kind) if text is not None else None
-    if text is None or setup is None or file.kind is not ConfigurationKind.ACCELERATE:
-        return setup
-    inner = deepspeed_file(text) if setup.strategy is Strategy.ZERO and setup.stage is None else ""
-    if not inner:
-        return setup
-    inner_text = read(path, inner)
-    return read_setup(inner_text, ConfigurationKind.DEEPSPEED) if inner_text is not None else setup
+    setup = read_setup(text, file.kind, functools.partial(read, path)) if text is not None else None
+    if setup is None:
+        return launch._replace(unread=file.name)
+    if own.strategy not in (None, setup.strategy):
+        return launch
+    doubled = own.activation_checkpointing or setup.activation_checkpointing
+    stage = setup.stage if own.stage is None else own.stage
+    return launch._replace(setup=LaunchSetup(setup.strategy, stage, doubled))
+
+
+def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | None]) -> LaunchSetup | None:
+    """The setup that a file asks for; None if the file is not understood.
+
+    `read` returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
+    """
+    values = _values(text)
+    if values is None:
+        return None
+    match kind:
+        case ConfigurationKind.DEEPSPEED:
+            return deepspeed_setup(values)
+        case ConfigurationKind.FSDP:
+            return fsdp_setup(values)
+    name = values.get("distributed_type")
+    if name is False:
+        name = "NO"  # which YAML takes for a boolean unless it is quoted
+    if not isinstance(name, str):
+        return UNKNOWN_SETUP
+    section = values.get(f"{name.lower()}_config")
+    options = section if isinstance(section, Mapping) else {}
+    if name == "FSDP":
+        return fsdp_setup(options)
+    if name == "DEEPSPEED":
+        setup, file = zero_setup(options), options.get("deepspeed_config_file")
+        inner = read(file) if setup.stage is None and isinstance(file, str) and file not in ("", "none") else None
+        return setup if inner is None else read_setup(inner, ConfigurationKind.DEEPSPEED, read)
+    if name == "NO":
+        return LaunchSetup(Strategy.ONE_PROCESS)
+    return LaunchSetup(Strategy.DDP if name.startswith("MULTI_") else Strategy.OTHER)
+
+
+def zero_setup(options: Mapping[str, object]) -> LaunchSetup:
+    """The setup of accelerate's options for DeepSpeed."""
+    stage = str(options.get("zero_stage"))
+    return LaunchSetup(Strategy.ZERO, int(stage) if len(stage) == 1 and stage.isdecimal() else None)
+
+
+def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
+    """The setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
+    section = values.get("zero_optimization", {})
+    return zero_setup({"zero_stage": section.get("stage", 0)} if isinstance(section, Mapping) else {})
+
+
+def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
+    """The setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
+    switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
+    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(is_true, switches)))
+
+
+def is_true(value: object) -> bool:
+    """Whether a value of a configuration means yes, as accelerate and transformers read it."""
+    return str(value).lower() in _TRUE
+
+
+def _values(text: str) -> Mapping[str, object] | None:
+    """The mapping that a file is, if it is one without anchors and tags: a few of these can fill the memory."""
+    import yaml  # few runs meet a configuration
+
+    if len(text) > _LONGEST:
+        return None
+    try:
+        if text.lstrip().startswith("{"):
+            values = json.loads(text)
+        elif any(isinstance(token, yaml.AnchorToken | yaml.TagToken) for token in yaml.scan(text, yaml.SafeLoader)):
+            return None
+        else:
+            values = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if values is None:
+        return {}
+    return values if isinstance(values, dict) else None

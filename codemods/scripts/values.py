@@ -5,11 +5,11 @@ Values are joined where branches meet, and mixed where one is computed from seve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 
 
 class Inner(NamedTuple):
@@ -27,19 +27,6 @@ class Inner(NamedTuple):
     site: Spot | None = None
 
 
-class BypassingForward(NamedTuple):
-    """A forward that bypasses the wrapper; `method` is empty for a call of the module itself.
-
-    `runs` is False if the module is only passed on.
-    """
-
-    spot: Spot
-    callee: str
-    inner: Inner
-    method: str
-    runs: bool
-
-
 @dataclass(frozen=True, slots=True)
 class TracedValue:
     """Any of: plain `objects` by where they were made (with a blank: `f x` for the parameter x of f),
@@ -52,7 +39,7 @@ class TracedValue:
     objects: frozenset[str] = frozenset()
     wrappers: frozenset[str] = frozenset()
     inners: frozenset[Inner] = frozenset()
-    around: frozenset[BypassingForward] = frozenset()
+    around: frozenset[Bypass] = frozenset()
     through: bool = False
 
     @property
@@ -61,57 +48,36 @@ class TracedValue:
         return TracedValue(around=self.around, through=self.through)
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether nothing in the file shows what it is: a parameter, or an attribute set elsewhere."""
-        return any(" " in identity for identity in self.objects)
-
-    def inside(self, how: str) -> TracedValue:
-        """The module inside this value, reached by the expression `how`."""
-        if self.wrappers:
-            return TracedValue(inners=frozenset(Inner(how, wrapper, True) for wrapper in self.wrappers))
-        if self.inners:
-            return self
-        return TracedValue(inners=frozenset({Inner(how, "", False)}))
-
     def part(self) -> TracedValue:
         """An attribute of the module that this value is."""
         return TracedValue(inners=frozenset(inner._replace(part=True) for inner in self.inners))
 
-    def handed(self, site: Spot) -> TracedValue:
-        """This value as the parameter of a function that was called at `site`."""
-        if not self.inners:
+    def inside(self, how: str) -> TracedValue:
+        """The module inside this value, reached by the expression `how`."""
+        if self.inners and not self.wrappers:
             return self
-        return replace(self, inners=frozenset(inner._replace(site=inner.site or site) for inner in self.inners))
-
-    def item(self, index: int) -> TracedValue:
-        """One of the values that a tuple is unpacked into: other objects, computed in the same way."""
-        return replace(self, objects=frozenset(f"{identity}.{index}" for identity in self.objects))
+        surely = frozenset(Inner(how, wrapper, True) for wrapper in self.wrappers)
+        return TracedValue(inners=surely or frozenset({Inner(how, "", False)}))
 
 
 UNTRACED = TracedValue()
 
 
-def join(values: Iterable[TracedValue]) -> TracedValue:
+def join(values: Sequence[TracedValue]) -> TracedValue:
     """Any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
-    distinct = list({id(value): value for value in values}.values())
-    if len(distinct) == 1:
-        return distinct[0]  # as it is with almost all names where two branches meet
-    inners = frozenset[Inner]().union(*(value.inners for value in distinct))
-    wrappers = frozenset[str]().union(*(value.wrappers for value in distinct))
+    inners = frozenset[Inner]().union(*(value.inners for value in values))
+    wrappers = frozenset[str]().union(*(value.wrappers for value in values))
     return TracedValue(
-        objects=frozenset[str]().union(*(value.objects for value in distinct)),
-        wrappers=wrappers - {value.wrapper for value in inners},
+        objects=frozenset[str]().union(*(value.objects for value in values)),
+        wrappers=wrappers - {inner.wrapper for inner in inners},
         inners=inners,
-        around=frozenset[BypassingForward]().union(*(value.around for value in distinct)),
-        through=any(value.through for value in distinct),
+        around=frozenset[Bypass]().union(*(value.around for value in values)),
+        through=any(value.through for value in values),
     )
 
 
-def mix(values: Iterable[TracedValue]) -> TracedValue:
+def mix(values: Sequence[TracedValue]) -> TracedValue:
     """What is computed from all the values."""
-    parts = list(values)
-    through = [value.through for value in parts]
-    around = frozenset[BypassingForward]().union(
-        *(value.around for index, value in enumerate(parts) if not any(through[:index] + through[index + 1 :]))
-    )
-    return TracedValue(around=around, through=any(through))
+    through = sum(value.through for value in values)
+    around = frozenset[Bypass]().union(*(value.around for value in values if through - value.through == 0))
+    return TracedValue(around=around, through=through > 0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ckpt_surgery.codemods.repair import Definition, DeriveLayer, DropImports, S
 from ckpt_surgery.codemods.repairs.parts import Part
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import reading
+from ckpt_surgery.static.reading import ParsedFile
 from ckpt_surgery.static.render.text import apply_lines
 from ckpt_surgery.static.results import ApplyResult, FileChange, Problem
 from ckpt_surgery.static.snapshot import Snapshot
@@ -220,19 +220,6 @@ def test_tabs_are_kept(tmp_path: Path) -> None:
     assert texts(root) == {FOO: tabbed(FIXED)}
 
 
-def test_the_mode_stays(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE)
-    (root / FOO).chmod(0o755)
-    repair(root)
-    assert stat.S_IMODE((root / FOO).stat().st_mode) == 0o755
-
-
-def test_nothing_but_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
-    root = tree(tmp_path, INLINE)
-    repair(root)
-    assert [path.name for path in (root / FOO).parent.iterdir()] == ["modeling_foo.py"]
-
-
 # -- what is left alone
 
 
@@ -259,13 +246,12 @@ def test_a_repair_that_needs_a_read_only_file_is_not_half_made(tmp_path: Path) -
 
 def test_a_file_that_changes_underneath_is_reported_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = apply_module._changes
 
-    def late(state: apply_module._RepairState) -> list[FileChange]:
+    def late(path: str, *texts: str, **options: Any) -> Problem | None:
         (root / FOO).write_text("x = 1\n")
-        return real(state)
+        return write_atomically(path, *texts, **options)
 
-    monkeypatch.setattr(apply_module, "_changes", late)
+    monkeypatch.setattr(apply_module, "write_atomically", late)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: "x = 1\n", "models/b/modeling_b.py": FIXED}
     (problem,) = result.problems
@@ -303,9 +289,9 @@ def test_a_result_that_does_not_parse_is_not_written(tmp_path: Path, monkeypatch
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
     real = reading.rewritten_parts
 
-    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
-        parts = real(text, repairs) or []
-        return [(part, after + ("(" if "_func(" in text else "")) for part, after in parts]
+    def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+        parts = real(file, repairs) or []
+        return [(part, after + ("(" if "_func(" in file.source.text else "")) for part, after in parts]
 
     monkeypatch.setattr(reading, "rewritten_parts", broken)
     result = apply([root], jobs=1)
@@ -329,9 +315,9 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
     root = tree(tmp_path, partial + INLINE.replace("layer.__call__", "partial(layer.__call__)"))
     real = reading.rewritten_parts
 
-    def broken(text: str, repairs: Mapping[Part, Sequence[SourceRepair]]) -> list[tuple[Part, str]] | None:
-        cleaned = any(isinstance(repair, DropImports) for made in repairs.values() for repair in made)
-        return [(part, "(") for part in repairs] if cleaned else real(text, repairs)
+    def broken(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
+        parts = real(file, repairs) or []
+        return [(part, "(" if isinstance(next(iter(repairs)), DropImports) else after) for part, after in parts]
 
     monkeypatch.setattr(reading, "rewritten_parts", broken)
     apply([root], jobs=1)

@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_surgery import check
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.discover import (
     MAX_BYTES,
     SKIPPED_PREFIXES,
     SourceFile,
     discover,
+    imported_files,
     installed_models,
     matches,
     read_source,
 )
 from ckpt_surgery.static.results import Problem
+from tests.codemods.tools import tree
 
 
 def make(folder: Path, *names: str) -> None:
@@ -326,3 +329,57 @@ def test_a_file_that_may_not_be_opened_or_is_gone_is_a_problem(
     problem = read_source(tmp_path / "a.py")
     assert isinstance(problem, Problem)
     assert "may not be read" in problem.message
+
+
+# -- what a script imports from its own folder, and nothing else
+
+PATCH = """from transformers import Foo
+
+
+def patch(model, fused):
+    for layer in model.layers:
+        layer.forward = fused
+"""
+
+
+def followed(folder: Path, files: dict[str, str], exclude: tuple[str, ...] = ()) -> set[str]:
+    script = tree(folder, files) / "train.py"
+    return {path.relative_to(folder).as_posix() for path in imported_files([script], [script], exclude)}
+
+
+def test_a_finding_in_what_a_script_imports_is_told(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"train.py": "from tools.patches import patch\n", "tools/patches.py": PATCH})
+    (finding,) = check(root / "train.py", cache=False).findings
+    assert (finding.code, Path(finding.path).name, finding.line) == ("CKPT013", "patches.py", 6)
+
+
+def test_imports_are_followed_through_packages_functions_and_dots(tmp_path: Path) -> None:
+    files = {
+        "train.py": "import a.b\n\ndef main():\n    from c import d\n",
+        "a/__init__.py": "",
+        "a/b.py": "from . import e\nfrom .f import g\nimport torch\n",
+        "a/e.py": "raise SystemExit('never run')\n",
+        "a/f.py": "import a.b\n",
+        "c.py": "",
+        "d.py": "",
+        "unused.py": "",
+    }
+    assert followed(tmp_path, files) == {"a/__init__.py", "a/b.py", "a/e.py", "a/f.py", "c.py"}
+
+
+def test_what_is_outside_the_folder_excluded_or_broken_is_left(tmp_path: Path) -> None:
+    (tmp_path / "outside.py").write_text(PATCH)
+    folder = tmp_path / "inside"
+    files = {
+        "train.py": "import outside, old, broken, linked\nfrom .. import outside\n",
+        "broken.py": "(",
+        "old.py": "",
+    }
+    tree(folder, files)
+    (folder / "linked.py").symlink_to(tmp_path / "outside.py")
+    assert followed(folder, files, ("old.py",)) == {"broken.py"}
+
+
+def test_a_folder_is_read_as_ever(tmp_path: Path) -> None:
+    tree(tmp_path, {"train.py": "import tests.helpers\n", "tests/helpers.py": PATCH})
+    assert not check(tmp_path, cache=False).findings

@@ -120,6 +120,6 @@ def test_a_file_that_is_gone_or_another_has_no_edits(tmp_path: Path) -> None:
     root = tree(tmp_path, INLINE)
     findings = [finding for finding in found(root) if finding.code == "CKPT002"]
     (root / FOO).write_text("x = 1\n")
-    assert edits_of(findings) == {findings[0]: ()}
+    assert edits_of(findings) == {findings[0]: []}
     (root / FOO).unlink()
-    assert edits_of(findings) == {findings[0]: ()}
+    assert edits_of(findings) == {findings[0]: []}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpt_surgery import check
 from ckpt_surgery.static import reading
 from ckpt_surgery.static.discover import SourceFile, read_source, read_sources
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused, parse_file
@@ -34,17 +35,13 @@ def test_another_text_has_other_facts(tmp_path: Path) -> None:
     assert isinstance(one, ParsedFile)
     assert isinstance(other, ParsedFile)
     assert one.facts != other.facts
-    assert one.digest != other.digest
 
 
 def test_an_entry_serves_a_file_of_the_same_text_under_its_own_path(tmp_path: Path) -> None:
     text = "# ckpt: ignore[CKPT999] no such rule\nx = 1\n"
-    first = parse_file(source(tmp_path / "a", text), use_cache=True)
-    second = parse_file(source(tmp_path / "b", text), use_cache=True)
-    assert isinstance(first, ParsedFile)
-    assert isinstance(second, ParsedFile)
-    assert [problem.path for problem in first.suppressions.problems] == [str(tmp_path / "a" / FOO)]
-    assert [problem.path for problem in second.suppressions.problems] == [str(tmp_path / "b" / FOO)]
+    for folder in ("a", "b"):
+        (problem,) = check(tree(tmp_path / folder, text), jobs=1).problems
+        assert problem.path == str(tmp_path / folder / FOO)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +63,10 @@ def test_results_come_in_the_order_of_the_files(tmp_path: Path, jobs: int) -> No
     sources, problems = read_sources([root / name for name in files])
     assert problems == []
     reported: list[tuple[str, int, int]] = []
-    with FileParser(
-        jobs, use_cache=False, progress=lambda step, done, total: reported.append((step, done, total))
-    ) as parser:
-        results = list(parser.parse(sources))
-    assert [result.path for result in results] == [str(root / name) for name in files]
+    parser = FileParser(jobs, lambda step, done, total: reported.append((step, done, total)))
+    results = parser.parse(sources, use_cache=False)
+    paths = [result.path if isinstance(result, Problem) else result.source.path for result in results]
+    assert paths == [str(root / name) for name in files]
     assert sum(isinstance(result, Problem) for result in results) == 6
     assert reported[-1] == ("reading", 40, 40)
 
@@ -85,3 +81,14 @@ def test_collecting_is_switched_on_again_after_an_error() -> None:
     with pytest.raises(KeyError):
         fail()
     assert gc.isenabled()
+
+
+def test_what_a_caller_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with gc_paused():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

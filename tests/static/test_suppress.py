@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static import suppress
 from ckpt_surgery.static.suppress import read_suppressions, without_ignored
 
 KNOWN = ("CKPT001", "CKPT003", "CKPT004")
@@ -19,8 +18,8 @@ def finding(line: int = 1, code: str = "CKPT003", path: str = "m.py") -> Finding
 
 
 def suppressed(text: str, line: int, code: str = "CKPT003") -> bool:
-    read = read_suppressions(text, "m.py", KNOWN)
-    assert read.problems == ()
+    read = read_suppressions(text, KNOWN)
+    assert read.mistakes == ()
     return read.covers(finding(line, code))
 
 
@@ -64,6 +63,7 @@ def test_a_comment_alone_on_the_line_above_suppresses_the_finding() -> None:
 def test_other_comments_may_stand_between_but_no_blank_line() -> None:
     assert suppressed("# ckpt: ignore[CKPT003]\n# and why\nlayer(x)\n", 3)
     assert not suppressed("# ckpt: ignore[CKPT003]\n\nlayer(x)\n", 3)
+    assert not suppressed("layer(x)\n# ckpt: ignore[CKPT9]", 2)
 
 
 def test_a_comment_at_the_end_of_a_line_does_not_reach_the_next() -> None:
@@ -103,20 +103,20 @@ def test_lines_are_counted_alike_with_any_line_ending(ending: str) -> None:
     ],
 )
 def test_a_comment_that_is_wrong_is_a_problem_and_suppresses_nothing(comment: str, said: str) -> None:
-    read = read_suppressions(f"layer(x)  {comment}\n", "m.py", KNOWN)
-    assert [problem.path for problem in read.problems] == ["m.py"]
-    assert read.problems[0].message.startswith(said)
+    read = read_suppressions(f"layer(x)  {comment}\n", KNOWN)
+    (mistake,) = read.mistakes
+    assert mistake.startswith(said)
     assert not read.covers(finding())
 
 
 def test_a_known_code_beside_an_unknown_one_still_counts() -> None:
-    read = read_suppressions("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", "m.py", KNOWN)
+    read = read_suppressions("layer(x)  # ckpt: ignore[CKPT003, CKPT03]\n", KNOWN)
     assert read.covers(finding())
-    assert len(read.problems) == 1
+    assert len(read.mistakes) == 1
 
 
 def test_a_file_that_does_not_tokenize_is_left_to_the_parser() -> None:
-    assert read_suppressions("x = (  # ckpt: ignore\n'''", "m.py", KNOWN).problems == ()
+    assert read_suppressions("x = (  # ckpt: ignore\n'''", KNOWN).mistakes == ()
 
 
 def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyP
         raise AssertionError("tokenized")
 
     monkeypatch.setattr(tokenize, "generate_tokens", fail)
-    assert read_suppressions("layer(x)\n", "m.py", KNOWN) == suppress.NO_SUPPRESSIONS
+    assert not read_suppressions("layer(x)\n", KNOWN).by_line
     with pytest.raises(AssertionError):
-        read_suppressions("# ckpt: ignore\n", "m.py", KNOWN)
+        read_suppressions("# ckpt: ignore\n", KNOWN)
 
 
 def test_per_file_ignores_take_the_named_codes_of_the_fitting_files(
@@ -139,7 +139,5 @@ def test_per_file_ignores_take_the_named_codes_of_the_fitting_files(
         finding(3, "CKPT004", "old/a.py"),
         finding(1, "CKPT003", "new/a.py"),
     ]
-    kept, taken = without_ignored(findings, {"old/*": ["CKPT003"], "a.py": ("CKPT001",)})
-    assert kept == [findings[2], findings[3]]
-    assert taken == 2
-    assert without_ignored(findings, {}) == (findings, 0)
+    assert without_ignored(findings, {"old/*": ["CKPT003"], "a.py": ("CKPT001",)}) == findings[2:]
+    assert without_ignored(findings, {}) == findings

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.static.render.report import CheckReport, display_path
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence
 
-_LEVELS = {
-    Applicability.SAFE: "error",
-    Applicability.UNSAFE: "error",
-    Applicability.INFO: "notice",
-    Applicability.UNKNOWN: "warning",
-}
+_LEVELS = {**LEVELS, Applicability.INFO: "notice"}
 
 
 def to_github(report: CheckReport) -> str:
     """One workflow command for each finding and problem, as GitHub Actions reads them from a step's output."""
-    lines = []
-    for finding in report.shown:
-        place = {
-            "file": display_path(finding.path),
-            "line": finding.line,
-            "col": finding.column,
-            "title": finding.code,
-        }
-        subject = f"{finding.class_name}: " if finding.class_name else ""
-        lines.append(_command(_LEVELS[finding.applicability], place, f"{subject}{finding.message}"))
-    for problem in report.problems:
-        place = {"file": display_path(problem.path), "title": "ckpt_surgery"}
-        lines.append(_command("error", place, str(problem)))
-    return "".join(f"{line}\n" for line in lines)
+    commands = [
+        _command(_LEVELS[f.applicability], f.path, sentence(f), line=f.line, col=f.column, title=f.code)
+        for f in report.shown
+    ]
+    commands += [_command("error", p.path, str(p), title="ckpt_surgery") for p in report.result.problems]
+    return "".join(commands)
 
 
-def _command(level: str, properties: dict[str, object], message: str) -> str:
-    pairs = ",".join(f"{key}={_escaped_property(str(value))}" for key, value in properties.items())
-    return f"::{level} {pairs}::{_escaped_data(message)}"
+def _command(level: str, path: str, message: str, **properties: object) -> str:
+    place = {"file": display_path(path), **properties}
+    pairs = (f"{key}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}" for key, value in place.items())
+    return f"::{level} {','.join(pairs)}::{_escaped(message)}\n"
 
 
-def _escaped_data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escaped_property(text: str) -> str:
-    return _escaped_data(text).replace(":", "%3A").replace(",", "%2C")
+def _escaped(value: object) -> str:
+    return str(value).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

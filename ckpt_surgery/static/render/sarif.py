@@ -4,60 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.edits import Edit, edits_of
-from ckpt_surgery.static.render.report import CheckReport, RuleText, display_path
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path
 from ckpt_surgery.static.results import Problem
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {
-    Applicability.SAFE: "error",
-    Applicability.UNSAFE: "error",
-    Applicability.INFO: "note",
-    Applicability.UNKNOWN: "warning",
-}
 
 
 def to_sarif(report: CheckReport, version: str) -> str:
     """The report as a SARIF 2.1.0 log with one run; problems become notifications of its invocation."""
-    edits = edits_of(report.shown)
-    indices = {rule.code: index for index, rule in enumerate(report.rules)}
-    script_codes = {rule.code for rule in report.rules if rule.subject is Subject.SCRIPT}
+    edits, problems = edits_of(report.shown), report.result.problems
     run = {
-        "tool": {
-            "driver": {
-                "name": "ckpt_surgery",
-                "version": version,
-                "rules": [_rule(rule) for rule in report.rules],
-            }
-        },
+        "tool": {"driver": {"name": "ckpt_surgery", "version": version, "rules": [*map(_rule, report.rules)]}},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"SRCROOT": {"uri": f"{Path.cwd().as_uri().rstrip('/')}/"}},
         "invocations": [
-            {
-                "executionSuccessful": not report.problems,
-                "toolExecutionNotifications": [_notification(problem) for problem in report.problems],
-            }
+            {"executionSuccessful": not problems, "toolExecutionNotifications": [*map(_notification, problems)]}
         ],
-        "results": [
-            _result(
-                finding,
-                edits[finding],
-                rule_index=indices.get(finding.code, -1),
-                kind="function" if finding.code in script_codes else "type",
-            )
-            for finding in report.shown
-        ],
+        "results": [_result(finding, edits[finding], report.rules) for finding in report.shown],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(rule: RuleText) -> dict[str, object]:
+def _rule(rule: Rule) -> dict[str, object]:
     return {
         "id": rule.code,
         "name": rule.name,
@@ -66,57 +43,36 @@ def _rule(rule: RuleText) -> dict[str, object]:
     }
 
 
-def _result(finding: Finding, edits: Sequence[Edit], *, rule_index: int, kind: str) -> dict[str, object]:
-    """A finding as a SARIF result; `kind` says what its `class_name` is: a function or a type."""
-    location: dict[str, object] = {
-        "physicalLocation": {
-            "artifactLocation": _artifact(finding.path),
-            "region": {"startLine": finding.line, "startColumn": finding.column},
-        }
-    }
-    if finding.class_name:
-        location["logicalLocations"] = [{"name": finding.class_name, "kind": kind}]
-    result: dict[str, object] = {
+def _result(finding: Finding, edits: Sequence[Edit], rules: Sequence[Rule]) -> dict[str, object]:
+    index, rule = next(((i, rule) for i, rule in enumerate(rules) if rule.code == finding.code), (-1, None))
+    kind = "function" if rule and rule.subject is Subject.SCRIPT else "type"
+    subject = {"logicalLocations": [{"name": finding.class_name, "kind": kind}]} if finding.class_name else {}
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    place = {"artifactLocation": _artifact(finding.path), "region": region}
+    return {
         "ruleId": finding.code,
-        "ruleIndex": rule_index,
-        "level": _LEVELS[finding.applicability],
+        "ruleIndex": index,
+        "level": LEVELS[finding.applicability],
         "message": {"text": finding.message},
-        "locations": [location],
-        "properties": {"applicability": finding.applicability.value, "family": finding.family},
+        "locations": [{"physicalLocation": place, **subject}],
+        "properties": {"applicability": finding.applicability, "family": finding.family},
+        **({"fixes": [_fix(edits)]} if edits else {}),
     }
-    if edits:
-        result["fixes"] = [_fix(edits)]
-    return result
 
 
 def _fix(edits: Sequence[Edit]) -> dict[str, object]:
-    by_path: dict[str, list[Edit]] = {}
-    for edit in edits:
-        by_path.setdefault(edit.path, []).append(edit)
-    return {
-        "description": {"text": "Repair it as `ckpt_surgery apply` does."},
-        "artifactChanges": [
-            {
-                "artifactLocation": _artifact(path),
-                "replacements": [
-                    {
-                        "deletedRegion": {"charOffset": edit.start, "charLength": edit.end - edit.start},
-                        "insertedContent": {"text": edit.text},
-                    }
-                    for edit in sorted(of_file)
-                ],
-            }
-            for path, of_file in by_path.items()
-        ],
-    }
+    replacements: dict[str, list[object]] = defaultdict(list)
+    for edit in sorted(edits):
+        deleted = {"charOffset": edit.start, "charLength": edit.end - edit.start}
+        replacements[edit.path].append({"deletedRegion": deleted, "insertedContent": {"text": edit.text}})
+    paths = dict.fromkeys(edit.path for edit in edits)
+    changes = [{"artifactLocation": _artifact(path), "replacements": replacements[path]} for path in paths]
+    return {"description": {"text": "Repair it as `ckpt_surgery apply` does."}, "artifactChanges": changes}
 
 
 def _notification(problem: Problem) -> dict[str, object]:
-    return {
-        "level": "error",
-        "message": {"text": str(problem)},
-        "locations": [{"physicalLocation": {"artifactLocation": _artifact(problem.path)}}],
-    }
+    location = {"physicalLocation": {"artifactLocation": _artifact(problem.path)}}
+    return {"level": "error", "message": {"text": str(problem)}, "locations": [location]}
 
 
 def _artifact(path: str) -> dict[str, object]:

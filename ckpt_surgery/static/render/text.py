@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.render.report import CheckReport, RuleText, display_path, statistics
-from ckpt_surgery.static.results import FAULTS, ApplyResult
+from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.static.render.report import CheckReport, display_path, sentence, statistics
+from ckpt_surgery.static.results import FAULTS, ApplyResult, CheckResult
 from ckpt_surgery.text import listed, plural, wrapped
 
 
@@ -18,67 +19,58 @@ def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     ordered = sorted(report.shown, key=lambda finding: (finding.family, finding.sort_key))
     for family, group in groupby(ordered, key=lambda finding: finding.family):
         findings = list(group)
-        lines += [f"{family or 'other'}: {plural(len(findings), 'finding')}"]
+        lines.append(f"{family or 'other'}: {plural(len(findings), 'finding')}")
         for finding in findings:
-            lines += wrapped(_finding_text(finding), width, "  ", "      ")
+            place = f"{display_path(finding.path)}:{finding.line}:{finding.column}"
+            said = f"{place} {finding.code} [{finding.applicability}] {sentence(finding)}"
+            lines += wrapped(said, width, "  ", "      ")
         lines.append("")
     return lines
-
-
-def _finding_text(finding: Finding) -> str:
-    subject = f"{finding.class_name}: " if finding.class_name else ""
-    place = f"{display_path(finding.path)}:{finding.line}:{finding.column}"
-    return f"{place} {finding.code} [{finding.applicability}] {subject}{finding.message}"
 
 
 def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     """The counts by rule: how many, which rule, what it finds."""
     lines: list[str] = []
-    for rule in statistics(report.shown, report.rules):
-        kinds = ", ".join(f"{count} {kind}" for kind, count in rule.by_applicability.items())
-        head = f"{rule.count:>6}  {rule.code} {rule.name} ({kinds}): "
-        lines += wrapped(head.lstrip() + rule.summary, width, " " * (8 - len(f"{rule.count}  ")), " " * 8)
+    for rule, counts in statistics(report):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        head = f"{counts.total()}  "
+        said = f"{head}{rule.code} {rule.name} ({kinds}): {rule.summary}"
+        lines += wrapped(said, width, " " * (8 - len(head)), " " * 8)
     return [*lines, ""] if lines else []
 
 
 def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     """How much was read, what was found, what is not shown and what to do next."""
+    result = report.result
     kinds = Counter(f.applicability for f in report.shown)
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in Applicability if kinds[kind])
     results = f"{plural(len(report.shown), 'finding')} ({counts})" if counts else "no findings"
-    results += f", {report.suppressed} suppressed" if report.suppressed else ""
-    results += f", {plural(len(report.problems), 'problem')}" if report.problems else ""
-    lines = wrapped(f"Checked {plural(report.files, 'file')} in {report.seconds:.1f} s: {results}.", width)
-    hidden = [
-        f"{report.hidden[kind]} {kind} (--show-{kind})"
-        for kind in (Applicability.INFO, Applicability.UNKNOWN)
-        if report.hidden.get(kind)
-    ]
-    if hidden:
+    results += f", {result.suppressed} suppressed" if result.suppressed else ""
+    lines = wrapped(
+        f"Checked {plural(result.files, 'file')} in {result.seconds:.1f} s: {results}{_problems(result)}.", width
+    )
+    optional = (Applicability.INFO, Applicability.UNKNOWN)
+    if hidden := [f"{report.hidden[kind]} {kind} (--show-{kind})" for kind in optional if kind in report.hidden]:
         lines += wrapped(f"Not shown: {', '.join(hidden)}.", width)
     repairable = Counter(f.applicability for f in report.shown if f.repairs)
-    safe, unsafe = repairable[Applicability.SAFE], repairable[Applicability.UNSAFE]
-    if safe or unsafe:
-        ways = [f"{safe} with `ckpt_surgery apply`"] if safe else []
-        ways += [f"{unsafe} with `apply --unsafe`"] if unsafe else []
+    commands = {Applicability.SAFE: "ckpt_surgery apply", Applicability.UNSAFE: "apply --unsafe"}
+    if ways := [f"{repairable[kind]} with `{command}`" for kind, command in commands.items() if repairable[kind]]:
         lines += wrapped(f"Can be repaired: {listed(ways)}.", width)
     return lines
 
 
-def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 80) -> list[str]:
+def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) -> list[str]:
     """The summary of `apply`: files changed, findings repaired and left by rule, and why they are left."""
     verb = "Changed" if result.written else "Would change"
     changed, files = len(result.changes), plural(result.files, "file")
-    problems = f", {plural(len(result.problems), 'problem')}" if result.problems else ""
-    lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s{problems}.", width)
+    lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s{_problems(result)}.", width)
     faults = Counter(f.code for f in result.findings if f.applicability in FAULTS)
     left = Counter(f.code for f in result.left if f.applicability in FAULTS)
     for rule in rules:
-        if not faults[rule.code] and not left[rule.code]:
-            continue
-        repaired = max(0, faults[rule.code] - left[rule.code])
-        why = _why_left([f for f in result.left if f.code == rule.code], result.unsafe)
-        lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
+        if faults[rule.code] or left[rule.code]:
+            repaired = max(0, faults[rule.code] - left[rule.code])
+            why = _why_left([f for f in result.left if f.code == rule.code], result.unsafe)
+            lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
     if result.notes:
         lines.append("Notes:")
     for note in result.notes:
@@ -86,12 +78,16 @@ def apply_lines(result: ApplyResult, rules: Sequence[RuleText], *, width: int = 
     return lines
 
 
-def rule_lines(rules: Sequence[RuleText], *, width: int = 80) -> list[str]:
+def rule_lines(rules: Sequence[Rule], *, width: int = 80) -> list[str]:
     """One entry for each rule: its code, its name and, below, what it finds."""
     lines: list[str] = []
     for rule in rules:
         lines += [f"{rule.code} {rule.name}", *wrapped(rule.summary, width, "    ", "    ")]
     return lines
+
+
+def _problems(result: CheckResult | ApplyResult) -> str:
+    return f", {plural(len(result.problems), 'problem')}" if result.problems else ""
 
 
 def _why_left(left: Sequence[Finding], unsafe: bool) -> str:

@@ -18,9 +18,10 @@ import jsonschema
 import pysarif
 import pytest
 
-from ckpt_surgery.codemods.declaration import Subject
+from ckpt_surgery.codemods.declaration import RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import Definition, MakeLayer
+from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.static.render import json as json_module
 from ckpt_surgery.static.render import sarif as sarif_module
@@ -39,19 +40,17 @@ from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, No
 SAFE, UNSAFE, INFO, UNKNOWN = Applicability
 
 
-@dataclasses.dataclass(frozen=True)
-class StandInRule:
-    code: str
-    name: str
-    summary: str
-    documentation: str
-    subject: Subject = Subject.MODEL
+def rule(code: str, name: str, summary: str) -> Rule:
+    documentation = f"{summary}\n\nWhat it does\n\nFinds."
+    return Rule(
+        code=code, repair=RepairKind.NONE, name=name, find=lambda context: iter(()), documentation=documentation
+    )
 
 
 RULES = (
-    StandInRule("CKPT001", "plain_block", "A block that is no GradientCheckpointingLayer.", "What it does\n\nFinds."),
-    StandInRule("CKPT003", "keyword_gradient", "A gradient argument passed by keyword.", "What it does\n\nFinds."),
-    StandInRule("CKPT004", "positional_past_state", "Past state passed by position.", "What it does\n\nFinds."),
+    rule("CKPT001", "plain_block", "A block that is no GradientCheckpointingLayer."),
+    rule("CKPT003", "keyword_gradient", "A gradient argument passed by keyword."),
+    rule("CKPT004", "positional_past_state", "Past state passed by position."),
 )
 
 
@@ -111,10 +110,10 @@ class TestWhatIsShown:
         assert (everything.shown, everything.hidden) == (EVERY_KIND, {})
 
     def test_statistics_count_by_rule_and_leave_out_rules_without_findings(self) -> None:
-        counts = statistics([finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)], RULES)
-        assert [(rule.code, rule.count, rule.by_applicability) for rule in counts] == [
-            ("CKPT001", 1, {"safe": 1}),
-            ("CKPT004", 2, {"safe": 1, "unsafe": 1}),
+        counts = statistics(shown(finding("CKPT004"), finding("CKPT001"), finding("CKPT004", UNSAFE)))
+        assert [(rule.code, kinds) for rule, kinds in counts] == [
+            ("CKPT001", {"safe": 1}),
+            ("CKPT004", {"safe": 1, "unsafe": 1}),
         ]
 
     def test_a_path_under_the_working_folder_is_shown_relative(
