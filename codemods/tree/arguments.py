@@ -177,6 +177,7 @@ class _BoundCall:
         self.order = {parameter.name: index for index, parameter in enumerate(self.params)}
         self.given = {name: arguments[position] for name, position in bound.items()}
         self.gradient, past = meaning.carriers(params), meaning.past_names(params)
+        self.holding = {parameter.name for parameter in params if meaning.container(parameter)}
         values = [name for name, argument in self.given.items() if argument.is_value]
         self.carriers = [name for name in values if name in self.gradient]
         self.past = [name for name in values if name in past]
@@ -185,10 +186,9 @@ class _BoundCall:
 
     def containers(self) -> Iterator[int]:
         """The positions of arguments that hold gradient tensors."""
-        holding = {parameter.name for parameter in self.params if self.meaning.container(parameter)}
         for name, argument in self.given.items():
             displayed = name in self.gradient and argument.shape in ("list", "tuple", "dict")
-            if displayed or (name in holding and argument.is_value):
+            if displayed or (name in self.holding and argument.is_value):
                 yield self.bound[name]
 
     def hidden(self) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ class BaseChains:
             for name, module in self.externals(ref)
         )
 
+    @kept
     def flag(self, ref: ClassRef, name: str) -> str | None:
         """A class attribute's text, inherited or own."""
         flags = (flag for ancestor in self.lineage(ref) for flag in ancestor.cls.flags)

@@ -7,10 +7,13 @@ Anything else in a list (projections, heads, experts, norms, convolutions) is an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ast
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from ckpt_surgery.codemods.facts.checkpoint_helpers import handed_to
 from ckpt_surgery.codemods.facts.file_facts import (
     DYNAMIC,
     ELEMENT,
@@ -22,17 +25,18 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
+from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.providers.replaced_forwards import DECORATORS
-from ckpt_surgery.codemods.tree.answers import kept
+from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
 
+_STANDARD = frozenset(sys.stdlib_module_names)
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
 """Functions of torch and fairscale that put modules into ones that checkpoint them."""
 
@@ -49,12 +53,15 @@ class StackElement:
 
 @dataclass(eq=False)
 class Blocks:
-    """The blocks of a tree."""
+    """The blocks of a tree.
+
+    `function_node` gives the syntax tree of a function by its file and name, None where it cannot be read.
+    """
 
     bases: BaseChains
     containers: Containers
     switches: Switches
-    helpers: Helpers
+    function_node: Callable[[str, str], ast.FunctionDef | None]
 
     @cached_property
     def in_stacks(self) -> frozenset[ClassRef]:
@@ -142,8 +149,34 @@ class Blocks:
         """What is given to a function that checkpoints it, or perhaps."""
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
-                if self.helpers.checkpoints(owner, handed.function) is answer:
+                if self._helps(owner, handed.function) is answer:
                     yield owner, handed
+
+    def _helps(self, owner: ClassRef, name: str) -> Answer:
+        """Whether what a class calls by a name checkpoints what it is given; no name stands for what does."""
+        base, _, attribute = name.rpartition(".")
+        if base != "self":
+            return self._function_helps(owner.path, name) if name else Answer.YES
+        lineage = self.bases.lineage(owner)
+        if any(attribute in ancestor.cls[METHODS] for ancestor in lineage):
+            return Answer.YES
+        if any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods):
+            return Answer.NO
+        return _by_name(attribute, self.bases.chain(owner))
+
+    @kept_in_circles(Answer.NO)
+    def _function_helps(self, path: str, name: str) -> Answer:
+        names = self.bases.names
+        place = names.function(path, name)
+        if place is None:
+            return _by_name(name.rpartition(".")[2], names.named(path, name))
+        if place[1] in names.read(place[0])[FUNCTIONS]:
+            return Answer.YES
+        node = self.function_node(*place)
+        if node is None:
+            return Answer.UNKNOWN
+        answers = {self._function_helps(place[0], other) for other in handed_to(node)}
+        return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
     def _checkpointing_themselves(self) -> Iterator[ClassRef]:
         """The classes that checkpoint a function or method of their own, and what inherits that."""
@@ -155,7 +188,7 @@ class Blocks:
                         if all(method.name != inline.method for method in heir.cls.methods):
                             yield heir
         for ref in self.bases.names.checked_classes():
-            if any(self.helpers.checkpoints(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
+            if any(self._helps(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
                 yield ref
 
     def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
@@ -265,3 +298,17 @@ def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCa
     if any(path[0] == LOCAL for call in inside for path in call.paths):
         inside = calls
     return tuple(path for call in inside or calls for path in call.paths if path[0] != LOCAL)
+
+
+def _by_name(name: str, targets: Iterable[Target]) -> Answer:
+    """What the name of a function says that is not at hand, and the classes that it may come from."""
+    if "checkpoint" in name:
+        return Answer.YES
+    return Answer.NO if all(map(_is_known, targets)) else Answer.UNKNOWN
+
+
+def _is_known(target: Target) -> bool:
+    """Whether something is a class at hand, or of a library that checkpoints nothing under another name."""
+    if isinstance(target, ClassRef) or not target.module:
+        return True
+    return is_plain_external(target) or target.module.partition(".")[0] in _STANDARD

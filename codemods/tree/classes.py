@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import Class
@@ -12,6 +12,8 @@ from ckpt_surgery.codemods.facts.file_facts import Class
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
 TORCH_PREFIXES = ("nn.", "torch.")
+_PLAIN_NAMES = frozenset({"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"})
+_PLAIN_MODULES = ("torch", "abc", "typing", "enum", "dataclasses", "collections")
 
 
 class Answer(Enum):
@@ -49,20 +51,15 @@ Target = ClassRef | External
 
 def is_plain_external(external: External) -> bool:
     """Whether an external class is surely no GradientCheckpointingLayer: torch's own, or of transformers' core."""
-    name, module = external.name, external.module
-    if name in {"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"} or name.startswith(TORCH_PREFIXES):
-        return True
-    if module.startswith(("torch", "abc", "typing", "enum", "dataclasses", "collections")):
+    name, module = external
+    if name in _PLAIN_NAMES or name.startswith(TORCH_PREFIXES) or module.startswith(_PLAIN_MODULES):
         return True
     core = module.lstrip(".").removeprefix("transformers.")
-    return (module.startswith(("...", "transformers"))) and not core.startswith("models")
+    return module.startswith(("...", "transformers")) and not core.startswith("models")
 
 
-def renames(old: str, new: str) -> Iterator[tuple[str, str]]:
+@cache
+def renames(old: str, new: str) -> tuple[tuple[str, str], ...]:
     """The model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
-    size = 0
-    while size < min(len(old), len(new)) and old[-1 - size] == new[-1 - size]:
-        size += 1
-    for cut in range(size, 0, -1):
-        if old[-cut:][0].isupper():
-            yield old[:-cut], new[:-cut]
+    cuts = range(min(len(old), len(new)), 0, -1)
+    return tuple((old[:-cut], new[:-cut]) for cut in cuts if old[-cut].isupper() and old[-cut:] == new[-cut:])

@@ -41,7 +41,7 @@ class TreeNames:
 
     def read(self, path: str) -> FileFacts:
         """The same, and those of an empty file where it cannot be read."""
-        return self.facts(path) or _NOTHING
+        return self.files.get(path) or self.facts(path) or _NOTHING
 
     @kept
     def classes(self, path: str) -> tuple[ClassRef, ...]:
@@ -136,7 +136,7 @@ class TreeNames:
                 yield from targets
                 return
             if self.function(target, name):
-                return  # no class, and `BuildResolver` follows what it returns
+                return  # no class, and `Containers` follows what it returns
         yield External(name, module)
 
     @kept

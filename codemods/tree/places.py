@@ -14,9 +14,11 @@ from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 from ckpt_surgery.codemods.facts.syntax import Span, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
+from ckpt_surgery.codemods.tree.answers import kept
 
 _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_Syntax: TypeAlias = tuple[ast.Module, list[tuple[str, _Scope]]]
+"""A syntax tree, and its classes and functions by their qualified names, outer ones before those inside."""
 
 
 class Places:
@@ -26,16 +28,15 @@ class Places:
         self._source = source
         self._facts = facts
         self._named = Counter(cls.name for cls in facts.classes)
-        self._trees: dict[int, ast.Module] = {}
 
     def cls(self, cls: Class) -> Definition:
         """A class of the facts."""
-        before = [other for other in self._facts.classes if other.name == cls.name and other.span < cls.span]
-        return Definition(cls.name, len(before))
+        same = (other for other in self._facts.classes if other.name == cls.name)
+        return Definition(cls.name, sum(other.span < cls.span for other in same))
 
     def definition(self, span: Span) -> Definition:
         """The innermost class or function that a span is in, or that it is."""
-        return self._scope(self._tree(span), span)[0]
+        return self._scope(span)[0]
 
     def call(self, span: Span) -> Occurrence:
         """The call at a span."""
@@ -53,57 +54,49 @@ class Places:
         """The conditional expression at a span."""
         return self._occurrence(span, ast.IfExp)
 
-    def _occurrence(self, span: Span, *kinds: type[ast.AST]) -> Occurrence:
-        definition, scope = self._scope(self._tree(span), span)
+    def _occurrence(self, span: Span, *kinds: type[ast.expr | ast.stmt]) -> Occurrence:
+        definition, scope = self._scope(span)
         inside = statements_below(scope) if kinds == (ast.If,) else _inside(scope)
-        nodes = [node for node in inside if isinstance(node, kinds) and isinstance(node, ast.expr | ast.stmt)]
-        nodes.sort(key=_source_order)
+        nodes = sorted((node for node in inside if isinstance(node, kinds)), key=_source_order)
         at = next(at for at, node in enumerate(nodes) if span_of(node) == span)
         code = self._code(nodes[at])
         return Occurrence(definition, code, sum(self._code(node) == code for node in nodes[:at]))
 
-    def _code(self, node: ast.AST) -> str:
+    def _code(self, node: ast.expr | ast.stmt) -> str:
         """What an occurrence is found by."""
-        match node:
-            case ast.Call(func=function):
-                return "".join(self._source.of(span_of(function)).split())
-            case ast.Name() | ast.Constant():
-                return "".join(self._source.of(span_of(node)).split())
-        return ""
+        if isinstance(node, ast.If | ast.IfExp):
+            return ""
+        return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
 
-    def _scope(self, tree: ast.Module, span: Span) -> tuple[Definition, ast.Module | _Scope]:
+    def _scope(self, span: Span) -> tuple[Definition, ast.Module | _Scope]:
         """The innermost definition around a span."""
-        scope: ast.Module | _Scope = tree
-        names: list[str] = []
-        while (inner := next((node for node in _definitions(scope) if _holds(node, span)), None)) is not None:
-            names.append(inner.name)
-            scope = inner
-        if not names:
+        tree, scopes = self._syntax(span)
+        around = [(name, node) for name, node in scopes if _holds(node, span)]
+        if not around:
             return Definition(), tree
-        name = ".".join(names)
-        twins = [node for qualified, node in _qualified(tree) if qualified == name]
-        return Definition(name, twins.index(scope) if isinstance(scope, _SCOPES) else 0), scope
+        innermost, scope = around[-1]
+        twins = [node for name, node in scopes if name == innermost]
+        return Definition(innermost, twins.index(scope)), scope
 
-    def _tree(self, span: Span) -> ast.Module:
+    def _syntax(self, span: Span) -> _Syntax:
         """The syntax of the top-level class around a span; of the whole file where the span is in none."""
-        outer = next((cls for cls in self._facts.classes if self._is_alone(cls) and _lines_hold(cls, span)), None)
-        first = outer.first_line if outer else 1
-        if first not in self._trees:
-            start = self._source.offset(first, 0)
-            end = self._source.offset(*_end(outer)) if outer else len(self._source.text)
-            # blank lines in front: counting lines on in a tree takes as long as parsing it
-            self._trees[first] = ast.parse("\n" * (first - 1) + self._source.text[start:end])
-        return self._trees[first]
+        outer = next((cls for cls in self._facts.classes if self._is_alone(cls) and _is_in(cls, span)), None)
+        if outer is None:
+            return self._parsed(1, len(self._source.text))
+        return self._parsed(outer.first_line, self._source.offset(outer.span.end_line, outer.span.end_column))
+
+    @kept
+    def _parsed(self, first_line: int, end: int) -> _Syntax:
+        text = self._source.text[self._source.offset(first_line, 0) : end]
+        # blank lines in front: counting lines on in a tree takes as long as parsing it
+        tree = ast.parse("\n" * (first_line - 1) + text)
+        return tree, list(_scopes(tree))
 
     def _is_alone(self, cls: Class) -> bool:
         return cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
 
 
-def _end(cls: Class) -> tuple[int, int]:
-    return cls.span.end_line, cls.span.end_column
-
-
-def _lines_hold(cls: Class, span: Span) -> bool:
+def _is_in(cls: Class, span: Span) -> bool:
     return cls.first_line <= span.line and span.end_line <= cls.span.end_line
 
 
@@ -122,19 +115,13 @@ def _inside(scope: ast.AST) -> Iterator[ast.AST]:
                 waiting.append(node)
 
 
-def _definitions(scope: ast.AST) -> Iterator[_Scope]:
-    """The classes and functions directly in a scope, under whatever statements."""
-    for node in ast.iter_child_nodes(scope):
-        if isinstance(node, _SCOPES):
-            yield node
-        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from _definitions(node)
-
-
-def _qualified(scope: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Scope]]:
-    for node in _definitions(scope):
-        yield f"{prefix}{node.name}", node
-        yield from _qualified(node, f"{prefix}{node.name}.")
+def _scopes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Scope]]:
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, _Scope):
+            yield f"{prefix}{inner.name}", inner
+            yield from _scopes(inner, f"{prefix}{inner.name}.")
+        elif isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _scopes(inner, prefix)
 
 
 def _source_order(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:

@@ -19,7 +19,6 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.helpers import Helpers
 from ckpt_surgery.codemods.tree.layer_sources import LAYERS, LayerSources
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.module_modes import ModuleModes
@@ -67,7 +66,7 @@ class SourceTree:
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required)
         self.switches = Switches(self.bases, self.containers, self.layers)
-        self.blocks = Blocks(self.bases, self.containers, self.switches, Helpers(self.bases, self.function_node))
+        self.blocks = Blocks(self.bases, self.containers, self.switches, self.function_node)
         self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers)
         self.lineages = Lineages(self.names)
         self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
