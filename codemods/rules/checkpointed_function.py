@@ -75,13 +75,8 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     keywords = [name for name in given if name and name not in ("*", "**") and name not in TORCH_OPTIONS]
     if keywords and option in ("reentrant", "default"):
         said = "with use_reentrant=True" if option == "reentrant" else "without use_reentrant"
-        yield (
-            (
-                f"{callee} gets {quoted(keywords)} by keyword, which a checkpoint {said} refuses: use_reentrant=False "
-                "takes it"
-            ),
-            Applicability.SAFE,
-        )
+        message = f"{callee} gets {quoted(keywords)} by keyword, which a checkpoint {said} refuses: "
+        yield message + "use_reentrant=False takes it", Applicability.SAFE
         option = "non_reentrant"  # after the repair
     past = _past(function)
     unclear = [name for name in past if name in _ANY_CACHE]
