@@ -46,8 +46,6 @@ RULE = Declaration(
 )
 
 _Callers = Mapping[ClassRef, list[CallSite]]
-_Blocked = Mapping[ClassRef, Mapping[str, None]]
-"""The gradient parameters of a forward that stand behind past state, in order."""
 
 
 class UnfollowedUse(WordedReason):
@@ -63,7 +61,7 @@ class UnfollowedUse(WordedReason):
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every forward that some call of the tree needs in another order."""
     callers: dict[ClassRef, list[CallSite]] = defaultdict(list)
-    blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)
+    blocked: dict[ClassRef, dict[str, None]] = defaultdict(dict)  # behind past state, in order
     for site in context.tree.calls.all():
         plan = context.tree.calls.plan(site)
         for owner in _owners(context, site):
@@ -73,7 +71,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if not names or owner.path not in context.tree.checked:
             continue
         group = _group(context, owner, callers)
-        unfollowed = next(_unfollowed(context, group, blocked), None)
+        others = [member.name for member in group if set(blocked[member]) != set(names)]
+        uses = (use for member in group for use in _uses(context, member, group))
+        unfollowed = UnfollowedUse.OTHER_SIGNATURE.about(others[0]) if others else next(uses, None)
         repairs = () if unfollowed else _repairs(context, group, tuple(names), callers)
         message = f"{owner.name}.forward takes {quoted(names)} behind past state: no call can pass both correctly"
         if unfollowed:
@@ -100,15 +100,6 @@ def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[Cl
             group.update(dict.fromkeys(new))
             waiting += new
     return tuple(group)
-
-
-def _unfollowed(context: RuleContext, group: tuple[ClassRef, ...], blocked: _Blocked) -> Iterator[Because]:
-    """Why the forwards of a group are not reordered."""
-    for member in group:
-        if set(blocked[member]) != set(blocked[group[0]]):
-            yield UnfollowedUse.OTHER_SIGNATURE.about(member.name)
-    for member in group:
-        yield from _uses(context, member, group)
 
 
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[Because]:
