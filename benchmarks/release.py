@@ -115,11 +115,11 @@ def trained_classes() -> list[type]:
     import transformers
     from transformers import PreTrainedModel
 
-    from ckpt_surgery.tiny.exported import LEFT_OUT
+    from ckpt_surgery.model_patches import family_tables
 
     found = []
     for name in dir(transformers):
-        if name in LEFT_OUT or name.endswith("PreTrainedModel") or not name[:1].isupper():
+        if name in family_tables().left_out or name.endswith("PreTrainedModel") or not name[:1].isupper():
             continue
         try:
             kind = getattr(transformers, name)

@@ -1,26 +1,53 @@
-"""What single model families do that names alone do not show. `family_facts(path)` looks one up."""
+"""What single model families do that names alone do not show, one file each.
+
+`family_facts(path)` says what a rule has to know about a file, `family_tables()` what it takes to build models.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import fields
 from functools import cache
 from pathlib import PurePath
+from typing import Any
 
-from ckpt_surgery.model_patches.family import FamilyFacts
+from ckpt_surgery.model_patches.family import FamilyFacts, FamilyTables
 
 _NO_FACTS = FamilyFacts()
+_NO_FAMILIES = ("family", "release_names", "vocabulary")
+_RULE_FIELDS = {field.name for field in fields(FamilyFacts)}
+
+
+@cache
+def family_files() -> dict[str, dict[str, Any]]:
+    """The constants of each family's file, their names in small letters: every module that is there for one."""
+    names = [module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_FAMILIES]
+    return {
+        name: {n.lower(): v for n, v in vars(importlib.import_module(f"{__name__}.{name}")).items() if n[0].isupper()}
+        for name in names
+    }
 
 
 @cache
 def registry() -> dict[str, FamilyFacts]:
-    """Model folder (`gpt_bigcode`) to its facts, from every module of this package that defines `FACTS`."""
+    """Model folder (`gpt_bigcode`) to the facts for rules, of the families that have some."""
     families: dict[str, FamilyFacts] = {}
-    for module in pkgutil.iter_modules(__path__):
-        facts = getattr(importlib.import_module(f"{__name__}.{module.name}"), "FACTS", None)
-        if isinstance(facts, FamilyFacts):
-            families.update(dict.fromkeys(facts.families or (module.name,), facts))
+    for name, constants in family_files().items():
+        if own := {field: value for field, value in constants.items() if field in _RULE_FIELDS}:
+            families.update(dict.fromkeys(constants.get("families", (name,)), FamilyFacts(**own)))
     return families
+
+
+@cache
+def family_tables() -> FamilyTables:
+    """What it takes to build the models of all families, and their inputs."""
+    tables: dict[str, dict[str, Any]] = {}
+    for constants in family_files().values():
+        for field in constants.keys() - _RULE_FIELDS - {"families"}:
+            for key, value in constants[field].items():
+                tables.setdefault(field, {}).update(dict.fromkeys((key,) if isinstance(key, str) else key, value))
+    return FamilyTables(**tables)
 
 
 @cache

@@ -7,6 +7,16 @@ decoder's inline branch passes `cache_position` where the block takes `use_cache
 exception in transformers #38913 and #41818.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(derived={"mel_attn_blocks": "ClvpMelAttentionBlock"})
+DERIVED = {"mel_attn_blocks": "ClvpMelAttentionBlock"}
+TINY = {
+    "clvp_decoder": {"num_attention_heads": 2, "decoder_fixing_codes": [83, 45, 45, 100]},
+    "clvp_encoder": {"num_attention_heads": 2},  # its rotary part has at least 32 channels
+}
+PARTS = {
+    "clvp": {  # in transformers 4 they name the configuration of the whole model
+        "ClvpDecoder": "ClvpDecoderConfig",
+        "ClvpEncoder": "ClvpEncoderConfig",
+        "ClvpForCausalLM": "ClvpDecoderConfig",
+        "ClvpModel": "ClvpDecoderConfig",
+    }
+}

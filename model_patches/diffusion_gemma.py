@@ -5,8 +5,12 @@ prefix: the encoder's text layer stays plain (5.23.0, where its docstring says t
 layers set `_can_checkpoint_with_cache`: they read the cache and never write it.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(
-    not_blocks=frozenset({"DiffusionGemmaEncoderTextLayer"}), containers=frozenset({"shared_kv_states"})
-)
+NOT_BLOCKS = {"DiffusionGemmaEncoderTextLayer"}
+CONTAINERS = {"shared_kv_states"}
+TINY = {"diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}}
+INPUTS = {
+    "diffusion_gemma": {
+        "pixel_values": "shares(batch, 36, channels * patch_size * patch_size)",
+        "image_position_ids": "places(6)",
+    }
+}

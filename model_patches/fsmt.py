@@ -3,6 +3,5 @@
 With `use_cache=True`, its default, a decoder of transformers 5.23.0 sees the tokens that come after.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(needs_cache=frozenset({"FSMTModel"}))
+NEEDS_CACHE = {"FSMTModel"}
+LEFT_OUT = {"PretrainedFSMTModel": "a base of other classes, without a forward"}

@@ -8,10 +8,27 @@ is none: without a cache 5.0.0, 5.3.0 and 5.5.4 train another model (the loss of
 4.63844, and 124 of its 145 gradients are others). 4.57.6 makes no cache in training.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(
-    families=("gemma3n", "gemma4", "gemma4_unified", "mistral_large4"),
-    containers=frozenset({"shared_kv_states"}),
-    cache_decides={"Gemma3nTextModel": "5.6.2"},
-)
+FAMILIES = ("gemma3n", "gemma4", "gemma4_unified", "mistral_large4")
+CONTAINERS = {"shared_kv_states"}
+CACHE_DECIDES = {"Gemma3nTextModel": "5.6.2"}
+TINY = {
+    "gemma3n": {"audio_soft_tokens_per_image": 4, "vision_soft_tokens_per_image": 4},
+    "gemma3n_audio": {"vocab_offset": 112, "vocab_size": 16},
+    "gemma3n_vision": {
+        "model_args": {"channel_multiplier": 0.01, "msfa_output_resolution": 2},
+        "vocab_offset": 96,
+        "vocab_size": 16,
+    },
+}
+KEPT = {
+    "gemma3n_vision": ("hidden_size",)  # timm has it fixed
+}
+SHOWN = {"gemma4_text": {"num_kv_shared_layers": 2}}
+_PATCHES = "shares(batch, 36, channels * patch_size * patch_size)"
+INPUTS = {
+    "gemma3n": {"input_features_mask": "bools()"},  # it negates the mask
+    "Gemma3nAudioEncoder": {"audio_mel": "floats(batch, 64, mels)", "audio_mel_mask": "falses(batch, 64)"},
+    "gemma4": {"pixel_values": _PATCHES, "image_position_ids": "places(6)"},
+    "gemma4_vision": {"pixel_values": _PATCHES, "pixel_position_ids": "places(6)"},
+    "mistral_large4": {"image_sizes": "rows([height, width])"},
+}

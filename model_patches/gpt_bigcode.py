@@ -5,6 +5,4 @@ Upstream made the block a layer for 5.0 (transformers #41818) with `encoder_hidd
 signature, so that the cache can be a keyword.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(blocks=frozenset({"GPTBigCodeBlock"}))
+BLOCKS = {"GPTBigCodeBlock"}

@@ -3,6 +3,4 @@
 With `use_cache=False` the forward raises IndexError (measured on 4.57.6, where the model is deprecated).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(needs_cache=frozenset({"GPTSanJapaneseModel"}))
+NEEDS_CACHE = {"GPTSanJapaneseModel"}

@@ -3,6 +3,4 @@
 With `use_cache=False`, and so with checkpointing, the forward raises TypeError (measured on 4.57.6).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(needs_cache=frozenset({"ImageGPTModel"}))
+NEEDS_CACHE = {"ImageGPTModel"}

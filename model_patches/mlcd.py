@@ -4,6 +4,4 @@ With `use_reentrant=True` released models crash in the backward pass (4.53 to 5.
 requires gradient reaches the block inside a tuple.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(containers=frozenset({"position_embeddings"}))
+CONTAINERS = {"position_embeddings"}

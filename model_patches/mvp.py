@@ -1,5 +1,4 @@
 """MVP: learned prompts reach the blocks as dicts of `prev_key` and `prev_value` tensors (all releases)."""
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(containers=frozenset({"self_attn_prompt", "cross_attn_prompt"}))
+CONTAINERS = {"self_attn_prompt", "cross_attn_prompt"}
+PARTS = {"mvp": {"MvpEncoder": "MvpConfig", "MvpDecoder": "MvpConfig"}}

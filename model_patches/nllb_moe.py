@@ -3,6 +3,5 @@
 With `use_cache=False`, and so with checkpointing, the forward then raises IndexError (measured on 4.57.6).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(needs_cache=frozenset({"NllbMoeDecoder"}))
+NEEDS_CACHE = {"NllbMoeDecoder"}
+PARTS = {"nllb_moe": {"NllbMoeEncoder": "NllbMoeConfig", "NllbMoeDecoder": "NllbMoeConfig"}}

@@ -1,5 +1,8 @@
 """Perceiver: its learned position embeddings can outweigh its blocks many times (all releases)."""
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(blocks=frozenset({"PerceiverLayer"}))
+BLOCKS = {"PerceiverLayer"}
+TINY = {"perceiver": {"train_size": (16, 16), "num_latents": 8, "num_cross_attention_heads": 1}}
+INPUTS = {
+    "PerceiverForOpticalFlow": {"inputs": "floats(batch, 2, 27, 16, 16)"},  # the patches of two frames
+    "PerceiverModel": {"inputs": "floats(batch, length, d_model)"},
+}

@@ -5,6 +5,4 @@ through the graph a second time", and on 5.3.0 the forward raises "The size of t
 tensor b (64)". 5.23.0 gives the same with and without.
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(cache_decides={"RecurrentGemmaModel": "5.23.0"})
+CACHE_DECIDES = {"RecurrentGemmaModel": "5.23.0"}

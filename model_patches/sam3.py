@@ -4,6 +4,11 @@
 carries gradient, unlike every other mask (5.x; only the lite text model claims checkpointing).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(families=("sam3", "sam3_lite_text"), gradient=frozenset({"vision_cross_attn_mask"}))
+FAMILIES = ("sam3", "sam3_lite_text")
+GRADIENT = {"vision_cross_attn_mask"}
+TINY = {"sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}}
+LEFT_OUT = {
+    ("Sam3TrackerVideoModel", "Sam3VideoModel"): (
+        "a forward in inference mode, which records no gradient: the model for images trains"
+    )
+}

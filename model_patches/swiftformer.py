@@ -5,6 +5,5 @@ Released 4.57.6 sets the model's flag and never checkpoints anything; upstream m
 5.0 (transformers #41818).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(gradient=frozenset({"SwiftFormerStage.input"}), blocks=frozenset({"SwiftFormerStage"}))
+GRADIENT = {"SwiftFormerStage.input"}
+BLOCKS = {"SwiftFormerStage"}

@@ -1,6 +1,7 @@
 """What names mean across transformers: past state, gradient arguments, block and non-block classes.
 
-Facts only, no logic beyond looking a name up. What a single family means by a name is in that family's file.
+Facts only: `codemods/facts/argument_names.py` judges parameters by them. What a single family means by a name stands
+in its own file.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ GRADIENT = frozenset(
 """Parameters of block forwards that carry gradient in at least one model of each release from 4.52 on,
 and in none carry only masks, positions or sizes."""
 
-_GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
-_SWITCHES = ("output_", "return_", "use_")
-_NO_TENSORS = (
+GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
+SWITCH_BEGINNINGS = ("output_", "return_", "use_")
+"""How the names of options start."""
+NO_TENSOR_ENDINGS = (
     "mask",
     "_ids",
     "_idx",
@@ -97,75 +99,19 @@ _NO_TENSORS = (
     "_shape",
     "_shapes",
 )
-_TABLES = ("position", "pos_emb", "rotary", "alibi", "freqs", "cos", "sin", "length", "seqlens")
-_PLAIN_TYPES = frozenset({"bool", "int", "float", "str"})
-_TYPE_FORMS = frozenset({"Optional", "Union", "None", "typing", "list", "List", "tuple", "Tuple", "Sequence"})
+"""How the names of masks, indices and sizes end."""
+TABLES = ("position", "pos_emb", "rotary", "alibi", "freqs", "cos", "sin", "length", "seqlens")
+"""What the names of positions, of tables of them and of lengths hold."""
+STATE_SOMEWHERE = ("state", "states", "memory", "inference_params")
+STATE_ENDINGS = ("_state", "_cache")
+"""Names of recurrent state in some models, and how others end: what they are given proves nothing."""
 
-
-def is_past_state(name: str) -> bool:
-    """Whether a parameter of this name is a cache or recurrent state in every model that has one."""
-    return name in PAST_STATE
-
-
-def is_gradient(name: str, annotation: str = "") -> bool:
-    """Whether a parameter of this name carries gradient.
-
-    `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
-    that say so. An annotation (its source text) without a tensor type decides against any name.
-    """
-    if is_switch(name, annotation):
-        return False
-    return name in GRADIENT or name.endswith(_GRADIENT_ENDINGS)
-
-
-def is_switch(name: str, annotation: str = "") -> bool:
-    """Whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
-    types = set(_WORD.findall(annotation)) - _TYPE_FORMS
-    if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
-        return True
-    return name.startswith(_SWITCHES) or name.endswith(_NO_TENSORS)
-
-
-def may_carry_gradient(name: str, annotation: str = "") -> bool:
-    """Whether a parameter may carry gradient, for all its name tells: it is no option, mask, size or table."""
-    return not is_switch(name, annotation) and not any(word in name for word in _TABLES)
-
-
-def may_be_state(name: str) -> bool:
-    """Whether a parameter of this name is recurrent state in some models, so that what it is given proves nothing."""
-    return name in ("state", "states", "memory", "inference_params") or name.endswith(("_state", "_cache"))
-
-
-def is_surely_no_state(name: str, annotation: str = "") -> bool:
-    """Whether a parameter of this name is known for something else than a cache or recurrent state."""
-    return is_gradient(name, annotation) or is_switch(name, annotation) or "position" in name or "embed" in name
-
-
-def is_container(annotation: str) -> bool:
-    """Whether an annotation (its source text) is that of a list, tuple or dict."""
-    return _CONTAINER.search(annotation) is not None
-
-
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_CONTAINER = re.compile(r"\b(?:[Ll]ist|[Tt]uple|[Dd]ict|Sequence|Iterable|Mapping)\b")
-_MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
-_NO_BLOCKS = re.compile(
+MIXERS = re.compile(r"Attention|Attn|Mixer|Mamba|SSM|LSTM|Rwkv|RWKV|Recurrent|Hyena|DeltaNet|RGLRU|Fourier")
+"""Classes that mix positions: attention, recurrence, a state space model."""
+NO_BLOCKS = re.compile(
     r"(?:Attention|Attn|Head|Heads|Embeddings?|Expert|Experts|MLP|Norm|Predictor|Adapter|Merger"
     r"|FusionLayer|ReassembleLayer)$"
 )
-_BESIDE = re.compile(r"(?:head|embedding|embed|expert|norm|predictor|adapter|quantizer)s?$", re.IGNORECASE)
-
-
-def mixes_positions(class_name: str) -> bool:
-    """Whether a class of this name mixes positions: attention, recurrence, a state space model."""
-    return _MIXERS.search(class_name) is not None
-
-
-def is_no_block(class_name: str) -> bool:
-    """Whether a class of this name is a part of a block, or something else that is kept in lists."""
-    return _NO_BLOCKS.search(class_name) is not None
-
-
-def runs_beside_others(name: str) -> bool:
-    """Whether modules of such a class, or in such an attribute, do not go on with each other's output."""
-    return _BESIDE.search(name) is not None
+"""Classes that are a part of a block, or something else that is kept in lists."""
+BESIDE_OTHERS = re.compile(r"(?:head|embedding|embed|expert|norm|predictor|adapter|quantizer)s?$", re.IGNORECASE)
+"""Classes and attributes of modules that do not go on with each other's output."""

@@ -6,8 +6,9 @@ Upstream made both definitions layers for 5.0 (transformers #41818); up to 5.23.
 goes by position (and is a keyword that the layer does not clear).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(
-    gradient=frozenset({"xLSTMBlock.x"}), past_state=frozenset({"xLSTMBlock.state"}), blocks=frozenset({"xLSTMBlock"})
-)
+GRADIENT = {"xLSTMBlock.x"}
+PAST_STATE = {"xLSTMBlock.state"}
+BLOCKS = {"xLSTMBlock"}
+TINY = {
+    "xlstm": {"hidden_size": 128}  # the cache rounds its widths up to multiples of 64
+}

@@ -7,9 +7,17 @@ branch over plain layers; upstream made them layers for 5.0 (transformers #41818
 and the inner one is computed three times (CKPT006).
 """
 
-from ckpt_surgery.model_patches.family import FamilyFacts
-
-FACTS = FamilyFacts(
-    families=("zamba", "zamba2"),
-    gradient=frozenset({"original_hidden_states", "transformer_hidden_states"}),
-)
+FAMILIES = ("zamba", "zamba2")
+GRADIENT = {"original_hidden_states", "transformer_hidden_states"}
+TINY = {
+    "zamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "num_hidden_layers": 5,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "hybrid"],
+    },
+    "zamba2": {"chunk_size": 16},
+}
+SHOWN = {
+    "zamba2": {"use_mem_rope": True}  # 5.0.0 runs with it alone
+}

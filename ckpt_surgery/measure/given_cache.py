@@ -23,7 +23,7 @@ from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Skip
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.model_patches.release_names import CACHE_ARGUMENT, CACHE_SWITCH
-from ckpt_surgery.model_patches.vocabulary import is_past_state
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.library_switch import takes_switch
 
 _CACHE = re.compile(r"\b(?:Dynamic|EncoderDecoder)?Cache\b")
@@ -100,7 +100,7 @@ def _arguments_for_caches(parameters: Mapping[str, inspect.Parameter]) -> list[s
 
 
 def _holds_state(parameter: inspect.Parameter) -> bool:
-    return is_past_state(parameter.name) or _ANY_CACHE.search(_annotation(parameter)) is not None
+    return parameter.name in PAST_STATE or _ANY_CACHE.search(_annotation(parameter)) is not None
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

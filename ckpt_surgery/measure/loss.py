@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import OptionError, OptionTypeError
-from ckpt_surgery.model_patches.vocabulary import is_past_state
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.tools.containers import tensors
 
 
@@ -25,7 +25,7 @@ def loss_of(output: Any) -> Tensor:
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad:
         return own.mean()
-    results = [v for n, v in output.items() if not is_past_state(n)] if isinstance(output, Mapping) else output
+    results = [v for n, v in output.items() if n not in PAST_STATE] if isinstance(output, Mapping) else output
     terms = [_weighed(tensor) for tensor in tensors(results) if tensor.is_floating_point() and tensor.requires_grad]
     if not terms:
         raise OptionError("the model's output holds no loss and no float tensor that requires gradient")

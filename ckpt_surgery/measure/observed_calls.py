@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.meter import Meter
 from ckpt_surgery.measure.restore import identities
-from ckpt_surgery.model_patches.vocabulary import is_past_state
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.checkpoint.call_arguments import is_cache, name_at, positional_names
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, items, tensors
 from ckpt_surgery.runtime.tools.rng import generator_state
@@ -165,7 +165,7 @@ class _BlockCall:
                 n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v)
             ),
             positional_past=tuple(
-                n for n, v in self.positional.items() if v is not None and (is_past_state(n) or is_cache(v))
+                n for n, v in self.positional.items() if v is not None and (n in PAST_STATE or is_cache(v))
             ),
             returned=tuple(dict.fromkeys(returned)),
             mutated=tuple(n for n, ids in self.contents.items() if identities(self.arguments[n]) != ids),

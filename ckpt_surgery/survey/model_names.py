@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.target import SurveyTarget
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ def catalogue() -> Mapping[str, ModelEntry]:
 
 def left_out() -> Mapping[str, str]:
     """The classes of transformers that are no models to train, each with the reason."""
-    from ckpt_surgery.tiny.exported import LEFT_OUT
-
-    return LEFT_OUT
+    return family_tables().left_out
 
 
 def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:

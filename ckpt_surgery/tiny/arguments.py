@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,13 +15,19 @@ from ckpt_surgery.tiny.configs import all_configs, text_config
 
 _PLACES = 84
 """The places of a detector in an image of 64 pixels: one for each 8, 16 and 32 of them."""
+_OF_PARTS = {
+    "vision_config": ("pixel_values", "image_position_ids"),
+    "audio_config": ("input_features",),
+    "is_encoder_decoder": ("decoder_input_ids",),
+}
+"""The arguments that a part reads, where there is one."""
 
 
 class ForwardArguments:
     """The arguments so far (`values`, by parameter name) and the model they are for, with its `main_input`.
 
-    `names` are the parameters of the model's forward, `batch` and `length` the requested sizes. Random tensors come
-    from a generator of its own.
+    `names` are the parameters of the model's forward, without those for a part that its configuration leaves out.
+    `batch` and `length` are the requested sizes. Random tensors come from a generator of its own.
     """
 
     def __init__(self, model: Any, batch: int, length: int, seed: int) -> None:
@@ -31,7 +38,8 @@ class ForwardArguments:
         self.dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.parameters = inspect.signature(model.forward).parameters
-        self.names = set(self.parameters)
+        parts = [names for part, names in _OF_PARTS.items() if getattr(self.config, part, ...) in (None, False)]
+        self.names = self.parameters.keys() - set(chain(*parts))
         self.values: dict[str, Any] = {}
         self.configs = list(all_configs(model.config))
 

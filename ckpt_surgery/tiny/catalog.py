@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ckpt_surgery.errors import BuildStage, CannotBuild
-from ckpt_surgery.tiny.exported import LEFT_OUT, exported_models
-from ckpt_surgery.tiny.towers import TOWERS
+from ckpt_surgery.model_patches import family_tables
+from ckpt_surgery.tiny.exported import exported_models
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class ModelEntry:
 
 @cache
 def model_classes() -> Mapping[str, ModelEntry]:
-    """Every model class of the installed transformers, once each, by class name; `exported.LEFT_OUT` names the rest.
+    """Every model class of the installed transformers, once each, by class name.
 
-    They are those that an auto mapping lists, the others that transformers exports, and the parts in `towers.TOWERS`,
-    as far as this release has them. A class with several model types stands under the one whose module defines it,
-    with all of them in `types`. No model is imported.
+    They are those that an auto mapping lists, the others that transformers exports, and the parts that families name,
+    as far as this release has them; families also say which classes are left out, and why. A class with several model
+    types stands under the one whose module defines it, with all of them in `types`. No model is imported.
     """
     heads: dict[str, list[str]] = {}
     types: dict[str, dict[str, None]] = {}
     for head, names in _mappings().items():
         for model_type, listed in names.items():
             for name in (listed,) if isinstance(listed, str) else listed:
-                if name in LEFT_OUT:
+                if name in family_tables().left_out:
                     continue
                 types.setdefault(name, {})[model_type] = None
                 if head not in heads.setdefault(name, []):
@@ -147,7 +147,7 @@ def _head(mapping: str) -> str:
 def _towers() -> Iterator[ModelEntry]:
     """The parts that the installed release has, looked up in its source: that is cheaper than an import."""
     models = Path(str(import_module("transformers").__file__)).parent / "models"
-    for folder, parts in TOWERS.items():
+    for folder, parts in sorted(family_tables().parts.items()):
         source = models / folder / f"modeling_{folder}.py"
         text = source.read_text(encoding="utf-8") if source.is_file() else ""
         module = f"transformers.models.{folder}.modeling_{folder}"

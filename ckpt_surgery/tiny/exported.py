@@ -7,48 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
-LEFT_OUT: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "BartPretrainedModel",
-            "DPRPretrainedContextEncoder",
-            "DPRPretrainedQuestionEncoder",
-            "DPRPretrainedReader",
-            "PretrainedBartModel",
-            "PretrainedFSMTModel",
-            "Qwen2_5OmniPreTrainedModelForConditionalGeneration",
-            "Qwen3OmniMoePreTrainedModelForConditionalGeneration",
-        ),
-        "a base of other classes, without a forward",
-    ),
-    **dict.fromkeys(
-        ("Apertus1p5VisionTokenizerModel", "ChameleonVQVAE", "Emu3VQVAE", "GlmImageVQVAE", "WavTokenizerEncoderModel"),
-        "a codec without a forward, which other classes call by its parts",
-    ),
-    "JukeboxModel": "a model without a forward, for generation alone",
-    "BarkModel": "a model without a forward, for generation alone: BarkSemanticModel and the others train",
-    "Qwen2_5OmniForConditionalGeneration": (
-        "a model without a forward, for generation alone: Qwen2_5OmniThinkerForConditionalGeneration trains"
-    ),
-    "Qwen3OmniMoeForConditionalGeneration": (
-        "a model without a forward, for generation alone: Qwen3OmniMoeThinkerForConditionalGeneration trains"
-    ),
-    **dict.fromkeys(
-        (
-            "Ernie4_5_VL_MoeForConditionalGeneration",
-            "Ernie4_5_VL_MoeModel",
-            "Ernie4_5_VL_MoeTextModel",
-            "Ernie4_5_VL_MoeVisionTransformerPretrainedModel",
-        ),
-        "an old name of the class without the second underscore",
-    ),
-    **dict.fromkeys(
-        ("EdgeTamVideoModel", "Sam2VideoModel", "Sam3TrackerVideoModel", "Sam3VideoModel"),
-        "a forward in inference mode, which records no gradient: the model for images trains",
-    ),
-    "UVDocBridge": "a part that reads another configuration than the class it names",
-}
-"""Classes that nobody can train by calling them, each with the reason; `PreTrainedModel` ends the names of more."""
+from ckpt_surgery.model_patches import family_tables
 
 _BASES = re.compile(r"^class (\w+)\(([^)]*)\)", re.MULTILINE)
 _BASE_NAME = re.compile(r"PreTrainedModel$")
@@ -57,7 +16,7 @@ _BASE_NAME = re.compile(r"PreTrainedModel$")
 def exported_models(known: Iterable[str]) -> dict[str, str]:
     """The exported models besides those `known`, by name, with their modules below `transformers`."""
     transformers = import_module("transformers")
-    skipped = {*known, *LEFT_OUT}
+    skipped = {*known, *family_tables().left_out}
     root = Path(str(transformers.__file__)).parent
     candidates = {
         name: module

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import PretrainedConfig
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
-from ckpt_surgery.tiny.families import CONFIG, SHOWN
 
 
 def default_config(config_class: type) -> PretrainedConfig:
     """`config_class` built from its defaults, or from default parts where the class requires them."""
-    build = _DEFAULTS.get(str(getattr(config_class, "model_type", "")))
-    config = build(config_class) if build else config_class()
+    facts = family_tables()
+    given = facts.defaults.get(str(getattr(config_class, "model_type", "")), {})
+    config: PretrainedConfig = config_class(**copy.deepcopy(dict(given)))
     for part in all_configs(config):
-        for name, value in SHOWN.get(part.model_type, {}).items():
+        for name, value in facts.shown.get(part.model_type, {}).items():
             setattr(part, name, value)
     return config
 
@@ -26,7 +27,7 @@ def family_changes(
     config: PretrainedConfig, changed: Mapping[str, Any], declared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The fields that the family of `config` needs changed, and those that replace a timm backbone."""
-    own = CONFIG.get(config.model_type, {})
+    own = family_tables().tiny.get(config.model_type, {})
     new = {n.removeprefix("+"): v for n, v in own.items() if n in declared or n in changed or n.startswith("+")}
     for name, value in new.items():
         if isinstance(value, dict) and "model_type" in (changed.get(name) or {}):
@@ -77,69 +78,3 @@ def tiny_backbone() -> PretrainedConfig:
         layer_type="basic",
         out_features=["stage2", "stage3", "stage4"],
     )
-
-
-def _text_pair(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig
-
-    return config_class(
-        encoder=BertConfig().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _image_to_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, ViTConfig
-
-    return config_class(
-        encoder=ViTConfig().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _speech_to_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, Wav2Vec2Config
-
-    return config_class(
-        encoder=Wav2Vec2Config().to_dict(),
-        decoder=BertConfig(is_decoder=True, add_cross_attention=True).to_dict(),
-        decoder_start_token_id=1,
-        pad_token_id=0,
-    )
-
-
-def _music(config_class: Any) -> PretrainedConfig:
-    from transformers import EncodecConfig, T5Config
-
-    decoder = config_class.sub_configs["decoder"]
-    return config_class(
-        text_encoder=T5Config().to_dict(), audio_encoder=EncodecConfig().to_dict(), decoder=decoder().to_dict()
-    )
-
-
-def _retrieval(config_class: Any) -> PretrainedConfig:
-    from transformers import BartConfig, DPRConfig
-
-    return config_class(question_encoder=DPRConfig().to_dict(), generator=BartConfig().to_dict())
-
-
-def _vision_and_text(config_class: Any) -> PretrainedConfig:
-    from transformers import BertConfig, ViTConfig
-
-    return config_class(vision_config=ViTConfig().to_dict(), text_config=BertConfig().to_dict())
-
-
-_DEFAULTS: dict[str, Callable[[type], PretrainedConfig]] = {
-    "encoder-decoder": _text_pair,
-    "musicgen": _music,
-    "musicgen_melody": _music,
-    "rag": _retrieval,
-    "speech-encoder-decoder": _speech_to_text,
-    "vision-encoder-decoder": _image_to_text,
-    "vision-text-dual-encoder": _vision_and_text,
-}
-"""How to build a configuration from its class alone, by model type."""

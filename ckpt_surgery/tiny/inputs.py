@@ -1,6 +1,6 @@
 """Keyword arguments for a model's forward, drawn from a seed and tried on the model itself.
 
-What the arguments are is decided in `modalities`, `placeholders`, `labels` and `family_inputs`.
+What the arguments are is decided in `modalities`, `placeholders`, `labels` and `forms`.
 """
 
 from __future__ import annotations

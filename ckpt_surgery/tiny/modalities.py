@@ -1,6 +1,6 @@
 """Text, pixels, audio and series for a forward, by the names in its signature and the sizes in the configuration.
 
-What single families need on top is in `family_inputs`.
+What single families need on top is in `model_patches`, and made in `forms`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.tiny.arguments import ForwardArguments
-from ckpt_surgery.tiny.family_inputs import FAMILY_INPUTS
+from ckpt_surgery.tiny.forms import give_family_inputs
 from ckpt_surgery.tiny.placeholders import place_all
 
 _AUDIO_LAYOUTS = 3
@@ -21,8 +21,6 @@ _AUDIO_LAYOUTS = 3
 
 def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str, ...]) -> Iterator[ForwardArguments]:
     """Arguments without labels; several if the name of an audio argument does not tell its layout."""
-    own, family = (FAMILY_INPUTS.get(name) for name in (type(model).__name__, model.config.model_type))
-    change = own or family
     for layout in range(_AUDIO_LAYOUTS):
         arguments = ForwardArguments(model, batch, length, seed)
         _add_text(arguments, heads)
@@ -30,8 +28,7 @@ def candidates(model: Any, batch: int, length: int, seed: int, heads: tuple[str,
         _add_audio(arguments, layout)
         _add_series(arguments)
         _add_required(arguments)
-        if change:
-            change(arguments)
+        give_family_inputs(arguments)
         place_all(arguments)
         yield arguments
         if "input_features" not in arguments.values and "input_values" not in arguments.values:
@@ -59,7 +56,7 @@ def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
             arguments.values["input_ids"][:, -1] = eos
         if "attention_mask" in arguments.names:
             arguments.values["attention_mask"] = torch.ones(shape, dtype=torch.long)
-    if "decoder_input_ids" in arguments.names and arguments.config.is_encoder_decoder:
+    if "decoder_input_ids" in arguments.names:
         arguments.values["decoder_input_ids"] = arguments.tokens((arguments.batch, arguments.length))
     if "bbox" in arguments.names:
         corner = arguments.integers((arguments.batch, arguments.length, 2), 8)
@@ -68,7 +65,7 @@ def _add_text(arguments: ForwardArguments, heads: tuple[str, ...]) -> None:
 
 def _add_pixels(arguments: ForwardArguments) -> None:
     height, width = arguments.image()
-    if "pixel_values" in arguments.names and getattr(arguments.config, "vision_config", ...) is not None:
+    if "pixel_values" in arguments.names:
         if "image_grid_thw" in arguments.names:
             patches, grid = _flat_patches(arguments)
             arguments.values |= {"pixel_values": patches, "image_grid_thw": grid}
@@ -114,7 +111,7 @@ def _add_audio(arguments: ForwardArguments, layout: int) -> None:
         length, frames = _samples(arguments), int(arguments.find("max_length", default=64))
         waves = [(arguments.batch, length), (arguments.batch, 1, length), (arguments.batch, frames, mels)]
         arguments.values["input_values"] = arguments.floats(waves[layout])
-    elif "input_features" in arguments.names and getattr(arguments.config, "audio_config", ...) is not None:
+    elif "input_features" in arguments.names:
         positions = arguments.find("max_source_positions", default=None, part="audio")
         first = isinstance(positions, int)  # Whisper and its heirs take twice as many frames as positions
         frames = 2 * positions if first else 64

@@ -14,10 +14,10 @@ from ckpt_surgery.errors import BuildStage, CannotBuild, OptionError
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.restore import model_state_kept
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.catalog import model_classes
 from ckpt_surgery.tiny.configs import all_configs
 from ckpt_surgery.tiny.dropout import set_dropout
-from ckpt_surgery.tiny.families import CLASS_OPTIONS
 from ckpt_surgery.tiny.inputs import tiny_inputs
 from ckpt_surgery.tiny.memory import draw_marked, marked_memory
 from ckpt_surgery.tiny.own_code import ValuesOfMeta, is_own_code, name_dtype
@@ -136,7 +136,7 @@ def _built_with(
         config = tiny_config(source, attempt=attempt)
         if hard:
             set_dropout(config)
-        _set_options(config, {**CLASS_OPTIONS.get(name, {}), **options})
+        _set_options(config, {**family_tables().options.get(name, {}), **options})
         stage = BuildStage.CONSTRUCTION
         count = _count_parameters(model_class, config)
         if count > MOST_PARAMETERS:

@@ -1,6 +1,6 @@
 """A configuration shrunk to the size of a unit test, with the same architecture.
 
-Only generic rules apply here, by the names and types of fields; what single families need is in `families`.
+Only generic rules apply here, by the names and types of fields; what single families need is in `model_patches`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import OptionTypeError
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny.configs import all_configs, nested_configs
-from ckpt_surgery.tiny.families import CONFIG, KEPT
 from ckpt_surgery.tiny.family_configs import (
     default_config,
     family_changes,
@@ -58,7 +58,7 @@ def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -
     values = _own_values(config)
     kept_layers, old_layers = chosen_layers(config, values)
     context = ShrinkContext(values, attempt, old_layers, kept_layers, tokens, assumed_rope(config, values))
-    unchanged = KEPT.get(config.model_type, ())
+    unchanged = family_tables().kept.get(config.model_type, ())
     changed = {n: v if n in unchanged else changed_value(n, v, context) for n, v in values.items()}
     for name, nested in nested_configs(config):
         changed[name] = _shrunk(nested, attempt, tokens).to_dict()
@@ -109,7 +109,7 @@ def fill_open_fields(config: PretrainedConfig, *, vocabulary: int) -> None:
     Heads are as large as the width allows, and the vocabulary has `vocabulary` tokens.
     """
     for part in all_configs(config):
-        known = {n.removeprefix("+"): v for n, v in CONFIG.get(part.model_type, {}).items()}
+        known = {n.removeprefix("+"): v for n, v in family_tables().tiny.get(part.model_type, {}).items()}
         own = {n: v for n, v in known.items() if type(v) is int and _value(part, n) is None}
         if "num_key_value_heads" in own:
             own["num_key_value_heads"] = getattr(part, "num_attention_heads", HEADS)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, statements_below, walk
-from ckpt_surgery.model_patches.vocabulary import is_switch, may_carry_gradient
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})

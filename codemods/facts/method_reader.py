@@ -9,6 +9,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
 from ckpt_surgery.codemods.facts.call_counter import calls_several
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
@@ -33,7 +34,6 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
-from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CALLS = ("forward", "__call__")

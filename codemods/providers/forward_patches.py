@@ -48,14 +48,11 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
         return ()
     imported = dict(_imports(file.tree))
     uses = list(_uses(file.tree, "", {}))
-    read = {(use.scope, use.target) for use in uses if use.span is None}
+    read = {use.target for use in uses if use.span is None}
     return tuple(
         ForwardPatch(target, imported.get(target.partition(".")[0], ""), stack, span, span.line, scope)
         for target, scope, stack, span in uses
-        if span and target not in ("", "self")
-        # a function may read it for those around it
-        if not any(other == target and f"{inner}.".startswith(f"{scope}.") for inner, other in read)
-        if ("", target) not in read
+        if span and target not in ("", "self", *read)
     )
 
 

@@ -37,6 +37,7 @@ from collections.abc import Collection, Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS, CheckpointedFunction
 from ckpt_surgery.codemods.providers.script import SCRIPT
@@ -45,7 +46,6 @@ from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.checkpointed import beside_direct_calls
 from ckpt_surgery.codemods.wording import quoted
-from ckpt_surgery.model_patches.vocabulary import is_gradient, is_past_state
 
 RULE = Declaration(code="CKPT012", repair=RepairKind.SAFE, commit="{}: the checkpoint call takes keyword arguments")
 _OPTION = "use_reentrant"

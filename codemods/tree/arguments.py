@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
-from ckpt_surgery.codemods.facts.syntax import Argument
-from ckpt_surgery.codemods.repair import NewArgument
-from ckpt_surgery.codemods.wording import Because, WordedReason
-from ckpt_surgery.model_patches.family import FamilyFacts
-from ckpt_surgery.model_patches.vocabulary import (
+from ckpt_surgery.codemods.facts.argument_names import (
     is_container,
     is_gradient,
     is_past_state,
@@ -25,6 +20,11 @@ from ckpt_surgery.model_patches.vocabulary import (
     may_be_state,
     may_carry_gradient,
 )
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
+from ckpt_surgery.codemods.facts.syntax import Argument
+from ckpt_surgery.codemods.repair import NewArgument
+from ckpt_surgery.codemods.wording import Because, WordedReason
+from ckpt_surgery.model_patches.family import FamilyFacts
 
 
 class ArgumentRepair(Enum):

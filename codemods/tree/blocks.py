@@ -34,7 +34,7 @@ from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
-from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
+from ckpt_surgery.model_patches.vocabulary import MIXERS, NO_BLOCKS
 
 _STANDARD = frozenset(sys.stdlib_module_names)
 _WRAPPERS = frozenset({"checkpoint_wrapper", "apply_activation_checkpointing"})
@@ -242,7 +242,7 @@ class Blocks:
             return False
         if ref.name in facts.blocks:
             return True
-        return not is_no_block(ref.name) and self.mixes(ref) and not self.holds_layer(ref)
+        return not NO_BLOCKS.search(ref.name) and self.mixes(ref) and not self.holds_layer(ref)
 
     def foreign(self, holder: ClassRef) -> Iterator[tuple[str, External]]:
         """Stacks of classes from other packages: attribute and class."""
@@ -263,7 +263,7 @@ class Blocks:
     def mixes(self, ref: ClassRef) -> bool:
         """Whether a class holds attention, recurrence or a state space model, at any depth."""
         parts = (part for holder in self.containers.with_parts(ref) for part in self.containers.all_parts(holder))
-        return any(mixes_positions(part.name.rpartition(".")[2]) for part in parts)
+        return any(MIXERS.search(part.name.rpartition(".")[2]) for part in parts)
 
     @kept
     def holds_layer(self, ref: ClassRef) -> bool:

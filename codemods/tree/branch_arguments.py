@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
 from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.providers.checkpointed_functions import TORCH_OPTIONS
@@ -13,7 +14,6 @@ from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
-from ckpt_surgery.model_patches.vocabulary import is_surely_no_state, may_be_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
 from ckpt_surgery.codemods.facts.file_facts import (
     CarriedArgument,
     CheckpointCall,
@@ -34,7 +35,6 @@ from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 from ckpt_surgery.model_patches import family_facts
-from ckpt_surgery.model_patches.vocabulary import is_past_state, may_carry_gradient
 
 _NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|layer|level|step|offset")
 """What a parameter is called that a checkpoint call is given by position, as everything, and that has no gradient."""

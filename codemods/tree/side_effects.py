@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.cache_reads import CacheRead, cache_reads
 from ckpt_surgery.codemods.facts.kept_values import KeptValue, kept_values
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
-from ckpt_surgery.model_patches.vocabulary import is_past_state
 
 
 @dataclass(frozen=True, slots=True)

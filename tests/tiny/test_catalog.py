@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 
 import transformers
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.tiny import CannotBuild, ModelEntry, model_classes
-from ckpt_surgery.tiny.exported import LEFT_OUT
 
 pytestmark = pytest.mark.both
 
@@ -64,7 +64,7 @@ def test_every_model_that_transformers_exports_is_listed_or_left_out_for_a_reaso
     for name, module in transformers._class_to_module.items():
         if ".modeling_" not in module or ".modeling_tf_" in module or ".modeling_flax_" in module or name in listed:
             continue
-        if name in LEFT_OUT or name.endswith("PreTrainedModel"):
+        if name in family_tables().left_out or name.endswith("PreTrainedModel"):
             continue
         with suppress(ImportError, RuntimeError):  # a package that is not installed
             exported = getattr(transformers, name)
@@ -80,7 +80,7 @@ def test_every_listed_class_has_a_forward() -> None:
 
 
 def test_what_is_left_out_is_a_base_or_an_old_name() -> None:
-    for name, reason in LEFT_OUT.items():
+    for name, reason in family_tables().left_out.items():
         left_out = getattr(transformers, name, None)
         if left_out is None:
             continue  # in another release

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ckpt_surgery.model_patches.release_names import CLAIM, LAYER_CLASS
-from ckpt_surgery.model_patches.vocabulary import is_no_block, mixes_positions
+from ckpt_surgery.model_patches.vocabulary import MIXERS, NO_BLOCKS
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
 from ckpt_surgery.torch_names import CHECKPOINT_WRAPPED_MODULE, ActivationWrapper
 
@@ -110,9 +110,9 @@ def _looks_like_block(stack: str, element: nn.Module, *, alike: bool) -> bool:
     kind, facts = class_of(element), facts_of(element)
     if stack.rpartition(".")[2] in facts.not_stacks or kind.__name__ in facts.not_blocks:
         return False
-    if is_torchs(kind) or is_no_block(kind.__name__):
+    if is_torchs(kind) or NO_BLOCKS.search(kind.__name__):
         return False
-    return alike or any(mixes_positions(class_of(part).__name__) for part in element.modules())
+    return alike or any(MIXERS.search(class_of(part).__name__) for part in element.modules())
 
 
 def stacks_of(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:

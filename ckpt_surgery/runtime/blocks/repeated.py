@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.model_patches.release_names import CLAIM
-from ckpt_surgery.model_patches.vocabulary import runs_beside_others
+from ckpt_surgery.model_patches.vocabulary import BESIDE_OTHERS
 from ckpt_surgery.runtime.blocks.discovery import (
     CONTAINERS,
     MODEL_SHARE,
@@ -59,7 +59,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
         known = tower in towers and hasattr(tower, CLAIM)
-        if not known and layers.isdisjoint((stack, *enclosing(stack))) and not runs_beside_others(_attribute(stack)):
+        if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(_attribute(stack)):
             stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)
     others = {block.name for block in found}
@@ -140,7 +140,7 @@ def _may_be_block(stack: str, module: nn.Module) -> bool:
         return False
     if issubclass(kind, (nn.RNNBase, nn.RNNCellBase)):  # a single layer that keeps its gates for every step
         return True
-    return not is_torchs(kind) and not runs_beside_others(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
+    return not is_torchs(kind) and not BESIDE_OTHERS.search(kind.__name__) and leaves(module) >= _FEWEST_LEAVES
 
 
 def _likeness(module: nn.Module) -> _Likeness:

@@ -1,0 +1,179 @@
+"""Inputs that the files of families write down: `floats(batch, 1, 4 * hop_length)` in place of a function for each.
+
+Such a text calls one of the functions in `_FORMS` and `_CHANGES` with numbers: literals, lists of them, sums, products
+and floored quotients, the sizes in `_SIZES`, and fields of the model's configurations: `num_channels` of any,
+`decoder_config.num_channels` of a certain one. A list in a configuration counts as its length. The name of an argument
+that there is already stands for its tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.model_patches import family_tables
+from ckpt_surgery.tiny.arguments import ForwardArguments
+
+
+def give_family_inputs(arguments: ForwardArguments) -> None:
+    """Change the arguments so far as the family of the model says, for its class or else for its model type."""
+    inputs = family_tables().inputs
+    own = inputs.get(type(arguments.model).__name__) or inputs.get(arguments.config.model_type, {})
+    for name, form in own.items():
+        argument = name.removeprefix("+")
+        if form is None:
+            arguments.values.pop(argument, None)
+        elif argument in arguments.names or argument != name:
+            arguments.values[argument] = made(form, argument, arguments) if isinstance(form, str) else form
+
+
+def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
+    """What a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already."""
+    call: Any = ast.parse(form, mode="eval").body
+    numbers = [_number(node, arguments) for node in call.args]
+    named = {keyword.arg: _number(keyword.value, arguments) for keyword in call.keywords}
+    if call.func.id in _CHANGES:
+        return _CHANGES[call.func.id](arguments.values[argument], *numbers, **named)
+    return _FORMS[call.func.id](arguments, *numbers, **named)
+
+
+def _number(node: ast.expr, arguments: ForwardArguments) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=items):
+            return [_number(item, arguments) for item in items]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, arguments)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_number(left, arguments), _number(right, arguments))
+    name = ast.unparse(node)
+    if name in arguments.values:
+        return arguments.values[name]
+    if name in _SIZES:
+        return _SIZES[name](arguments)
+    value = operator.attrgetter(name)(arguments.config) if "." in name else arguments.find(name)
+    return len(value) if isinstance(value, (list, tuple)) else int(value)
+
+
+def _first_channels(arguments: ForwardArguments) -> int:
+    """The channels that the first convolution of the model takes."""
+    return next(m for m in arguments.model.modules() if isinstance(m, torch.nn.Conv2d)).in_channels
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+_SIZES: dict[str, Callable[[ForwardArguments], int]] = {
+    "batch": lambda arguments: arguments.batch,
+    "length": lambda arguments: arguments.length,
+    "height": lambda arguments: arguments.image()[0],
+    "width": lambda arguments: arguments.image()[1],
+    "channels": ForwardArguments.channels,
+    "first_channels": _first_channels,
+    "mels": ForwardArguments.mels,
+    "classes": ForwardArguments.classes,
+}
+
+
+def _integers(arguments: ForwardArguments, *shape: int, below: int, least: int = 0) -> Tensor:
+    return arguments.integers(shape, below - least) + least
+
+
+def _tokens(arguments: ForwardArguments, *shape: int, below: int = 0) -> Tensor:
+    tokens = arguments.tokens(shape)
+    return tokens % below if below else tokens
+
+
+def _places(arguments: ForwardArguments, side: int, least: int = 0) -> Tensor:
+    """The row and the column of each patch of a square image, shape (batch, patches, 2)."""
+    along = torch.arange(side) + least
+    return torch.stack(torch.meshgrid(along, along, indexing="ij"), -1).reshape(1, -1, 2).repeat(arguments.batch, 1, 1)
+
+
+def _located(arguments: ForwardArguments, side: int, *, width: int) -> Tensor:
+    """Patches in one row for each image, each after its row and its column counted from 1."""
+    places = _places(arguments, side, least=1).to(arguments.dtype)
+    return torch.cat([places, arguments.floats((arguments.batch, side * side, width))], -1)
+
+
+def _pooled(arguments: ForwardArguments, side: int) -> Tensor:
+    """For each token of a square image the four patches that it pools."""
+    places = torch.arange(arguments.batch * side * side).reshape(arguments.batch, side // 2, 2, side // 2, 2)
+    return places.transpose(2, 3).reshape(-1, 4)
+
+
+def _marked(arguments: ForwardArguments, count: int) -> Tensor:
+    """A mask of `count` tokens after the first of each text."""
+    places = torch.zeros((arguments.batch, arguments.length), dtype=torch.long)
+    places[:, 1 : 1 + count] = 1
+    return places
+
+
+def _boxes(arguments: ForwardArguments, *shape: int) -> Tensor:
+    """Boxes by two of their corners."""
+    corner = arguments.integers((*shape, 2), 8)
+    return torch.cat([corner, corner + 4], dim=-1)
+
+
+def _keys_and_values(arguments: ForwardArguments) -> Any:
+    """The keys and values of the last layer of each kind of a text model."""
+    text = arguments.config.get_text_config()
+    states = {}
+    for kind in dict.fromkeys(text.layer_types):
+        is_full = kind == "full_attention"
+        width = (is_full and getattr(text, "global_head_dim", None)) or text.head_dim
+        heads = (is_full and getattr(text, "num_global_key_value_heads", None)) or text.num_key_value_heads
+        shape = (arguments.batch, heads, arguments.length, width)
+        states[kind] = (arguments.floats(shape), arguments.floats(shape))
+    return states
+
+
+def _filled(value: Any, dtype: torch.dtype = torch.long) -> Callable[..., Tensor]:
+    return lambda arguments, *shape: torch.full(shape, value, dtype=dtype)
+
+
+def _placed(old: Tensor, *places: int, value: int) -> Tensor:
+    """The same with a value at some places of the last dimension."""
+    old[..., list(places)] = value
+    return old
+
+
+_FORMS: dict[str, Callable[..., Any]] = {
+    "floats": lambda arguments, *shape: arguments.floats(shape),
+    "shares": lambda arguments, *shape: arguments.floats(shape).sigmoid(),
+    "parts": lambda arguments, *shape: arguments.floats(shape).softmax(-1),
+    "integers": _integers,
+    "tokens": _tokens,
+    "zeros": _filled(0),
+    "ones": _filled(1),
+    "falses": _filled(False, torch.bool),
+    "trues": _filled(True, torch.bool),
+    "full": lambda arguments, *shape, value: torch.full(shape, value),
+    "counted": lambda arguments, *shape: torch.arange(shape[-1]).expand(shape).clone(),
+    "constant": lambda arguments, value: torch.tensor(value),
+    "rows": lambda arguments, row: torch.tensor([row] * arguments.batch),
+    "copied": lambda arguments, value: value.clone(),
+    "alternate": ForwardArguments.alternate_patches,
+    "places": _places,
+    "located": _located,
+    "pooled": _pooled,
+    "marked": _marked,
+    "boxes": _boxes,
+    "keys_and_values": _keys_and_values,
+}
+"""How to make a tensor."""
+_CHANGES: dict[str, Callable[..., Tensor]] = {
+    "shaped": lambda old, *shape: old.reshape(shape),
+    "first": lambda old, count: old[:count],
+    "bools": lambda old: old.bool(),
+    "placed": _placed,
+}
+"""How to change the tensor that the general rules made."""

@@ -1,0 +1,65 @@
+"""What the name of a forward's parameter, and its annotation, say about what it takes."""
+
+from __future__ import annotations
+
+import re
+
+from ckpt_surgery.model_patches.vocabulary import (
+    GRADIENT,
+    GRADIENT_ENDINGS,
+    NO_TENSOR_ENDINGS,
+    PAST_STATE,
+    STATE_ENDINGS,
+    STATE_SOMEWHERE,
+    SWITCH_BEGINNINGS,
+    TABLES,
+)
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CONTAINER = re.compile(r"\b(?:[Ll]ist|[Tt]uple|[Dd]ict|Sequence|Iterable|Mapping)\b")
+_PLAIN_TYPES = frozenset({"bool", "int", "float", "str"})
+_TYPE_FORMS = frozenset({"Optional", "Union", "None", "typing", "list", "List", "tuple", "Tuple", "Sequence"})
+
+
+def is_past_state(name: str) -> bool:
+    """Whether a parameter of this name is a cache or recurrent state in every model that has one."""
+    return name in PAST_STATE
+
+
+def is_gradient(name: str, annotation: str = "") -> bool:
+    """Whether a parameter of this name carries gradient.
+
+    `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
+    that say so. An annotation (its source text) without a tensor type decides against any name.
+    """
+    if is_switch(name, annotation):
+        return False
+    return name in GRADIENT or name.endswith(GRADIENT_ENDINGS)
+
+
+def is_switch(name: str, annotation: str = "") -> bool:
+    """Whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
+    types = set(_WORD.findall(annotation)) - _TYPE_FORMS
+    if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
+        return True
+    return name.startswith(SWITCH_BEGINNINGS) or name.endswith(NO_TENSOR_ENDINGS)
+
+
+def may_carry_gradient(name: str, annotation: str = "") -> bool:
+    """Whether a parameter may carry gradient, for all its name tells: it is no option, mask, size or table."""
+    return not is_switch(name, annotation) and not any(word in name for word in TABLES)
+
+
+def may_be_state(name: str) -> bool:
+    """Whether a parameter of this name is recurrent state in some models, so that what it is given proves nothing."""
+    return name in STATE_SOMEWHERE or name.endswith(STATE_ENDINGS)
+
+
+def is_surely_no_state(name: str, annotation: str = "") -> bool:
+    """Whether a parameter of this name is known for something else than a cache or recurrent state."""
+    return is_gradient(name, annotation) or is_switch(name, annotation) or "position" in name or "embed" in name
+
+
+def is_container(annotation: str) -> bool:
+    """Whether an annotation (its source text) is that of a list, tuple or dict."""
+    return _CONTAINER.search(annotation) is not None

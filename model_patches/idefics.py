@@ -1,0 +1,12 @@
+"""IDEFICS and its heirs: images in a list for each text, image sizes that fit no patch (4.52 to 5.24.0)."""
+
+FITTED = {
+    ("idefics3_vision", "smolvlm_vision"): {"image_size": 364, "patch_size": 14},
+    "modernvbert": {"vision_config": {"image_size": 512}},
+}
+INPUTS = {
+    "idefics": {
+        "pixel_values": "shaped(batch, 1, channels, height, width)",
+        "image_attention_mask": "ones(batch, length, 1)",
+    }
+}
