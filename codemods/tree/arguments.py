@@ -164,6 +164,12 @@ def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, 
     return bound
 
 
+def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, Argument] | None:
+    """Parameter name to argument; None where nobody can tell."""
+    bound = bind(arguments, forward)
+    return None if isinstance(bound, Unknown) else {name: arguments[position] for name, position in bound.items()}
+
+
 class _BoundCall:
     """A call whose arguments are assigned to the parameters of one block's forward."""
 

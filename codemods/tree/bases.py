@@ -81,6 +81,10 @@ class BaseChains:
         flags = (flag for ancestor in self.lineage(ref) for flag in ancestor.cls.flags)
         return next((value for key, value in flags if key == name), None)
 
+    def has_method(self, ref: ClassRef, name: str) -> bool:
+        """Whether the class or one that it inherits defines a method."""
+        return any(method.name == name for base in self.lineage(ref) for method in base.cls.methods)
+
     @cached_property
     def replaced(self) -> frozenset[ClassRef]:
         """The classes that get another forward somewhere at module level: what their own says is not what runs."""

@@ -115,9 +115,8 @@ class Blocks:
     def _with_methods_run(self, owner: ClassRef) -> Iterator[ClassRef]:
         """The classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
         for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
-            for ref in self.containers.classes_at(owner, [path[:-1]]):
-                if any(method.name == path[-1] for base in self.bases.lineage(ref) for method in base.cls.methods):
-                    yield ref
+            refs = self.containers.classes_at(owner, [path[:-1]])
+            yield from (ref for ref in refs if self.bases.has_method(ref, path[-1]))
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
@@ -157,12 +156,9 @@ class Blocks:
         base, _, attribute = name.rpartition(".")
         if base != "self":
             return self._function_helps(owner.path, name) if name else Answer.YES
-        lineage = self.bases.lineage(owner)
-        if any(attribute in ancestor.cls[METHODS] for ancestor in lineage):
+        if any(attribute in base.cls[METHODS] for base in self.bases.lineage(owner)):
             return Answer.YES
-        if any(method.name == attribute for ancestor in lineage for method in ancestor.cls.methods):
-            return Answer.NO
-        return _by_name(attribute, self.bases.chain(owner))
+        return Answer.NO if self.bases.has_method(owner, attribute) else _by_name(attribute, self.bases.chain(owner))
 
     @kept_in_circles(Answer.NO)
     def _function_helps(self, path: str, name: str) -> Answer:
@@ -203,8 +199,7 @@ class Blocks:
     def _is_own(self, ref: ClassRef, call: CheckpointCall) -> bool:
         """Whether a checkpoint call runs a method of its own class: `self._forward`, `super().forward`."""
         owner, _, name = call.callee.rpartition(".")
-        methods = (method.name for ancestor in self.bases.lineage(ref) for method in ancestor.cls.methods)
-        return owner == "super()" or (owner == "self" and (name == "__call__" or name in methods))
+        return owner == "super()" or (owner == "self" and (name == "__call__" or self.bases.has_method(ref, name)))
 
     def wraps(self, owner: ClassRef) -> bool:
         """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""

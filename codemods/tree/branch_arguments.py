@@ -9,7 +9,7 @@ from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_b
 from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.providers.checkpointed_functions import TORCH_OPTIONS
-from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
@@ -49,16 +49,14 @@ def _between(
         return
     ref, forward = site.blocks[0]
     past = meaning_of(ref).past_names(forward.params) | {CACHE_SWITCH, *TORCH_OPTIONS}
-    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
-    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
+    inside, outside = given_arguments(checkpoint.args, forward), given_arguments(call.args, forward)
+    if inside is None or outside is None:
         return
     parameters = {parameter.name: parameter for parameter in forward.params}
-    for name in dict.fromkeys([*inside, *outside]):
-        branch = checkpoint.args[inside[name]] if name in inside else None
-        direct = call.args[outside[name]] if name in outside else None
-        parameter = parameters.get(name)
+    for name in dict.fromkeys(name for name in (*inside, *outside) if name not in past):
+        branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None
-        if name not in past and (branch.text if branch else default) != (direct.text if direct else default):
+        if (branch.text if branch else default) != (direct.text if direct else default):
             known = is_surely_no_state(name, parameter.annotation if parameter else "")
             dropped = branch.shape == "none" if branch else may_be_state(name)
             passed = direct is not None and direct.is_value

@@ -27,6 +27,7 @@ from ckpt_surgery.codemods.tree.arguments import (
     Unknown,
     UnknownReason,
     bind,
+    given_arguments,
     plan_arguments,
 )
 from ckpt_surgery.codemods.tree.bases import BaseChains
@@ -201,15 +202,11 @@ def _by_position(checkpoint: CheckpointCall, call: ModuleCall, forward: ForwardS
 
     By position they keep their gradient, if they have any: names of indices, flags and sizes are left out.
     """
-    inside, outside = bind(checkpoint.args, forward), bind(call.args, forward)
-    if isinstance(inside, Unknown) or isinstance(outside, Unknown):
-        return frozenset()
+    inside, outside = given_arguments(checkpoint.args, forward) or {}, given_arguments(call.args, forward) or {}
     return frozenset(
         name
         for name in inside.keys() & outside.keys()
-        if checkpoint.args[inside[name]].name is None
-        and checkpoint.args[inside[name]].shape in ("name", "other")
-        and call.args[outside[name]].name
+        if (inside[name].name is None and inside[name].shape in ("name", "other") and outside[name].name)
         and not _NO_TENSOR.search(name)
         and _may_be_gradient(name, forward)
     )

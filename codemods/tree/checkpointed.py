@@ -14,15 +14,15 @@ from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
     """Whether a function that is checkpointed finds other values in the recompute, because the loop rebinds names."""
-    facts = tree.names.facts(owner.path)
-    functions = [function for function in (facts[CHECKPOINTED] if facts else ()) if function.span == checkpoint.span]
-    return any(capture.rebound for function in functions for capture in function.captures)
+    functions = tree.names.read(owner.path)[CHECKPOINTED]
+    return any(
+        capture.rebound for function in functions if function.span == checkpoint.span for capture in function.captures
+    )
 
 
 def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
     """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
-    facts = tree.names.facts(owner.path)
-    functions = {function.span for function in (facts[CHECKPOINTED] if facts else ()) if function.option != "model"}
+    functions = {function.span for function in tree.names.read(owner.path)[CHECKPOINTED] if function.option != "model"}
     return all(
         checkpoint.span in functions
         and not any(tree.containers.reached(owner, path) for path in paths_behind(owner, inline, checkpoint))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
-from ckpt_surgery.codemods.tree.arguments import Unknown, bind
+from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.wording import Because, WordedReason
@@ -34,22 +34,18 @@ def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
 
 def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
     """The class, and the blocks that may become layers with it: copies, heirs, and those of the same base class."""
-    seen: dict[ClassRef, None] = {}
-    for ancestor in tree.bases.lineage(ref):
-        for twin in tree.lineages.same(ancestor):
-            seen.update(dict.fromkeys((twin, *tree.bases.heirs(twin))))
     yield ref
-    yield from (other for other in seen if other is not ref and tree.blocks.checkpoints(other))
+    twins = (twin for base in tree.bases.lineage(ref) for twin in tree.lineages.same(base))
+    for other in dict.fromkeys(each for twin in twins for each in (twin, *tree.bases.heirs(twin))):
+        if other is not ref and tree.blocks.checkpoints(other):
+            yield other
 
 
 def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
     """What the call passes as `use_cache` where a layer clears it: as a keyword, now or after a repair of the call."""
     argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
     if argument is None:
-        bound = bind(call.args, forward)
-        position = None if isinstance(bound, Unknown) else bound.get(CACHE_SWITCH)
-        site = tree.calls.of_any(owner, call)
+        site, given = tree.calls.of_any(owner, call), given_arguments(call.args, forward) or {}
         repaired = tree.calls.plan(site).arguments if site else None
-        if position is not None and any(new.keyword == CACHE_SWITCH for new in repaired or ()):
-            argument = call.args[position]
+        argument = given.get(CACHE_SWITCH) if any(new.keyword == CACHE_SWITCH for new in repaired or ()) else None
     return argument.text if argument and argument.is_value else ""

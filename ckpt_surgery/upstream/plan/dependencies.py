@@ -94,4 +94,4 @@ def _derived(context: RuleContext, path: str, classes: Collection[str]) -> Itera
             continue
         for twin in context.tree.lineages.same(ref):
             if Path(twin.path).name.startswith("modular_") or twin.path == path:
-                yield from (family_of(base.path) for base in context.tree.bases.chain(twin) if hasattr(base, "path"))
+                yield from (family_of(base.path) for base in context.tree.bases.lineage(twin))
