@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -114,7 +115,7 @@ class Meaning:
         known = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
         return not (number or known) and may_carry_gradient(parameter.name, parameter.annotation)
 
-    def _is_in(self, names: frozenset[str], parameter: Parameter) -> bool:
+    def _is_in(self, names: AbstractSet[str], parameter: Parameter) -> bool:
         """Whether a family lists the parameter, of all its blocks or of this one."""
         return parameter.name in names or f"{self.block}.{parameter.name}" in names
 
