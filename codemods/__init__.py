@@ -3,13 +3,14 @@
 Each line imports those above it:
 
     facts/                          what every file says, and the one reader of statements that finds it out
+    wording                         reasons, which carry their words
     repair, finding                 what is to be changed where, as values; what a rule gives
     scripts/                        how values flow in a training script
     providers/                      what else files say: one module a fact, found by being there
     tree/, extract                  what the files of a tree say together; a text to its facts
     edits/, declaration             libcst transformers, one a repair; what a rule declares
     repairs/                        which repairs put something right: of calls, classes, imports
-    commands, context, wording      the transformers for libcst's tool; what a rule is given, and the words for it
+    commands, context               the transformers for libcst's tool; what a rule is given
     rules/                          one file a rule, none of which imports another
     rule                            finds the rules by being in rules/
 """
@@ -20,12 +21,11 @@ from ckpt_surgery.codemods.rule import Rule, discover
 
 RULES: tuple[Rule, ...] = discover()
 """Every rule, in the order of the codes."""
-
 _BY_CODE = {rule.code: rule for rule in RULES}
 
 
 def rule_of(code: str) -> Rule:
-    """The rule of a code such as `CKPT003`.
+    """Return the rule of a code such as `CKPT003`.
 
     Raises:
         KeyError: there is no such rule.

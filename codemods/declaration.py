@@ -31,10 +31,7 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A rule as its file declares it.
-
-    Its name is the file's name, its documentation the file's docstring, and its `find` the file's function.
-    """
+    """What a rule's file says about the rule, beside its name, its docstring and its function `find`."""
 
     code: str
     repair: RepairKind

@@ -1,7 +1,4 @@
-"""What a rule returns: a finding and, where there are some, the repairs that put it right.
-
-Frozen values only. Every renderer and every caller reads the same ones.
-"""
+"""What a rule returns, as frozen values: a finding and, where there are some, the repairs that put it right."""
 
 from __future__ import annotations
 
@@ -31,10 +28,10 @@ class Applicability(StrEnum):
 class Finding:
     """One rule's hit at one place.
 
-    `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or
-    the model that calls it; in a training script the function (`Trainer.fit`), empty at module level.
-    `family` is the model's folder name (`gpt_bigcode`), or the file's stem where there is no such folder.
-    `repairs` is empty if that is left to a person.
+    `line` and `column` count from 1. `class_name` is the class that the finding is about: the block, or the model that
+    calls it; in a training script the function (`Trainer.fit`), empty at module level. `family` is the model's folder
+    name (`gpt_bigcode`), or the file's stem where there is no such folder. `repairs` is empty if that is left to a
+    person.
     """
 
     code: str

@@ -38,7 +38,7 @@ ROOMS = (
 FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 INNER_ROOMS = {
     "codemods": (
-        {"facts"},
+        {"facts", "wording"},
         {"repair"},
         {"finding"},
         {"scripts"},
@@ -46,7 +46,7 @@ INNER_ROOMS = {
         {"tree", "extract"},
         {"edits", "declaration"},
         {"repairs"},
-        {"commands", "context", "wording"},
+        {"commands", "context"},
         {"rules"},
         {"rule"},
     ),

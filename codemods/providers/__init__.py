@@ -17,15 +17,15 @@ def declared_facts(package: str = __name__) -> tuple[tuple[FileFact[object], ...
         ValueError: two facts have one name.
     """
     names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
-    modules = [importlib.import_module(f"{package}.{name}") for name in names]
-    declared = [(module, value) for module in modules for value in vars(module).values() if _is_fact(value)]
-    of_files = {value.name: value for _, value in declared if isinstance(value, FileFact)}
-    of_classes = {value.name: value for _, value in declared if isinstance(value, ClassFact)}
-    for module, value in declared:
-        if (of_files if isinstance(value, FileFact) else of_classes)[value.name] is not value:
-            raise ValueError(f"{module.__name__} declares a fact {value.name!r}, and so does another module")
-    return tuple(of_files.values()), tuple(of_classes.values())
-
-
-def _is_fact(value: object) -> bool:
-    return isinstance(value, FileFact | ClassFact)
+    declared: dict[tuple[type, str], tuple[object, str]] = {}
+    for name in names:
+        for value in vars(importlib.import_module(f"{package}.{name}")).values():
+            if isinstance(value, FileFact | ClassFact):
+                known, where = declared.setdefault((type(value), value.name), (value, name))
+                if known is not value:
+                    raise ValueError(f"{where} and {name} of {package} both declare a fact {value.name!r}")
+    facts = [value for value, _ in declared.values()]
+    return (
+        tuple(fact for fact in facts if isinstance(fact, FileFact)),
+        tuple(fact for fact in facts if isinstance(fact, ClassFact)),
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from ckpt_surgery.codemods.facts.cache_reads import ReadKind
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow
@@ -18,65 +17,47 @@ from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
 from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
-from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, ArgumentRepair
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.codemods.tree.switches import MissingSwitch
+from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
-class RefusalReason(Enum):
+class Refusal(WordedReason):
     """Why a class is not made a layer."""
 
-    UNKNOWN_BASES = "unknown bases"
-    """The class has bases outside the files at hand."""
-    NOT_CHECKED = "not checked"
-    """The class to change is in a file that is not checked."""
+    UNKNOWN_BASES = "the base classes of {} are not in the files at hand"
+    NOT_CHECKED = "{} is defined in {}, which is not among the checked files"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A class that is not made a layer: why, and the class (and its file) that this is about."""
-
-    reason: RefusalReason
-    names: tuple[str, ...]
-
-
-class DoubtReason(Enum):
+class Doubt(WordedReason):
     """Why making a class a layer is not safe."""
 
-    SWITCH = "switch"
-    OWN_CALL = "own call"  # that of a layer up to transformers 5.0 would never run
-    OWN_SUBCLASS = "own subclass"  # that of later layers would never run
-    OWN_FORWARD = "own forward"
-    OWN_FLAG = "own flag"
-    ORDER = "order"  # Python would find no order of the layer and the block among the bases of a class
-    PAST_STATE = "past state"
-    UNPACKED = "unpacked"
-    DISABLED = "disabled"  # a checkpoint call is a comment, perhaps on purpose
-    RETURNS_CONTAINER = "returns container"
-    TAKES_CONTAINER = "takes container"
-    KEPT_GRADIENT = "kept gradient"
-    KEPT_STATE = "kept state"
-    NEEDED_CACHE = "needed cache"
-    SHARED_CACHE = "shared cache"
-    NO_CALL = "no call"
+    SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
+    OWN_CALL = "{} has a `__call__` of its own, which would lead round the layer's: rename it first"
+    OWN_SUBCLASS = "{} has an `__init_subclass__` of its own, which would keep the layer's from running"
+    OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
+    OWN_FLAG = "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
+    ORDER = "{} names the layer in front of it among its bases: take that out first"
+    PAST_STATE = "{} passes {} to {} by position, which is not repaired: {}"
+    SIGNATURE = "{} passes {} to {} by position, which only CKPT005 can change, which is unsafe as well"
+    UNPACKED = "{} gives {} tensors with gradient by `{}`: pass them by position"
+    DISABLED = "a checkpoint call is commented out in {}: see why before {} is checkpointed"
+    RETURNS_CONTAINER = "{} returns tensors inside a container: with use_reentrant=True their gradient is lost"
+    TAKES_CONTAINER = "{} gives {} tensors with gradient inside a container (CKPT007)"
+    KEPT_GRADIENT = (
+        "{} keeps a tensor in `{}`, whose gradient is lost with use_reentrant=True, and keeps it again in the "
+        "recompute: return it"
+    )
+    KEPT_STATE = "{} depends on `{}` and changes it: the recompute would not find it as the forward did"
+    NEEDED_CACHE = "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
+    SHARED_CACHE = "{} takes from `{}` what another block put there, and a layer sets it to None in training"
+    NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """Why making a class a layer is not safe, and the names that this is about.
-
-    `plan` is that of the call where past state is passed by position.
-    """
-
-    reason: DoubtReason
-    names: tuple[str, ...]
-    plan: ArgumentPlan | None = None
-
-
-_METHODS = {"__call__": DoubtReason.OWN_CALL, "__init_subclass__": DoubtReason.OWN_SUBCLASS}
+_METHODS = {"__call__": Doubt.OWN_CALL, "__init_subclass__": Doubt.OWN_SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
 """A line of code with a checkpoint call that is a comment."""
@@ -87,12 +68,12 @@ class Conversion:
     """The repairs that make a class a layer, none where it is one. With a doubt they are not safe."""
 
     repairs: tuple[SourceRepair, ...] = ()
-    doubt: Doubt | None = None
+    doubt: Because | None = None
 
 
 def convert(
     tree: SourceTree, ref: ClassRef, repairs: Collection[ArgumentRepair], *, recomputed: bool = False
-) -> Conversion | Refusal | MissingSwitch:
+) -> Conversion | Because:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
     `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
@@ -103,9 +84,9 @@ def convert(
         return Conversion()
     root = _root(tree, ref)
     if root is None or answer is Answer.UNKNOWN:
-        return Refusal(RefusalReason.UNKNOWN_BASES, (ref.name,))
+        return Refusal.UNKNOWN_BASES.about(ref.name)
     if root.path not in tree.checked:
-        return Refusal(RefusalReason.NOT_CHECKED, (root.name, root.path))
+        return Refusal.NOT_CHECKED.about(root.name, root.path)
     twins = [
         twin
         for twin in tree.lineages.same(root)
@@ -118,14 +99,14 @@ def convert(
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
-            return Conversion(tuple(made), Doubt(DoubtReason.SWITCH, (model.name,)))
+            return Conversion(tuple(made), Doubt.SWITCH.about(model.name))
         made.append(without_switch(tree, model))
     return Conversion(tuple(made), next(_doubts(tree, layers, repairs, recomputed=recomputed), None))
 
 
 def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
-) -> Iterator[Doubt]:
+) -> Iterator[Because]:
     """Why it is not safe to make these classes layers."""
     for layer in layers:
         yield from _ways_round(tree, layer, layers)
@@ -134,32 +115,34 @@ def _doubts(
         site = tree.calls.of(owner, call, layers)
         plan = tree.calls.plan_of_past_state(site, repairs) if site else None
         if plan and not plan.is_safe:
-            yield Doubt(DoubtReason.PAST_STATE, (owner.name, layer.name), plan)
+            passed = (owner.name, quoted(plan.positional_past), layer.name)
+            why = plan.unknown.text if plan.unknown else "a parameter in between has no default"
+            yield Doubt.SIGNATURE.about(*passed) if plan.blocked else Doubt.PAST_STATE.about(*passed, why)
     for layer, owner, call in calls:
         argument = tree.calls.unpacked(owner, call)
         if argument:
-            yield Doubt(DoubtReason.UNPACKED, (owner.name, layer.name, argument))
+            yield Doubt.UNPACKED.about(owner.name, layer.name, argument)
     for layer, owner, call in calls:
         if _is_disabled(tree, owner, call.method):
-            yield Doubt(DoubtReason.DISABLED, (f"{owner.name}.{call.method}", layer.name))
+            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
     for layer in () if recomputed else layers:
         yield from _containers(tree, layer, layers)
     for layer in layers:
         yield from _side_effects(tree, layer, recomputed=recomputed)
 
 
-def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Doubt]:
+def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
     """What of a new layer, or of its bases, would lead round it or stop it."""
     at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
     if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-        yield Doubt(DoubtReason.ORDER, (layer.name,))
+        yield Doubt.ORDER.about(layer.name)
     if layer.cls[OWN_SWITCHES]:
-        yield Doubt(DoubtReason.OWN_FLAG, (layer.name,))
+        yield Doubt.OWN_FLAG.about(layer.name)
     for ref in tree.bases.lineage(layer):
         names = {method.name for method in ref.cls.methods}
-        yield from (Doubt(reason, (ref.name,)) for method, reason in _METHODS.items() if method in names)
+        yield from (reason.about(ref.name) for method, reason in _METHODS.items() if method in names)
         if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-            yield Doubt(DoubtReason.OWN_FORWARD, (ref.name,))
+            yield Doubt.OWN_FORWARD.about(ref.name)
 
 
 def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
@@ -169,29 +152,29 @@ def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
     return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
 
 
-def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Doubt]:
+def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
     """Tensors with gradient in containers, on their way out of a new layer or into it."""
     forward = tree.bases.forward(layer)
     if forward and (forward[1].nested_returns or forward[1].returns_mapping):
-        yield Doubt(DoubtReason.RETURNS_CONTAINER, (layer.name,))
+        yield Doubt.RETURNS_CONTAINER.about(layer.name)
     for owner, call in tree.blocks.callers.get(layer, ()):
         site = tree.calls.of(owner, call, layers)
         if site and tree.calls.plan(site).containers:
-            yield Doubt(DoubtReason.TAKES_CONTAINER, (owner.name, layer.name))
+            yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
 
 
-def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Doubt]:
+def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Because]:
     """What a new layer does that does not go with a recompute, or with a cache that is cleared."""
     kept = None if recomputed else kept_value(tree, layer)
     if kept:
         lost = kept.value.flow is ValueFlow.GRADIENT
-        reason = DoubtReason.KEPT_GRADIENT if lost else DoubtReason.KEPT_STATE
-        yield Doubt(reason, (f"{kept.owner}.{kept.value.method}", kept.value.target))
+        reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
+        yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
     needed = needed_cache(tree, layer)
     if needed:
         fails = needed.read.kind is ReadKind.NEEDED
-        reason = DoubtReason.NEEDED_CACHE if fails else DoubtReason.SHARED_CACHE
-        yield Doubt(reason, (f"{needed.owner}.{needed.read.method}", needed.read.name))
+        reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
+        yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def _names_module(ref: ClassRef) -> bool:

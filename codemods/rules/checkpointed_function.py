@@ -1,10 +1,10 @@
 """A function is checkpointed in a way that loses gradient, or runs on other values when it is recomputed.
 
 ## What it does
-Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. It
-finds arguments by keyword where the call is reentrant, gradient tensors that the function captures or gets inside a
-list, past state that it writes twice, and names that the loop around the call rebinds. A helper that hands what it is
-given to torch's function counts as a checkpoint call. A call of torch's function without `use_reentrant` is
+Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
+helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
+the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
+twice, and names that the loop around the call rebinds. A call of torch's function without `use_reentrant` is
 information.
 
 ## Why is this bad?
@@ -12,7 +12,7 @@ The recompute runs in the backward pass, when the loop has ended: a local functi
 value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
 equal loss, in both modes.
 
-A reentrant checkpoint sees the tensors that are arguments themselves. A captured one loses its gradient, or the
+A reentrant checkpoint sees only tensors that are arguments themselves: a captured one loses its gradient, or the
 backward pass fails or never ends. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without
 `use_reentrant` is reentrant.
 
@@ -33,7 +33,7 @@ reported only. Pass gradient tensors as arguments and bind the rest as defaults,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
@@ -47,11 +47,7 @@ from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.checkpointed import beside_direct_calls
 from ckpt_surgery.codemods.wording import quoted
 
-RULE = Declaration(
-    code="CKPT012",
-    repair=RepairKind.SAFE,
-    commit="{}: the checkpoint call takes keyword arguments",
-)
+RULE = Declaration(code="CKPT012", repair=RepairKind.SAFE, commit="{}: the checkpoint call takes keyword arguments")
 _OPTION = "use_reentrant"
 _ANY_CACHE = frozenset({"cache"})
 """In a model's forward past state; in a function of its own just as well weights that were quantized once."""
@@ -59,86 +55,73 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """The findings of every checkpoint call on a function that no repair of CKPT002 takes away."""
+    """Yield the findings of every checkpoint call on a function that no repair of CKPT002 takes away."""
     for path in context.tree.checked:
         facts = context.tree.names.facts(path)
         functions = facts[CHECKPOINTED] if facts else ()
         blocks = set(beside_direct_calls(context.tree, path)) if functions else set()
         for function in functions:
-            if function.span not in blocks:
-                yield from _findings(context, path, function)
+            for message, applicability in _faults(context, path, function) if function.span not in blocks else ():
+                safe = applicability is Applicability.SAFE
+                repairs = (_repair(context, path, function),) if safe else ()
+                scope, line = function.scope, function.first_line
+                yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
 
 
-def _findings(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[Finding]:
-    reentrant = function.option in ("reentrant", "default")
-    keywords = _keywords(function) if reentrant else ()
-    faults = list(_faults(function, reentrant=function.option != "non_reentrant" and not keywords))
-    if keywords:
-        message = (
-            f"{function.callee} gets {quoted(keywords)} by keyword, which a checkpoint {_said(function)} refuses: "
-            "use_reentrant=False takes it"
-        )
-        repairs = (_repair(context, path, function),)
-        yield _finding(context, path, function, message, Applicability.SAFE, repairs)
-    unclear = [name for name in _past(function) if name in _ANY_CACHE]
+def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
+    """What is wrong with a call, and what that is worth. A repair puts right what is safe."""
+    callee, option = function.callee, function.option
+    given = (argument.name for argument in function.args)
+    keywords = [name for name in given if name and name not in ("*", "**") and name not in TORCH_OPTIONS]
+    if keywords and option in ("reentrant", "default"):
+        said = "with use_reentrant=True" if option == "reentrant" else "without use_reentrant"
+        message = f"{callee} gets {quoted(keywords)} by keyword, which a checkpoint {said} refuses: "
+        yield message + "use_reentrant=False takes it", Applicability.SAFE
+        option = "non_reentrant"  # after the repair
+    past = _past(function)
+    unclear = [name for name in past if name in _ANY_CACHE]
     if unclear:
-        message = f"{function.callee} is given {quoted(unclear)}: if that is past state, the recompute writes it again"
-        yield _finding(context, path, function, message, Applicability.UNKNOWN)
-    if faults:
-        yield _finding(context, path, function, "; ".join(faults), Applicability.UNSAFE)
-    elif function.option == "default" and not keywords and not _is_distributed(context, path):
-        message = f"{function.callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
-        yield _finding(context, path, function, message, Applicability.INFO)
-
-
-def _finding(
-    context: RuleContext,
-    path: str,
-    function: CheckpointedFunction,
-    message: str,
-    applicability: Applicability,
-    repairs: tuple[SourceRepair, ...] = (),
-) -> Finding:
-    return context.finding(
-        RULE, path, function.span, function.scope, message, applicability, repairs, function.first_line
-    )
-
-
-def _faults(function: CheckpointedFunction, *, reentrant: bool) -> Iterator[str]:
-    """What is wrong with a call besides keywords, as far as it depends on no mode or on the reentrant one."""
-    rebound = tuple(capture.name for capture in function.captures if capture.rebound)
+        message = f"{callee} is given {quoted(unclear)}: if that is past state, the recompute writes it again"
+        yield message, Applicability.UNKNOWN
+    rebound = [capture.name for capture in function.captures if capture.rebound]
+    faults = []
     if rebound:
-        yield (
-            f"{function.callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last "
-            "value: the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
+        faults.append(
+            f"{callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last value: "
+            "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
         )
-    past = [name for name in _past(function) if name not in _ANY_CACHE]
-    if past:
-        yield (
-            f"{function.callee} is given {quoted(past)}, past state that the recompute writes again: "
-            "pass None while checkpointing"
+    if len(past) > len(unclear):
+        again = quoted(name for name in past if name not in _ANY_CACHE)
+        faults.append(
+            f"{callee} is given {again}, past state that the recompute writes again: pass None while checkpointing"
         )
-    if reentrant:
-        yield from _lost(function, rebound)
+    if option != "non_reentrant":
+        faults += _lost(function, rebound)
+    if faults:
+        yield "; ".join(faults), Applicability.UNSAFE
+    elif option == "default" and not _is_distributed(context, path):
+        message = f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
+        yield message, Applicability.INFO
 
 
-def _lost(function: CheckpointedFunction, rebound: tuple[str, ...]) -> Iterator[str]:
-    captured = tuple(
+def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[str]:
+    """What a reentrant checkpoint loses the gradient of."""
+    captured = [
         capture.name
         for capture in function.captures
         if capture.name not in rebound and (capture.holds_result or is_gradient(capture.name))
-    )
+    ]
     if captured:
         yield (
-            f"{function.callee} captures {quoted(captured)}, whose gradient is lost with use_reentrant=True: "
-            "pass it as an argument, or use_reentrant=False"
+            f"{function.callee} captures {quoted(captured)}, whose gradient is lost with use_reentrant=True: pass it "
+            "as an argument, or use_reentrant=False"
         )
-    containers = tuple(
+    containers = [
         argument.text
         for position, argument in enumerate(function.args)
         if position in function.containers
         or (argument.shape in ("list", "tuple", "dict") and any(map(is_gradient, _NAME.findall(argument.text))))
-    )
+    ]
     if containers:
         yield (
             f"{function.callee} gets gradient tensors inside {quoted(containers)}, where use_reentrant=True sees "
@@ -146,13 +129,7 @@ def _lost(function: CheckpointedFunction, rebound: tuple[str, ...]) -> Iterator[
         )
 
 
-def _keywords(function: CheckpointedFunction) -> tuple[str, ...]:
-    """The keywords that torch hands on to the function."""
-    given = (argument.name for argument in function.args)
-    return tuple(name for name in given if name and name not in ("*", "**") and name not in TORCH_OPTIONS)
-
-
-def _past(function: CheckpointedFunction) -> tuple[str, ...]:
+def _past(function: CheckpointedFunction) -> list[str]:
     """Past state that the function gets, or captures and hands to a call."""
     names = [
         argument.text
@@ -160,11 +137,7 @@ def _past(function: CheckpointedFunction) -> tuple[str, ...]:
         if argument.is_value and any(name and is_past_state(name) for name in (argument.name, argument.text))
     ]
     names += [capture.name for capture in function.captures if capture.passed_on and is_past_state(capture.name)]
-    return tuple(dict.fromkeys(name for name in names if name not in function.dropped))
-
-
-def _said(function: CheckpointedFunction) -> str:
-    return "with use_reentrant=True" if function.option == "reentrant" else "without use_reentrant"
+    return [name for name in dict.fromkeys(names) if name not in function.dropped]
 
 
 def _is_distributed(context: RuleContext, path: str) -> bool:
@@ -181,4 +154,4 @@ def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> 
         for position, argument in enumerate(function.args)
     ]
     made = arguments if option in arguments else [*arguments, option]
-    return call_repair(context.tree, path, function.span, tuple(made))
+    return call_repair(context.tree, path, function.span, made)

@@ -27,33 +27,22 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
-from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.model_patches import family_facts
 
-RULE = Declaration(
-    code="CKPT007",
-    repair=RepairKind.NONE,
-    applicability=Applicability.UNSAFE,
-)
+RULE = Declaration(code="CKPT007", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every container of gradient tensors that a block is given."""
+    """Yield a finding for every container of gradient tensors that a block is given."""
     for site in context.tree.calls.all():
-        yield from _findings(context, site)
-
-
-def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
-    block, forward = site.blocks[0]
-    containers = family_facts(block.path).containers
-    bound = bind(site.call.args, forward)
-    positions = dict.fromkeys(context.tree.calls.plan(site).containers)
-    if not isinstance(bound, Unknown):
-        positions.update({position: None for name, position in bound.items() if name in containers})
-    for position in positions:
-        argument = site.call.args[position]
-        if not argument.is_value:
-            continue
-        message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
-        message += ": with use_reentrant=True their gradient is lost or wrong"
-        yield context.call_finding(RULE, site, message, span=argument.span)
+        block, forward = site.blocks[0]
+        positions = dict.fromkeys(context.tree.calls.plan(site).containers)
+        bound = bind(site.call.args, forward)
+        if not isinstance(bound, Unknown):
+            known = family_facts(block.path).containers
+            positions |= {position: None for name, position in bound.items() if name in known}
+        for argument in (site.call.args[position] for position in positions):
+            if argument.is_value:
+                message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
+                message += ": with use_reentrant=True their gradient is lost or wrong"
+                yield context.call_finding(RULE, site, message, span=argument.span)

@@ -1,10 +1,10 @@
 """A tensor that carries gradient reaches a block as a keyword argument.
 
 ## What it does
-Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword,
-and, under whatever name, what a block returned that is passed on to the next, parameters of the model, and what its
-modules with parameters compute. The repair makes them positional: the prefix of the signature up to the last gradient
-parameter. A gap in that prefix is filled with the parameter's default and a comment that names the parameter.
+Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword;
+also, under any name, what a block returned, parameters of the model, and what its modules with parameters compute. The
+repair makes the prefix of the signature up to the last gradient parameter positional. A gap in it is filled with the
+parameter's default and a comment that names the parameter.
 
 ## Why is this bad?
 A `GradientCheckpointingLayer` passes keyword arguments on in a `functools.partial`, where autograd does not see them.
@@ -18,9 +18,9 @@ hidden_states = layer(hidden_states, attention_mask=mask)                 # afte
 ```
 
 ## Fix safety
-Safe: the same values reach the same parameters. A dict that is unpacked (`layer(x, **arguments)`) is left to you, if
-tensors with gradient were put into it. If past state comes before the gradient parameter in the block's
-signature, no call can be right; the finding then refers to CKPT005.
+Safe: the same values reach the same parameters. A dict with gradient tensors that is unpacked (`layer(x, **options)`)
+is left to you. If past state comes before the gradient parameter in the block's signature, no call can be right, and
+the finding refers to CKPT005.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.call_sites import CallSite
-from ckpt_surgery.codemods.wording import quoted, replaced_text, unknown_text
+from ckpt_surgery.codemods.wording import quoted, replaced_text
 
 RULE = Declaration(
     code="CKPT003",
@@ -44,21 +43,20 @@ RULE = Declaration(
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every call of a block with gradient arguments by keyword."""
+    """Yield a finding for every call of a block with gradient arguments by keyword."""
     for site in context.tree.calls.all():
         yield from _findings(context, site)
     for owner, call, ref in context.tree.calls.replaced():
-        message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref)}"
+        message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref.name)}"
         line = call.statement.line
         yield context.finding(RULE, owner.path, call.span, owner.name, message, Applicability.UNKNOWN, first_line=line)
 
 
 def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     plan = context.tree.calls.plan(site, {*context.argument_repairs, ArgumentRepair.GRADIENT})
-    names = [name for name in plan.keyword_gradient if name not in plan.blocked]
-    block = site.blocks[0][0].name
+    block, spans = site.blocks[0][0].name, {argument.name: argument.span for argument in site.call.args}
     if plan.unknown:
-        message = f"the arguments of {site.call.callee}(...) cannot be determined: {unknown_text(plan.unknown)}"
+        message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     unpacked = context.tree.calls.unpacked(site.owner, site.call)
     if unpacked:
@@ -67,21 +65,14 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     for name in plan.hidden if not unpacked else ():
         message = f"`**` may pass {name} of {block} by keyword"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
+    names = [name for name in plan.keyword_gradient if name not in plan.blocked]
     if names:
         message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
         arguments = None if plan.unknown else plan.arguments
         applicability = Applicability.SAFE if arguments else Applicability.UNSAFE
-        span = _argument(site.call.args, names[0])
-        yield context.call_finding(RULE, site, message, applicability, span=span, arguments=arguments)
+        yield context.call_finding(RULE, site, message, applicability, span=spans[names[0]], arguments=arguments)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
-        message = (
-            f"{block} gets {quoted(behind)} by keyword, and its signature has past state before it: "
-            "CKPT005 reorders it (--unsafe)"
-        )
-        span = _argument(site.call.args, behind[0])
-        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=span)
-
-
-def _argument(arguments: tuple[Argument, ...], name: str) -> Span | None:
-    return next((argument.span for argument in arguments if argument.name == name), None)
+        message = f"{block} gets {quoted(behind)} by keyword, and its signature has past state before it: "
+        message += "CKPT005 reorders it (--unsafe)"
+        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=spans[behind[0]])

@@ -27,33 +27,31 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
-RULE = Declaration(
-    code="CKPT006",
-    repair=RepairKind.NONE,
-    applicability=Applicability.UNSAFE,
-)
+RULE = Declaration(code="CKPT006", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every layer with layers inside."""
+    """Yield a finding for every layer with layers inside."""
     for ref in context.tree.names.checked_classes():
-        if context.tree.bases.is_layer(ref) is not Answer.YES:
-            continue
-        inner = sorted({part.name for part in _layers_inside(context, ref)})
+        inner = sorted({part.name for part in _layers_inside(context, ref)}) if _is_layer(context, ref) else []
         if inner:
             message = f"{ref.name} holds {', '.join(inner)}: computed three times a step"
             yield context.class_finding(RULE, ref, message)
 
 
+def _is_layer(context: RuleContext, ref: ClassRef) -> bool:
+    return context.tree.bases.is_layer(ref) is Answer.YES
+
+
 def _layers_inside(context: RuleContext, ref: ClassRef) -> Iterator[ClassRef]:
-    seen: set[ClassRef] = {ref}
+    """The layers that a class holds, those inside other layers left out."""
+    seen = {ref}
     waiting = [ref]
     while waiting:
         for part in context.tree.containers.parts(waiting.pop()):
-            if part in seen:
-                continue
-            seen.add(part)
-            if context.tree.bases.is_layer(part) is Answer.YES:
-                yield part
-            else:
-                waiting.append(part)
+            if part not in seen:
+                seen.add(part)
+                if _is_layer(context, part):
+                    yield part
+                else:
+                    waiting.append(part)

@@ -25,21 +25,14 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 
-RULE = Declaration(
-    code="CKPT010",
-    repair=RepairKind.NONE,
-    applicability=Applicability.UNSAFE,
-)
+RULE = Declaration(code="CKPT010", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every nested output of a block."""
+    """Yield a finding for every nested output of a block."""
     for ref in context.tree.names.checked_classes():
-        forward = ref.cls.forward
-        if forward is None or not forward.nested_returns or not context.tree.blocks.checkpoints(ref):
-            continue
-        if context.tree.bases.is_replaced(ref):
-            continue  # CKPT003 says so at its calls
-        for span in forward.nested_returns:
+        spans = ref.cls.forward.nested_returns if ref.cls.forward else ()
+        # where another forward is assigned, CKPT003 says so at its calls
+        if spans and context.tree.blocks.checkpoints(ref) and not context.tree.bases.is_replaced(ref):
             message = f"{ref.name} returns gradient tensors inside a nested tuple: lost with use_reentrant=True"
-            yield context.finding(RULE, ref.path, span, ref.name, message)
+            yield from (context.finding(RULE, ref.path, span, ref.name, message) for span in spans)

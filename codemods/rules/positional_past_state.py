@@ -18,7 +18,7 @@ outputs = layer(
 
 ## Fix safety
 Safe: the same values reach the same parameters. If a gradient parameter comes after the past state in the block's
-signature, no call can pass both correctly; the finding then refers to CKPT005. Unsafe if what would become a keyword
+signature, no call can pass both correctly, and the finding refers to CKPT005. Unsafe if what would become a keyword
 with it may be a tensor with a gradient: its name tells nothing, and with `use_reentrant=True` training would stop.
 """
 
@@ -30,7 +30,6 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair, Unknown, bind
-from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.wording import quoted
 
 RULE = Declaration(
@@ -42,23 +41,21 @@ RULE = Declaration(
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every call of a block with past state by position."""
+    """Yield a finding for every call of a block with past state by position."""
     for site in context.tree.calls.all():
-        yield from _findings(context, site)
-
-
-def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
-    plan = context.tree.calls.plan_of_past_state(site, context.argument_repairs)
-    if plan is None:
-        return
-    block, forward = site.blocks[0]
-    bound = bind(site.call.args, forward)
-    first = 0 if isinstance(bound, Unknown) else bound[plan.positional_past[0]]
-    message = f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
-    if plan.blocked:
-        message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
-    if plan.loosened:
-        message += f"; {quoted(plan.loosened)} would be by keyword, too: unsafe where it carries a gradient"
-    applicability = Applicability.SAFE if plan.is_safe else Applicability.UNSAFE
-    span = site.call.args[first].span
-    yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)
+        plan = context.tree.calls.plan_of_past_state(site, context.argument_repairs)
+        if plan is None:
+            continue
+        block, forward = site.blocks[0]
+        bound = bind(site.call.args, forward)
+        first = 0 if isinstance(bound, Unknown) else bound[plan.positional_past[0]]
+        message = (
+            f"{block.name} gets {quoted(plan.positional_past)} by position: the recompute writes it a second time"
+        )
+        if plan.blocked:
+            message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
+        if plan.loosened:
+            message += f"; {quoted(plan.loosened)} would be by keyword, too: unsafe where it carries a gradient"
+        applicability = Applicability.SAFE if plan.is_safe else Applicability.UNSAFE
+        span = site.call.args[first].span
+        yield context.call_finding(RULE, site, message, applicability, span=span, arguments=plan.repair)

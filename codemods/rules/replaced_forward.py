@@ -42,7 +42,7 @@ _PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|He
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for each forward that is put in the place of a layer's."""
+    """Yield a finding for each forward that is put in the place of a layer's."""
     for path in context.tree.checked:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
             if _is_of_a_layer(context, path, patch):
@@ -51,8 +51,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
                     "checkpoints, and this one does not; call wrap_blocks(model) after it, or patch what the layer "
                     "holds"
                 )
-                span, line = patch.span, patch.first_line
-                yield context.finding(RULE, path, span, patch.scope, message, first_line=line)
+                yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
 
 
 def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:

@@ -5,8 +5,8 @@ Reads the keywords that the `GradientCheckpointingLayer` at hand clears: that of
 transformers, else that of late releases. Reports calls of blocks that pass past state under another keyword: `state`,
 `cache_params`, `shared_kv_states`, and `past_key_value` on late 5.x, which no longer clears it.
 
-Where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to False first, or
-asks for `not self.training`), the fault is met only with a cache that a caller passes or asks for: information only.
+Information only where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to
+False first, or asks for `not self.training`): the fault is met only with a cache that a caller passes or asks for.
 
 ## Why is this bad?
 Past state that is not cleared goes into the checkpoint, and the recompute writes it a second time. A cache that is
@@ -31,19 +31,15 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.model_patches.release_names import KEEPS_CACHE
 
-RULE = Declaration(
-    code="CKPT008",
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT008", repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every past state keyword that goes through the checkpoint."""
+    """Yield a finding for every past state keyword that goes through the checkpoint."""
     for site in context.tree.calls.all():
         block, forward = site.blocks[0]
-        if context.tree.bases.flag(block, KEEPS_CACHE) == "True":
-            continue
-        past = meaning_of(block).past_names(forward.params)
+        keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"
+        past = () if keeps else meaning_of(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
             if argument.name not in past or not argument.is_value:
                 continue

@@ -27,74 +27,65 @@ from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.release_names import CLAIM
 
-RULE = Declaration(
-    code="CKPT009",
-    repair=RepairKind.NONE,
-)
+RULE = Declaration(code="CKPT009", repair=RepairKind.NONE)
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for the innermost model classes without anything to checkpoint."""
-    models = [
-        ref
-        for ref in context.tree.names.checked_classes()
-        if context.tree.bases.flag(ref, CLAIM) == "True"
-        and any(method.name == "__init__" for method in ref.cls.methods)
-        and ref.cls.attributes
-        and not _is_block(context, ref)
-    ]
-    bare = {ref: answer for ref in models if (answer := _reaches(context, ref)) is not Answer.YES}
+    """Yield a finding for the innermost model classes without anything to checkpoint."""
+    tree = context.tree
+    models = [ref for ref in tree.names.checked_classes() if _is_model(tree, ref)]
+    bare = {ref: answer for ref in models if (answer := _reaches(tree, ref)) is not Answer.YES}
     for ref, answer in bare.items():
-        if any(part in bare for part in context.tree.containers.parts(ref)):
+        if any(part in bare for part in tree.containers.parts(ref)):
             continue
         if answer is Answer.NO:
             message = f"{ref.name} claims to support gradient checkpointing, but holds nothing that checkpoints"
-            worth = context.tree.blocks.mixes(ref)
-            applicability = Applicability.UNSAFE if worth else Applicability.INFO
-            yield context.class_finding(RULE, ref, message, applicability)
+            applicability = Applicability.UNSAFE if tree.blocks.mixes(ref) else Applicability.INFO
         else:
             message = f"the parts of {ref.name} are chosen at run time: whether it checkpoints cannot be determined"
-            yield context.class_finding(RULE, ref, message, Applicability.UNKNOWN)
+            applicability = Applicability.UNKNOWN
+        yield context.class_finding(RULE, ref, message, applicability)
 
 
-def _is_block(context: RuleContext, ref: ClassRef) -> bool:
-    """Whether what holds a class checkpoints it, or should: some blocks derive from the model's own base class."""
-    blocks = context.tree.blocks
-    return blocks.checkpoints(ref) or ref in blocks.in_stacks or blocks.checkpointed_by_hand(ref)
+def _is_model(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether a class claims checkpointing for its parts; some blocks derive from the model's own base class."""
+    claims = tree.bases.flag(ref, CLAIM) == "True" and any(method.name == "__init__" for method in ref.cls.methods)
+    return bool(claims and ref.cls.attributes) and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref))
 
 
-def _is_unknown(context: RuleContext, part: Target) -> bool:
-    """Whether a part comes from elsewhere, or inherits from there."""
-    if isinstance(part, ClassRef):
-        return context.tree.bases.is_layer(part) is Answer.UNKNOWN
-    return bool(part.module) and not is_plain_external(part)
+def _is_block(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether what holds a class checkpoints it, or should."""
+    return tree.blocks.checkpoints(ref) or ref in tree.blocks.in_stacks
 
 
-def _reaches(context: RuleContext, ref: ClassRef) -> Answer:
+def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
     """Whether anything that checkpoints is inside."""
-    seen: set[ClassRef] = {ref}
-    waiting = [ref]
-    doubt = False
+    seen, waiting, doubt = {ref}, [ref], False
     while waiting:
         holder = waiting.pop()
-        if any(ancestor.cls.inlines for ancestor in context.tree.bases.lineage(holder)):
+        if tree.blocks.wraps(holder) or any(ancestor.cls.inlines for ancestor in tree.bases.lineage(holder)):
             return Answer.YES
-        if context.tree.blocks.wraps(holder):
-            return Answer.YES
-        doubt = doubt or holder in context.tree.blocks.perhaps_by_helper
-        for part in context.tree.containers.all_parts(holder):
-            if any(word in part.name for word in _BUILT_ELSEWHERE) or _is_unknown(context, part):
-                doubt = True
+        doubt = doubt or holder in tree.blocks.perhaps_by_helper
+        for part in tree.containers.all_parts(holder):
+            doubt = doubt or _is_unknown(tree, part)
             if isinstance(part, ClassRef) and part not in seen:
-                seen.add(part)
-                blocks = context.tree.blocks
-                if blocks.checkpoints(part) or part in blocks.in_stacks | blocks.checkpointed_by_helper:
+                plain_on_purpose = part.name in family_facts(part.path).not_blocks
+                if plain_on_purpose or _is_block(tree, part) or part in tree.blocks.checkpointed_by_helper:
                     return Answer.YES
-                if part.name in family_facts(part.path).not_blocks:
-                    return Answer.YES  # it stays plain on purpose
+                seen.add(part)
                 waiting.append(part)
     return Answer.UNKNOWN if doubt else Answer.NO
+
+
+def _is_unknown(tree: SourceTree, part: Target) -> bool:
+    """Whether a part is chosen at run time, comes from elsewhere, or inherits from there."""
+    if any(word in part.name for word in _BUILT_ELSEWHERE):
+        return True
+    if isinstance(part, ClassRef):
+        return tree.bases.is_layer(part) is Answer.UNKNOWN
+    return bool(part.module) and not is_plain_external(part)

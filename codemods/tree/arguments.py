@@ -24,6 +24,7 @@ from ckpt_surgery.codemods.facts.argument_names import (
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, Parameter
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.repair import NewArgument
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.family import FamilyFacts
 
 
@@ -37,23 +38,17 @@ class ArgumentRepair(Enum):
 ALL_REPAIRS = frozenset(ArgumentRepair)
 
 
-class UnknownReason(Enum):
+class UnknownReason(WordedReason):
     """Why nobody can tell which argument reaches which parameter."""
 
-    UNPACKED = "unpacked"
-    """An unpacked `*` argument may hold anything."""
-    SURPLUS = "surplus"
-    """There are more positional arguments than the block's forward names."""
-    SIGNATURES = "signatures"
-    """The call runs blocks of several classes, whose signatures ask for different argument lists."""
+    UNPACKED = "an unpacked `*` argument may hold anything"
+    SURPLUS = "more positional arguments than the block's forward names"
+    SIGNATURES = "its blocks ({}) have different signatures"
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """Arguments that cannot be assigned to parameters; `blocks` are the classes whose signatures differ."""
-
-    reason: UnknownReason
-    blocks: tuple[str, ...] = ()
+class Unknown(Because):
+    """Arguments that cannot be assigned to parameters."""
 
 
 class GivenResults(NamedTuple):

@@ -186,7 +186,7 @@ class CallSites:
             first.positional_past,
             first.blocked,
             first.containers,
-            unknown=Unknown(UnknownReason.SIGNATURES, tuple(ref.name for ref, _ in site.blocks)),
+            unknown=Unknown(UnknownReason.SIGNATURES, (", ".join(ref.name for ref, _ in site.blocks),)),
         )
 
     def plan_of_past_state(self, site: CallSite, repairs: Collection[ArgumentRepair]) -> ArgumentPlan | None:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 
-@dataclass(frozen=True, slots=True)
-class OutputRead:
-    """A method that reads more than the first output of a block where its own `switch` is True.
+class OutputRead(WordedReason):
+    """Why a model fails once its block is a layer, and what to do about it."""
 
-    A layer sets its `use_cache` to False under checkpointing, so that the block returns less, and the read fails.
-    """
-
-    caller: str
-    method: str
-    layer: str
-    switch: str
+    MORE_OUTPUTS = (
+        "{0} reads more outputs of {1} where `{2}` is True, and a layer sets its own `use_cache` to False: first add "
+        "`{2} = False` under `if self.gradient_checkpointing and self.training` to that method"
+    )
 
 
-def failing_read(tree: SourceTree, ref: ClassRef) -> OutputRead | None:
-    """The first read that fails once `ref` is a layer; None if there is none."""
+def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
+    """The first read that fails once `ref` is a layer, because the block returns less then; None if there is none."""
     for layer in _becoming(tree, ref):
         forward = tree.bases.forward(layer)
         for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
             switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
             if switch in call.reads_more_under and CACHE_SWITCH in tree.cleared(layer.path):
-                return OutputRead(owner.name, call.method, layer.name, switch)
+                return OutputRead.MORE_OUTPUTS.about(f"{owner.name}.{call.method}", layer.name, switch)
     return None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
@@ -18,33 +17,38 @@ from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 
 _BASE = "PreTrainedModel"
 _MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
 
-class Missing(Enum):
-    """Why nothing of transformers would switch a layer on."""
+class Missing(WordedReason):
+    """Why nothing of transformers would switch a layer on, and what to do about it."""
 
-    RELEASE = "release"
-    """The package asks for releases without the layer class."""
-    TRANSFORMERS = "transformers"
-    """The files use nothing from transformers."""
-    MODEL = "model"
-    """No model of transformers is seen to hold the class."""
-    FLAG = "flag"
-    """A model that holds the class does not claim gradient checkpointing."""
-    OWN_SWITCH = "own switch"
-    """A class switches its checkpointing by itself."""
+    RELEASE = (
+        "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
+        "raise the requirement"
+    )
+    TRANSFORMERS = (
+        "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
+        "the way to checkpoint there"
+    )
+    MODEL = (
+        "no model of transformers that holds {} and claims gradient checkpointing is among the files: see that one "
+        "switches it on"
+    )
+    FLAG = (
+        "{} does not claim gradient checkpointing, so nothing would switch a layer on: first set "
+        "`supports_gradient_checkpointing = True`"
+    )
+    OWN_SWITCH = "{} switches its checkpointing by itself (`{}`), which would reach no layer"
 
 
 @dataclass(frozen=True, slots=True)
-class MissingSwitch:
+class MissingSwitch(Because):
     """Why nothing of transformers would switch a layer on, and the names that this is about."""
-
-    reason: Missing
-    names: tuple[str, ...] = ()
 
     @property
     def is_certain(self) -> bool:
@@ -108,12 +112,14 @@ class Switches:
         """What a class, one that it inherits, or a model that holds it sets by itself."""
         value = self.bases.flag(owner, FLAG)
         if value not in (None, "False"):
-            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, FLAG, str(value)))
+            return MissingSwitch(Missing.OWN_SWITCH, (owner.name, f"{FLAG} = {value}"))
         family = {*self.bases.lineage(owner), *self.bases.heirs(owner)}
         for ref in dict.fromkeys([owner, *self.bases.lineage(owner), *above]):
             for switch in ref.cls[OWN_SWITCHES]:
                 if ref in family or switch.target.count(".") > 1 or not switch.value:
-                    return MissingSwitch(Missing.OWN_SWITCH, (ref.name, switch.target, switch.value))
+                    method = switch.target.removeprefix("self.")
+                    how = f"{switch.target} = {switch.value}" if switch.value else method
+                    return MissingSwitch(Missing.OWN_SWITCH, (ref.name, how))
         return None
 
     def _is_foreign(self, owner: ClassRef) -> bool:

@@ -1,4 +1,4 @@
-"""The words for refusals and doubts, and that nothing is decided by them."""
+"""The words of reasons, and that nothing is decided by them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.codemods import wording
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.repairs.conversion import Doubt, DoubtReason, Refusal, RefusalReason
-from ckpt_surgery.codemods.rules import inline_checkpoint, signature_order
-from ckpt_surgery.codemods.tree.arguments import ArgumentPlan, Unknown, UnknownReason
-from ckpt_surgery.codemods.tree.switches import Missing
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, CHILD, INLINE, PLAIN
 from tests.codemods.tools import tree
 
-TABLES = {
-    wording: ("_REFUSALS", "_DOUBTS", "_MISSING", "_UNKNOWN"),
-    inline_checkpoint: ("_WORDS",),
-    signature_order: ("_WORDS",),
-}
 PARAMETERS = "attention_mask=None, past_key_values=None"
 BLOCKED = BY_POSITION.replace(PARAMETERS, "past_key_values=None, encoder_hidden_states=None").replace(
     "layer(hidden_states, attention_mask, past_key_values)", "layer(hidden_states, past_key_values, memory)"
@@ -46,28 +37,9 @@ TREE = {
 }
 
 
-def test_there_are_words_for_every_reason() -> None:
-    assert all(wording.unknown_text(Unknown(reason, ("A", "B"))) for reason in UnknownReason)
-    assert all(wording.refusal_text(Refusal(reason, ("A", "a.py"))) for reason in RefusalReason)
-    assert wording._DOUBTS.keys() == set(DoubtReason)
-    assert wording._MISSING.keys() == set(Missing)
-    assert inline_checkpoint._WORDS.keys() == set(inline_checkpoint.Obstacle)
-    assert signature_order._WORDS.keys() == set(signature_order.UnfollowedUse)
-
-
-@pytest.mark.parametrize(
-    ("plan", "ending"),
-    [
-        (ArgumentPlan(positional_past=("state",), blocked=("x",)), "only CKPT005 can change, which is unsafe"),
-        (ArgumentPlan(positional_past=("state",), unknown=Unknown(UnknownReason.UNPACKED)), "`*` argument may hold"),
-        (ArgumentPlan(positional_past=("state",)), "a parameter in between has no default"),
-    ],
-    ids=["blocked", "unknown", "no default"],
-)
-def test_a_doubt_says_who_passes_what_and_why_it_stays(plan: ArgumentPlan, ending: str) -> None:
-    text = wording.doubt_text(Doubt(DoubtReason.PAST_STATE, ("FooModel", "FooLayer"), plan))
-    assert text.startswith("FooModel passes `state` to FooLayer by position, which ")
-    assert ending in text
+@pytest.mark.parametrize("reasons", WordedReason.__subclasses__(), ids=lambda reasons: reasons.__name__)
+def test_each_reason_has_words_of_its_own(reasons: type[WordedReason]) -> None:
+    assert len(list(reasons)) == len(reasons.__members__), "an enum takes two members of one value for the same"
 
 
 def test_findings_and_edits_are_the_same_in_other_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +47,7 @@ def test_findings_and_edits_are_the_same_in_other_words(tmp_path: Path, monkeypa
     before = list(_shapes(root))
     assert {"CKPT001", "CKPT002", "CKPT003", "CKPT004", "CKPT005"} <= {finding.code for finding in before}
 
-    for module, tables in TABLES.items():
-        for table in tables:
-            loud = {key: text.upper() for key, text in vars(module)[table].items()}
-            monkeypatch.setattr(module, table, loud)
+    monkeypatch.setattr(Because, "text", "LOUD")
     said = RuleContext.finding
 
     def in_capitals(self: RuleContext, *arguments: Any, **options: Any) -> Finding:

@@ -23,7 +23,7 @@ from tests.conftest import installed_major
 from tests.docs.checkout import CALL, FOO, MODELS, plant
 from tests.docs.commands import ROOT, Command, command_faults, commands, options, ours, run
 
-CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT014"}
+CODES = {rule.code for rule in RULES} | {"CKPT0", "CKPT900"}
 """All rules, the code prefix in the example configuration, and the invented example rule."""
 DOCUMENTS = ("body.md", "evidence.md", "siblings.md", "model_card.md", "pull_request.md")
 """What `ckpt_surgery pr` and `adopt` write."""

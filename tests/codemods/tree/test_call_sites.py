@@ -89,7 +89,7 @@ def test_block_classes_that_need_different_arguments_have_no_plan() -> None:
     assert plan.keyword_gradient == (ENCODER,)
     assert plan.unknown is not None
     assert plan.unknown.reason is UnknownReason.SIGNATURES
-    assert set(plan.unknown.blocks) == {"FooLayer", "FooOther"}
+    assert plan.unknown.names == ("FooLayer, FooOther",)
     assert plan.repair is None
 
 
