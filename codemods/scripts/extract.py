@@ -11,23 +11,39 @@ from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
-from ckpt_surgery.codemods.scripts.names import Names, words
+from ckpt_surgery.codemods.scripts.names import Names
 from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 PROCESSES = (
     "import distributed",
     "accelerate launch",
-    *words(
-        """
-        DistributedDataParallel torch.distributed Accelerator( accelerator. LOCAL_RANK WORLD_SIZE unwrap_model(
-        Trainer( Trainer) torchrun ddp_ FullyShardedDataParallelPlugin DeepSpeedPlugin deepspeed.initialize
-        """
-    ),
+    "DistributedDataParallel",
+    "torch.distributed",
+    "Accelerator(",
+    "accelerator.",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "unwrap_model(",
+    "Trainer(",
+    "Trainer)",
+    "torchrun",
+    "ddp_",
+    "FullyShardedDataParallelPlugin",
+    "DeepSpeedPlugin",
+    "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = words("all_ barrier broadcast reduce gather scatter wait_for_everyone")
-_INNER = words(".module unwrap_model extract_model_from_parallel Trainer DistributedDataParallel DDP prepare")
+_COLLECTIVE = ("all_", "barrier", "broadcast", "reduce", "gather", "scatter", "wait_for_everyone")
+_INNER = (
+    ".module",
+    "unwrap_model",
+    "extract_model_from_parallel",
+    "Trainer",
+    "DistributedDataParallel",
+    "DDP",
+    "prepare",
+)
 _CHECKPOINTS = {"use_reentrant", "checkpoint(", *TRAINING_SWITCH}
 
 
