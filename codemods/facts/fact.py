@@ -30,7 +30,10 @@ class FileFact(NamedTuple, Generic[T]):
 
 
 class ClassFact(NamedTuple, Generic[T]):
-    """The same of a class: `read` is given its node and its file's syntax."""
+    """The same of a class: `read` is given its node and its file's syntax.
+
+    It is `nothing` where neither the class nor, of classes whose attributes the module sets, the file has a sign.
+    """
 
     name: str
     read: Callable[[ast.ClassDef, FileSyntax], T]

@@ -36,6 +36,9 @@ _RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(
 _LOOP = re.compile(r"for .+ in .*")
 _HANDED = re.compile(r"\(self\.[a-z_]+, ")
 _FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
+_NESTED = re.compile(r"[(,]\s*[(\[]")
+_MAPPINGS = ("Output(", "dict(", "{", "[")
+"""Without these, a forward returns no nested tuple, no dict and no list."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
@@ -145,15 +148,21 @@ class _ClassReader:
             attributes=tuple(attributes),
             learned=_learned(builder, functions),
             makers=tuple(makers),
-            forward=_forward(forward) if forward else None,
+            forward=_forward(forward, self._file.text(forward)) if forward else None,
             methods=tuple(
                 Method(node.name, first_line_of(node), node.end_lineno or node.lineno) for node in functions
             ),
             calls=tuple(call for reader in readers for call in reader.calls.values()),
             inlines=tuple(inline for reader in readers for inline in reader.inlines.values()),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
-            provided=_provided(self._facts, node, self._file),
+            provided=_provided(self._concerned(node), node, self._file),
         )
+
+    def _concerned(self, node: ast.ClassDef) -> list[ClassFact[object]]:
+        """The facts that a class may have."""
+        text = self._file.text(node)
+        is_set = any(owner == node.name for owner, _, _ in self._file.set_attributes)
+        return [fact for fact in self._facts if is_set or any(sign in text for sign in fact.signs)]
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
@@ -179,12 +188,13 @@ class _ClassReader:
         if not own and not _may_call_blocks(self._file.text(node)):
             return []
         returned = accessors(functions)
+        names = ["checkpoint", *wanted.aliases, *(name.rpartition(".")[2] for name in wanted.checkpoint_names)]
         readers: list[MethodReader] = []
         for function in functions:
             text = self._file.text(function)
             if function.name == "__init__" or not (_may_call_blocks(text) or (own and own.search(text))):
                 continue
-            may_checkpoint = "checkpoint" in text or any(alias in text for alias in wanted.aliases)
+            may_checkpoint = any(name in text for name in names)
             reader = MethodReader(function.name, wanted, returned, may_checkpoint=may_checkpoint)
             reader.read(function)
             if reader.calls and "cache" in text:
@@ -219,7 +229,7 @@ def _may_make(text: str) -> bool:
     return any(word in text for word in _ADDS) or bool(_SETS.search(text) or _RETURNS.search(text))
 
 
-def _forward(function: ast.FunctionDef) -> ForwardSignature:
+def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
@@ -241,8 +251,9 @@ def _forward(function: ast.FunctionDef) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    nested = tuple(nested_returns(function.body))
-    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, returns_mapping(function.body))
+    nested = tuple(nested_returns(function.body)) if _NESTED.search(text) else ()
+    mapping = any(word in text for word in _MAPPINGS) and returns_mapping(function.body)
+    return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, mapping)
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:

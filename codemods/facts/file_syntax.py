@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
+from ckpt_surgery.codemods.facts.syntax import dotted
 
 
 class FileSyntax:
@@ -33,6 +34,15 @@ class FileSyntax:
     def statements(self) -> tuple[tuple[ast.stmt, str], ...]:
         """Every statement at module level, each with the test, `try` or `except` that it stands under."""
         return tuple(_guarded(self.tree.body, ""))
+
+    @cached_property
+    def set_attributes(self) -> tuple[tuple[str, str, ast.Assign], ...]:
+        """What the module sets of its classes: `FooModel.forward = forward` is FooModel, forward and the statement."""
+        assigned = (statement for statement, _ in self.statements if isinstance(statement, ast.Assign))
+        pairs = ((statement.targets[0], statement) for statement in assigned if len(statement.targets) == 1)
+        return tuple(
+            (dotted(at.value), at.attr, statement) for at, statement in pairs if isinstance(at, ast.Attribute)
+        )
 
     @cached_property
     def functions(self) -> tuple[ast.FunctionDef, ...]:

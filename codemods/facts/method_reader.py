@@ -66,7 +66,7 @@ class MethodReader(ModuleFlow):
         self._method = method
         self._wanted = wanted
         self._may_checkpoint = may_checkpoint
-        """Whether a test of the method may be about checkpointing."""
+        """Whether a call or a test of the method may be about checkpointing."""
         self._given = set(wanted.aliases)
         """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
         self._functions: dict[str, Function] = {}
@@ -138,7 +138,7 @@ class MethodReader(ModuleFlow):
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """Record a call of an element of a container, of a wanted attribute, or of a checkpoint function."""
-        if is_checkpoint(node.func, self._wanted.checkpoint_names):
+        if self._may_checkpoint and is_checkpoint(node.func, self._wanted.checkpoint_names):
             self._bare(node)
             return NOTHING
         self._hand_on(node, values)

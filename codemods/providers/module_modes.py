@@ -25,8 +25,7 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
-    text = file.text(cls)
-    return any(sign in text for sign in _SIGNS) and _EVALUATING.search(text) is not None
+    return _EVALUATING.search(file.text(cls)) is not None
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:

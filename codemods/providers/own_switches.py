@@ -31,18 +31,15 @@ def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
-    concerned = "checkpointing" in file.text(cls)
-    for statement in own_statements(cls) if concerned else ():
+    for statement in own_statements(cls):
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
-    for function in methods_of(cls) if concerned else ():
+    for function in methods_of(cls):
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
             yield from _of_method(function)
-    for statement, _ in file.statements:
-        match statement:
-            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)]) if name in SWITCHES:
-                if dotted(owner) == cls.name:
-                    yield OwnSwitch(f"self.{name}", "")
+    for owner, name, _ in file.set_attributes:
+        if owner == cls.name and name in SWITCHES:
+            yield OwnSwitch(f"self.{name}", "")
 
 
 def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:

@@ -11,14 +11,13 @@ from ckpt_surgery.codemods.facts.syntax import assigned_names, called, dotted
 
 
 def _replaced(file: FileSyntax) -> Iterator[str]:
+    for owner, name, statement in file.set_attributes:
+        if owner and name == "forward" and f"{owner}.forward" not in ast.unparse(statement.value):
+            yield owner
     for statement, _ in file.statements:
-        match statement:
-            case ast.Assign(targets=[ast.Attribute(value=owner, attr="forward") as target], value=value):
-                if dotted(owner) and ast.unparse(target) not in ast.unparse(value):
-                    yield dotted(owner)
-            case ast.ClassDef(name=name):
-                if any("forward" in assigned_names(inner) for inner in own_statements(statement)):
-                    yield name
+        if isinstance(statement, ast.ClassDef):
+            if any("forward" in assigned_names(inner) for inner in own_statements(statement)):
+                yield statement.name
 
 
 def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
