@@ -14,10 +14,10 @@ def _replaced(file: FileSyntax) -> Iterator[str]:
     for owner, name, statement in file.set_attributes:
         if owner and name == "forward" and f"{owner}.forward" not in ast.unparse(statement.value):
             yield owner
-    for statement, _ in file.statements:
-        if isinstance(statement, ast.ClassDef):
-            if any("forward" in assigned_names(inner) for inner in own_statements(statement)):
-                yield statement.name
+    classes = (statement for statement, _ in file.statements if isinstance(statement, ast.ClassDef))
+    for cls in classes:
+        if any("forward" in assigned_names(statement) for statement in own_statements(cls)):
+            yield cls.name
 
 
 def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
