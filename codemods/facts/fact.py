@@ -32,7 +32,7 @@ class FileFact(NamedTuple, Generic[T]):
 class ClassFact(NamedTuple, Generic[T]):
     """The same of a class: `read` is given its node and its file's syntax.
 
-    It is `nothing` where neither the class nor, of classes whose attributes the module sets, the file has a sign.
+    It is `nothing` for a class that has none of the signs, unless the module sets attributes of it.
     """
 
     name: str

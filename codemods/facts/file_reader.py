@@ -52,7 +52,7 @@ def read_facts(
     imports = tuple(_imports(file))
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
     layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
-    reader = _ClassReader(file, layers, [fact for fact in of_class if file.mentions(*fact.signs)])
+    reader = _ClassReader(file, layers, of_class)
     classes, values, makers = list[Class](), list[tuple[str, Build]](), list[Maker]()
     for statement, guard in file.statements:
         match statement:
