@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Set
+from collections.abc import Collection
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
@@ -78,5 +78,5 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     )
 
 
-def _has(text: str, parts: Set[str]) -> bool:
+def _has(text: str, parts: Collection[str]) -> bool:
     return any(part in text for part in parts)
