@@ -34,7 +34,7 @@ def share_of(text: str) -> tuple[int, int] | None:
 SAMPLE = 400
 SHARE = share_of(os.environ.get("CKPT_CORPUS", ""))
 BOUNDED = settings(
-    max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

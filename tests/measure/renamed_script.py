@@ -1,15 +1,20 @@
 """Run in a process of its own: verify broken models in a transformers that calls something by another name.
 
-Usage: python -m tests.measure.renamed_script CLASSES [NAME], with the classes separated by commas, and the names by |.
-Prints a JSON object: by class, the outcome of every level in each mode; null where `verify` refuses.
+Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with the classes separated by commas, and the names of
+one role by |. For no name and then for each, prints a JSON object: by class, the outcome of every level in each mode; null
+where `verify` refuses. Each is measured in a process of its own, forked where torch has been imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import multiprocessing
 import re
 import sys
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
@@ -59,11 +64,20 @@ def outcomes(name: str) -> dict[str, Any] | None:
     return {mode.mode: mode.outcomes for mode in found.modes}
 
 
-def main(classes: str, name: str = "") -> None:
+def measured(classes: Sequence[str], name: str) -> dict[str, Any]:
+    """The outcomes of these classes in a transformers that calls something by another name."""
     warnings.simplefilter("ignore")
     if name:
         sys.meta_path.insert(0, _RenamedTransformers(name))
-    print(json.dumps({kind: outcomes(kind) for kind in classes.split(",")}))
+    return {kind: outcomes(kind) for kind in classes}
+
+
+def main(classes: str, *names: str) -> None:
+    importlib.import_module("torch")
+    context = multiprocessing.get_context("fork")
+    with context.Pool(1, maxtasksperchild=1) as pool:
+        for found in pool.imap(partial(measured, classes.split(",")), ["", *names]):
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

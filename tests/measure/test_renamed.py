@@ -50,12 +50,17 @@ NAMES = ["|".join(role) for role in LOOKED_FOR]
 
 
 @cache
-def outcomes(name: str = "") -> dict[str, Any]:
-    """The outcomes of the broken classes in a transformers in which this name is another."""
-    command = [sys.executable, "-m", "tests.measure.renamed_script", ",".join(BROKEN), *([name] if name else [])]
+def all_outcomes() -> dict[str, dict[str, Any]]:
+    """The outcomes of the broken classes, by the name that is another in the transformers that they ran in."""
+    command = [sys.executable, "-m", "tests.measure.renamed_script", ",".join(BROKEN), *NAMES]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    return dict(zip(["", *NAMES], lines, strict=True))
+
+
+def outcomes(name: str = "") -> dict[str, Any]:
+    """The outcomes in a transformers in which this name is another."""
+    return all_outcomes()[name]
 
 
 def test_what_is_broken_fails() -> None:
