@@ -1,6 +1,6 @@
 """Run in a process of its own: verify broken models in a transformers that calls something by another name.
 
-Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with the classes separated by commas, and the names of
+Usage: python -m tests.measure.renamed_script CLASSES [NAME ...], with classes separated by commas, and the names of
 one role by |. Prints JSON objects, for no name and then for each: by class, the outcome of every level in each mode;
 null where `verify` refuses. Each is measured in a process of its own, forked where torch has been imported.
 """
