@@ -32,7 +32,8 @@ class FileFact(NamedTuple, Generic[T]):
 class ClassFact(NamedTuple, Generic[T]):
     """The same of a class: `read` is given its node and its file's syntax.
 
-    It is `nothing` for a class that has none of the signs, unless the module sets attributes of it.
+    It is `nothing` for a class that has none of the signs, unless the module sets attributes of it. Without any signs
+    every class is read.
     """
 
     name: str

@@ -36,9 +36,8 @@ _RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(
 _LOOP = re.compile(r"for .+ in .*")
 _HANDED = re.compile(r"\(self\.[a-z_]+, ")
 _FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
-_NESTED = re.compile(r"[(,]\s*[(\[]")
 _MAPPINGS = ("Output(", "dict(", "{", "[")
-"""Without these, a forward returns no nested tuple, no dict and no list."""
+"""Without these, a forward returns no dict and no list."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
@@ -162,7 +161,7 @@ class _ClassReader:
         """The facts that a class may have."""
         text = self._file.text(node)
         is_set = any(owner == node.name for owner, _, _ in self._file.set_attributes)
-        return [fact for fact in self._facts if is_set or any(sign in text for sign in fact.signs)]
+        return [fact for fact in self._facts if is_set or not fact.signs or any(sign in text for sign in fact.signs)]
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
@@ -251,7 +250,7 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    nested = tuple(nested_returns(function.body)) if _NESTED.search(text) else ()
+    nested = tuple(nested_returns(function.body))
     mapping = any(word in text for word in _MAPPINGS) and returns_mapping(function.body)
     return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, mapping)
 

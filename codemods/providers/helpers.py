@@ -15,10 +15,12 @@ def _functions(file: FileSyntax) -> tuple[str, ...]:
 
 
 def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+    if not file.mentions(*_SIGNS):
+        return ()
     methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
     return tuple(dict.fromkeys(file.helpers.of_class(methods)))
 
 
 FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=_SIGNS)
-METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=_SIGNS)
+METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=())
 """Methods, and attributes that hold a checkpoint function."""
