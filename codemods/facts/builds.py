@@ -40,8 +40,10 @@ class Builder(Interpreter[Build]):
 
     def join(self, values: Sequence[Build]) -> Build:
         """Either of the values."""
-        first, *others = values
-        return first if all(other == first for other in others) else Build("choice", items=tuple(values))
+        longest = max(values, key=lambda value: len(value.items))
+        if all(value == longest or value.is_start_of(longest) for value in values):
+            return longest  # a list that grows in a loop, or in one branch
+        return Build("choice", items=tuple(values))
 
     def contain(self, values: Sequence[Build]) -> Build:
         """A container of the values."""
@@ -76,7 +78,7 @@ class Builder(Interpreter[Build]):
             return _UNKNOWN
         return Build("container", items=tuple(item for value in values for item in value.items))
 
-    def compare(self, node: ast.Compare) -> Build:
+    def compare(self, node: ast.Compare | ast.UnaryOp) -> Build:
         """Nothing is built."""
         return _UNKNOWN
 

@@ -33,6 +33,14 @@ class _CallCounter(ModuleFlow):
         if isinstance(node, Function):
             self.count(node, {})
 
+    def call(self, node: ast.Call) -> Value:
+        """A lambda that a call is given may run several times, as `reduce` runs it."""
+        given = any(isinstance(argument, ast.Lambda) for argument in node.args)
+        loops, self.loops = self.loops, (*self.loops, node) if given else self.loops
+        value = super().call(node)
+        self.loops = loops
+        return value
+
     def side(self, node: ast.If, truth: bool) -> bool:
         """Count the side of an `if` that calls more."""
         before = self.calls

@@ -225,12 +225,13 @@ class _Handed(Interpreter[bool]):
 
     def call(self, node: ast.Call) -> bool:
         """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
-        self.value(node.func)
+        owner = self.value(node.func) and isinstance(node.func, ast.Attribute)
         values = [self.value(argument) for argument in node.args]
         for keyword in node.keywords:
             self.value(keyword.value)
         self.calls.append((node, bool(values) and values[0]))
-        return any(value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name))
+        handed = (value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name))
+        return owner or any(handed)  # `fn.to(dtype)` is fn again
 
 
 def _parameters(function: ast.FunctionDef) -> set[str]:

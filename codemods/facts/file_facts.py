@@ -166,6 +166,11 @@ class Build(NamedTuple):
             waiting.extend(waiting.pop().items)
         return seen > _LARGEST
 
+    def is_start_of(self, other: Build) -> bool:
+        """Whether it is a container whose items the other one begins with."""
+        same = self.kind == other.kind == "container" and self.name == other.name
+        return same and self.items == other.items[: len(self.items)]
+
     def is_sequential(self) -> bool:
         """Whether it is, or holds, a container that calls what it holds."""
         return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)

@@ -29,8 +29,8 @@ from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, fir
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
-_ADDS = ("setattr(", ".add_module(", ".append(", ".extend(", ".insert(")
-_SETS = re.compile(r"self\.\w+(?:\s*:[^=\n]+)?\s*\+?=(?!=)")
+_ADDS = ("setattr", "add_module", ".append", ".extend", ".insert")
+_SETS = re.compile(r"self\.\w+(?:\[[^\n]*\])*(?:\s*:[^=\n]+)?[\s\\]*\+?=(?!=)")
 _RETURNS = re.compile(r"return\s+(?:\w+$|self\.\w+$|[\w.\[]*[A-Z]|self\.\w+[\[.(]|.*\b(?:if|or)\b)", re.M)
 """What may return modules. A pattern that begins with a word is searched for several times as fast as another."""
 _LOOP = re.compile(r"for .+ in .*")

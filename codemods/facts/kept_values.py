@@ -128,6 +128,8 @@ class _ForwardReader(Interpreter[_Held]):
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
         self._globals: frozenset[str] = frozenset()
+        self._own: frozenset[str] = frozenset()
+        """Names that the function binds somewhere."""
 
     def run(self, function: ast.FunctionDef, given: Mapping[str, ValueFlow]) -> _Held:
         """Read a function that is called with these values; return what its result holds."""
@@ -139,15 +141,17 @@ class _ForwardReader(Interpreter[_Held]):
             if isinstance(node, ast.arg) and not (is_method and node.arg == "self"):
                 is_cache = any(word in node.arg for word in _CACHES)
                 env[node.arg] = _Held(given.get(node.arg, ValueFlow.NOTHING), "" if is_cache else node.arg)
-        most, declared = self._most, self._globals
+        outer = self._most, self._globals, self._own
         if any(map(_is_off, function.decorator_list)):
             self._most = ValueFlow.VALUE
         statements = (node for node in statements_below(function) if isinstance(node, ast.Global))
         self._globals = frozenset(name for node in statements for name in node.names)
+        stored = (node for node in walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        self._own = frozenset(node.id for node in stored) - self._globals
         self._active.append(function.name)
         returned = self.enter(function.body, env)
         self._active.pop()
-        self._most, self._globals = most, declared
+        self._most, self._globals, self._own = outer
         return _Held(max((value.flow for value in returned), default=ValueFlow.NOTHING))
 
     @property
@@ -158,7 +162,8 @@ class _ForwardReader(Interpreter[_Held]):
 
     def join(self, values: Sequence[_Held]) -> _Held:
         """Any of the values."""
-        place = next((value.place for value in values if value.place), "")
+        places = {value.place for value in values}
+        place = places.pop() if len(places) == 1 else ""  # what may be the function's own does not surely outlive it
         return _Held(max((value.flow for value in values), default=ValueFlow.NOTHING), place)
 
     def compute(self, values: Sequence[_Held]) -> _Held:
@@ -178,7 +183,7 @@ class _ForwardReader(Interpreter[_Held]):
 
     def name(self, node: ast.Name) -> _Held:
         """The value of a name: one that the function does not bind outlives the call."""
-        return self.env.get(node.id, _Held(ValueFlow.NOTHING, node.id))
+        return self.env.get(node.id, _Held(ValueFlow.NOTHING, "" if node.id in self._own else node.id))
 
     def attribute(self, node: ast.Attribute, base: _Held) -> _Held:
         """What an attribute holds; one of `self` is read."""
@@ -197,10 +202,10 @@ class _ForwardReader(Interpreter[_Held]):
         is_option = base.place == "kwargs" and isinstance(node.value, ast.Name)
         return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
 
-    def compare(self, node: ast.Compare) -> _Held:
+    def compare(self, node: ast.Compare | ast.UnaryOp) -> _Held:
         """A comparison has no gradient."""
-        flow = self._most_of([node.left, *node.comparators])
-        return _Held(min(ValueFlow.VALUE, flow))
+        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        return _Held(min(ValueFlow.VALUE, self._most_of(parts)))
 
     # -- what is kept
 
@@ -258,7 +263,7 @@ class _ForwardReader(Interpreter[_Held]):
         """What outlives the call and holds a target; empty for what is the function's own."""
         match node:
             case ast.Subscript(value=ast.Name(id="kwargs")):
-                return ""
+                return "" if isinstance(node.ctx, ast.Store) else ast.unparse(node)
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return f"self.{name}"
             case ast.Attribute(value=value):
@@ -343,10 +348,10 @@ class _ForwardReader(Interpreter[_Held]):
         """What a method of something other than the block returns."""
         writes = name.endswith("_") and not name.startswith("_")
         attribute = _attribute_of(owner) if writes else ""
-        base, _ = self._without_load(attribute, owner)
         if name in _ADDING:
-            self._add(owner, base.place, given)
-        elif name in _TAKING and base.place not in ("", "kwargs"):
+            self._add(owner, self._place(owner), given)
+        base, _ = self._without_load(attribute, owner)
+        if name in _TAKING and base.place not in ("", "kwargs"):
             self.drawn[(base.place, self._method)] = None
         if attribute:
             self.counted[(f"self.{attribute}", self._method)] = None

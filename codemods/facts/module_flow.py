@@ -14,8 +14,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.evaluator import SAME_ITEMS
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePath
-from ckpt_surgery.codemods.facts.interpreter import SAME_ITEMS, Interpreter
+from ckpt_surgery.codemods.facts.interpreter import Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted
 
 _VIEWS = frozenset({"children", "values", "modules"})

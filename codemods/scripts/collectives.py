@@ -76,6 +76,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     """
 
     nothing = ()
+    handlers = False
 
     def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Sequence[str]], first: bool) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ Stack: TypeAlias = tuple[tuple[int, int], ...]
 """Every function that is being followed, and the line that it has reached."""
 
 _DEEPEST = 6
-_MOST_STEPS = 200_000
+_MOST_STEPS = 400_000
 """Expressions evaluated for one file: a script whose functions call each other without end stops here."""
 _NO_GRADIENT = {"no_grad", "inference_mode"}
 _UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
