@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, statements_below, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, statements_below, walk
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})
@@ -26,7 +26,6 @@ _NO_GRADIENT = frozenset(
 _GETTING = frozenset({"get", "pop", "setdefault"})
 _TAKING = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 _RANDOM = re.compile(r"(?:random|np\.random|numpy\.random)\.")
-_OFF = frozenset({"inference_mode", "no_grad"})
 _CACHES = ("past", "cache")
 _DEEPEST = 4
 """Functions that call one another deeper than this are not followed."""
@@ -142,7 +141,7 @@ class _ForwardReader(Interpreter[_Held]):
                 is_cache = any(word in node.arg for word in _CACHES)
                 env[node.arg] = _Held(given.get(node.arg, ValueFlow.NOTHING), "" if is_cache else node.arg)
         outer = self._most, self._globals, self._own
-        if any(map(_is_off, function.decorator_list)):
+        if any(map(drops_gradient, function.decorator_list)):
             self._most = ValueFlow.VALUE
         statements = (node for node in statements_below(function) if isinstance(node, ast.Global))
         self._globals = frozenset(name for node in statements for name in node.names)
@@ -212,7 +211,7 @@ class _ForwardReader(Interpreter[_Held]):
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
         """Follow what runs in a context, perhaps without gradient."""
         most = self._most
-        if any(_is_off(item.context_expr) for item in node.items):
+        if any(drops_gradient(item.context_expr) for item in node.items):
             self._most = ValueFlow.VALUE
         ended = self.follow(node.body)
         self._most = most
@@ -394,11 +393,6 @@ def _attribute_of(node: ast.expr) -> str:
             return node.attr
         node = node.func if isinstance(node, ast.Call) else node.value
     return ""
-
-
-def _is_off(node: ast.expr) -> bool:
-    """Whether a decorator or a context says that no gradient is wanted."""
-    return dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2] in _OFF
 
 
 def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from ckpt_surgery.codemods.facts.evaluator import SAME_ITEMS
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePath
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import drops_gradient
 
 _VIEWS = frozenset({"children", "values", "modules"})
 _ADDING = frozenset({"append", "extend", "insert", "add"})
@@ -30,7 +30,6 @@ _COMPUTING = re.compile(
     r"|stack|sub|sum|tanh|to|transpose|type_as|unbind|unflatten|unsqueeze|view|where)$"
 )
 """Functions of torch, and methods of tensors, whose result has the gradient of what they are given."""
-_NO_GRADIENT = frozenset({"no_grad", "inference_mode"})
 _NO_TENSORS = frozenset({"shape", "dtype", "device", "ndim"})
 
 
@@ -161,7 +160,7 @@ class ModuleFlow(Interpreter[Value]):
     def inside(self, node: ast.With | ast.AsyncWith) -> bool:
         """Follow what runs in a context, perhaps without gradient."""
         before = self.off
-        self.off = before or any(_is_off(item.context_expr) for item in node.items)
+        self.off = before or any(drops_gradient(item.context_expr) for item in node.items)
         ended = self.follow(node.body)
         self.off = before
         return ended
@@ -236,7 +235,3 @@ def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
                 if returned.paths and () not in returned.paths:
                     found[f"self.{function.name}()"] = returned
     return found
-
-
-def _is_off(context: ast.expr) -> bool:
-    return dotted(context.func if isinstance(context, ast.Call) else context).rpartition(".")[2] in _NO_GRADIENT

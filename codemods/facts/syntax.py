@@ -33,6 +33,8 @@ class Argument(NamedTuple):
         return self.shape not in ("none", "constant")
 
 
+NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
+"""Torch's contexts in which nothing has a gradient."""
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 """Stands for arguments that nobody knows."""
 
@@ -83,6 +85,11 @@ def dotted(node: ast.expr) -> str:
 def called(node: ast.expr) -> ast.expr:
     """The callee of a call, as of a decorator with arguments; anything else as it is."""
     return node.func if isinstance(node, ast.Call) else node
+
+
+def drops_gradient(node: ast.expr) -> bool:
+    """Tell whether a decorator or a context says that no gradient is wanted."""
+    return dotted(called(node)).rpartition(".")[2] in NO_GRADIENT
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
@@ -22,7 +22,6 @@ Stack: TypeAlias = tuple[tuple[int, int], ...]
 _DEEPEST = 6
 _MOST_STEPS = 400_000
 """Expressions evaluated for one file: a script whose functions call each other without end stops here."""
-_NO_GRADIENT = {"no_grad", "inference_mode"}
 _UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
 _CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
@@ -441,4 +440,4 @@ def _prepares(func: ast.expr) -> bool:
 
 def _switches_gradients_off(node: ast.expr) -> bool:
     """`torch.no_grad()`, also without the call."""
-    return tail(node.func if isinstance(node, ast.Call) else node) in _NO_GRADIENT
+    return tail(called(node)) in NO_GRADIENT
