@@ -68,9 +68,6 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # else what the caller has frozen would thaw
-                gc.freeze()
-                gc.unfreeze()  # all that was made meanwhile is old now: the next collection does not go through it
             gc.enable()
 
 
