@@ -62,7 +62,7 @@ FLOOR_TESTS = (
 
 TEST_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",  # two test workers share the machine
+    "OMP_NUM_THREADS": "1",  # test workers share the machine
     "PYTHONDONTWRITEBYTECODE": None,  # pip compiles nothing, so that the first import of torch has to
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -152,11 +152,13 @@ def integrations(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
-    """Run the tests below `paths` that the expression over markers selects, on two workers; none is a failure.
+    """Run the tests below `paths` that the expression over markers selects; none is a failure.
+
+    There are three workers: on two cores, tests that wait for processes leave a third one room.
 
     What follows `--` on the command line of nox takes the place of `paths`.
     """
-    spread = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
+    spread = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")  # tests/conftest.py orders the files
     selection = (*spread, "--fail-if-none-ran", "-m", markers)
     session.run("python", "-m", "pytest", *selection, *(session.posargs or paths), env=TEST_ENVIRONMENT)
 

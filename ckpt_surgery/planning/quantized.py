@@ -26,10 +26,9 @@ class Linear4Bit(nn.Module):
         self.shape = (outputs, inputs)
         count = inputs * outputs
         scales = -(-count // _BLOCK)
-        packed = torch.empty(-(-count // 2), 1, dtype=torch.uint8)
-        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.weight = nn.Parameter(_bytes(-(-count // 2), 1), requires_grad=False)
         self.bias = bias
-        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8))
+        self.register_buffer("scales", _bytes(scales))
         self.register_buffer("scales_of_scales", torch.empty(-(-scales // _SCALES), dtype=torch.float32))
         self.register_buffer("offset", torch.empty((), dtype=torch.float32))
         self.register_buffer("values", torch.empty(2**4 + _SCALES, dtype=torch.float32))
@@ -50,6 +49,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
         (gradient,), (packed,) = gradients, ctx.saved_tensors
         return gradient @ _unpacked(packed, ctx.shape, gradient.dtype), None, None, None
+
+
+def _bytes(*shape: int) -> Tensor:
+    """Made as floats of one byte: on shapes integers hold values, floats do not."""
+    return torch.empty(shape, dtype=torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _unpacked(packed: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

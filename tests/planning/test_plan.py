@@ -28,7 +28,7 @@ from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.tiny import model_classes, tiny_model
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 NAMES = (
     "BertForMaskedLM",
@@ -98,6 +98,7 @@ def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     checked(made, model, inputs)
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_for_released_models(name: str) -> None:
     model, inputs = released(name)

@@ -26,7 +26,7 @@ from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.runtime.blocks.discovery import nearest
 from tests.zoo.tiny_models import gpt_bigcode, llama, tokens
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 
 def gpt_oss() -> nn.Module:

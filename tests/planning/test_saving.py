@@ -29,7 +29,7 @@ from tests.planning.test_plan import checked
 from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
-pytestmark = [pytest.mark.both, pytest.mark.torch]
+pytestmark = pytest.mark.torch
 
 BLOCKS = 2
 OFFERED = ("attention", "matmul:2", "matmul")
