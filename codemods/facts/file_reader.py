@@ -114,7 +114,9 @@ class _ClassReader:
     def __init__(self, file: FileSyntax, layers: set[str], facts: Sequence[ClassFact[object]]) -> None:
         self._file = file
         self._layers = layers
-        self._facts = facts
+        self._facts = [fact for fact in facts if not fact.signs or file.mentions(*fact.signs)]
+        self._set = {owner for owner, _, _ in file.set_attributes}
+        """The classes that the module sets attributes of."""
 
     def read(self, node: ast.ClassDef, guard: str) -> Class:
         """Read one class, which stands under the test `guard`."""
@@ -159,9 +161,10 @@ class _ClassReader:
 
     def _concerned(self, node: ast.ClassDef) -> list[ClassFact[object]]:
         """The facts that a class may have."""
+        if node.name in self._set:
+            return self._facts
         text = self._file.text(node)
-        is_set = any(owner == node.name for owner, _, _ in self._file.set_attributes)
-        return [fact for fact in self._facts if is_set or not fact.signs or any(sign in text for sign in fact.signs)]
+        return [fact for fact in self._facts if not fact.signs or any(sign in text for sign in fact.signs)]
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
@@ -182,7 +185,7 @@ class _ClassReader:
             for name, built in attributes
             if any(part in self._layers for part in built.class_names()) or name.startswith("<")
         )
-        own = re.compile(r"self\.(?:" + "|".join(map(re.escape, sorted(direct))) + r")\(") if direct else None
+        own = [f"self.{name}(" for name in direct]
         wanted = Wanted(direct, self._file.helpers.names, self._file.aliases)
         if not own and not _may_call_blocks(self._file.text(node)):
             return []
@@ -191,7 +194,7 @@ class _ClassReader:
         readers: list[MethodReader] = []
         for function in functions:
             text = self._file.text(function)
-            if function.name == "__init__" or not (_may_call_blocks(text) or (own and own.search(text))):
+            if function.name == "__init__" or not (_may_call_blocks(text) or any(call in text for call in own)):
                 continue
             may_checkpoint = any(name in text for name in names)
             reader = MethodReader(function.name, wanted, returned, may_checkpoint=may_checkpoint)

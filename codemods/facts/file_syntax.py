@@ -55,17 +55,22 @@ class FileSyntax:
         return dict(checkpoint_names(self.source))
 
     @cached_property
+    def may_checkpoint(self) -> bool:
+        """Whether the file speaks of checkpointing at all."""
+        return "checkpoint" in self.source
+
+    @cached_property
     def helpers(self) -> CheckpointHelpers:
         """Its functions that checkpoint what they are given, or make one that does."""
         helpers = CheckpointHelpers(frozenset(self.checkpoint_names))
-        if self.mentions("checkpoint"):
+        if self.may_checkpoint:
             helpers.read(function for function in self.functions if helpers.may_be_in(self.text(function)))
         return helpers
 
     @cached_property
     def aliases(self) -> frozenset[str]:
         """The names that the module binds to checkpoint functions."""
-        return self.helpers.aliases(self.tree.body) if self.mentions("checkpoint") else frozenset()
+        return self.helpers.aliases(self.tree.body) if self.may_checkpoint else frozenset()
 
 
 _GUARDS = (ast.If, ast.Try, ast.With)
