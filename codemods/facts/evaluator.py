@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from ckpt_surgery.codemods.facts.syntax import dotted
 
@@ -27,12 +27,6 @@ class Evaluator(Generic[V]):
 
     nothing: V
     """The value of all that is not followed."""
-    _readers: ClassVar[Mapping[type[ast.expr], Callable[..., Any]]] = {}
-    """What reads each kind of expression in this class."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._readers = {kind: getattr(cls, name) for kind, name in _EXPRESSIONS.items()}
 
     def __init__(self, env: Mapping[str, V] | None = None) -> None:
         self.env: dict[str, V] = dict(env or {})
@@ -159,7 +153,7 @@ class Evaluator(Generic[V]):
         kind = node.__class__
         if kind is ast.Constant:
             return self.nothing
-        value: V = self._readers.get(kind, Evaluator._rest)(self, node)
+        value: V = getattr(self, _EXPRESSIONS.get(kind, "_rest"))(node)
         return value
 
     def _rest(self, node: ast.expr) -> V:
