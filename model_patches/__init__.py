@@ -17,16 +17,24 @@ from ckpt_surgery.model_patches.family import FamilyFacts, FamilyTables
 _NO_FACTS = FamilyFacts()
 _NO_FAMILIES = ("family", "release_names", "vocabulary")
 _RULE_FIELDS = {field.name for field in fields(FamilyFacts)}
+_KNOWN = _RULE_FIELDS | {field.name for field in fields(FamilyTables)} | {"families"}
 
 
 @cache
 def family_files() -> dict[str, dict[str, Any]]:
-    """The constants of each family's file, their names in small letters: every module that is there for one."""
-    names = [module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_FAMILIES]
-    return {
-        name: {n.lower(): v for n, v in vars(importlib.import_module(f"{__name__}.{name}")).items() if n[0].isupper()}
-        for name in names
-    }
+    """The constants of each family's file, their names in small letters: every module that is there for one.
+
+    Raises:
+        ValueError: a file has a constant of another name than `family.py` explains.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    for name in (module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_FAMILIES):
+        constants = vars(importlib.import_module(f"{__name__}.{name}")).items()
+        files[name] = {constant.lower(): value for constant, value in constants if constant[0].isupper()}
+        if unknown := files[name].keys() - _KNOWN:
+            known = ", ".join(sorted(_KNOWN)).upper()
+            raise ValueError(f"{name}.py in model_patches has {', '.join(unknown).upper()}: there are {known}")
+    return files
 
 
 @cache

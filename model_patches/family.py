@@ -16,53 +16,58 @@ class FamilyFacts:
     """What a family means by names that mean something else, or nothing, elsewhere: facts for the rules.
 
     They hold for the model folders that the constant `FAMILIES` lists, or for the one with the file's name.
-    `gradient` and `not_gradient` are parameter names of the blocks' forwards, `Class.name` for one class alone;
-    `past_state` are those that are caches or recurrent state, `containers` those that hold gradient tensors in a tuple
-    or dict. `blocks` are classes that are blocks although nothing in them shows it, `not_blocks` classes that must not
-    become layers, `not_stacks` attributes whose elements are not blocks. `derived` names, for a stack attribute, the
-    subclass to make for it: its element class is also used inside other blocks, where it must not checkpoint.
-    `needs_cache` are models whose forward fails without `use_cache`, or takes another mask, and `cache_decides` those
-    that compute something else without a cache, each with the release in which that ended. `reads_caches` are models
-    that go on with the caches of their parts, which so have to fill them.
     """
 
     gradient: Set[str] = frozenset()
+    """Parameters of blocks that carry gradient: {"planes"}, or {"AcmeBlock.planes"} for one class alone."""
     not_gradient: Set[str] = frozenset()
+    """Parameters that do not, whatever their names say."""
     past_state: Set[str] = frozenset()
+    """Parameters that are caches or recurrent state."""
     blocks: Set[str] = frozenset()
+    """Classes that are blocks although nothing in them shows it."""
     not_blocks: Set[str] = frozenset()
+    """Classes that must not become layers."""
     not_stacks: Set[str] = frozenset()
+    """Attributes whose elements are not blocks."""
     containers: Set[str] = frozenset()
+    """Parameters that hold gradient tensors in a tuple or dict."""
     needs_cache: Set[str] = frozenset()
+    """Models whose forward fails without `use_cache`, or takes another mask."""
     cache_decides: Mapping[str, str] = field(default_factory=dict)
+    """Models that compute something else without a cache, each with the release in which that ended."""
     reads_caches: Set[str] = frozenset()
+    """Models that go on with the caches of their parts, which so have to fill them."""
     derived: Mapping[str, str] = field(default_factory=dict)
+    """Stack attribute to the subclass to make for it: its class is used inside other blocks, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyTables:
     """What it takes to build models and their inputs, on top of the general rules. A key may be a tuple of several.
 
-    By model type: `tiny` are fields of tiny configurations, where the configuration declares them; a name with a `+`
-    is set even if it does not, and a dictionary for a nested configuration changes the fields it names. `kept` are
-    fields that no rule may change, `shown` parts that a class disables by default and trainings use, `defaults` the
-    arguments of configurations without usable defaults, and `fitted` the fields of defaults that do not fit together.
-
-    By model class: `options` are attributes with another value than the other classes of the configuration have, and
-    `left_out` says why nobody can train a class. By model folder: `parts` are classes that train or checkpoint on
-    their own and that transformers does not export, or names no configuration for, each with the one it takes.
-
-    `inputs` are arguments of a forward that its names do not imply, by class or, where a class has none of its own, by
-    model type. Each is given where the forward takes it, or anyway if its name starts with `+`, in the order in which
-    they stand; with None it is taken away. A text says how to make a tensor: `ckpt_surgery/tiny/forms.py`.
+    Tiny models have two layers of width 64, more where a class needs it: `ckpt_surgery/tiny/field_rules.py`.
     """
 
     tiny: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Model type to fields of tiny configurations: {"acme": {"num_planes": 4}}. They are set where the configuration
+    declares them, with a `+` before the name anyway; a dictionary for a nested configuration changes what it names."""
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Model type to fields that no rule may change."""
     shown: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Model type to fields that switch on parts which a class disables by default and trainings use."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Model type to arguments of its configuration, which has no usable defaults."""
     fitted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Model type to fields of its defaults at their full size, which do not fit together: for `plan` and `explain`."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Class to fields that have another value for it than for other classes of its configuration."""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    """Class to the reason why nobody can train it: `verify` says so, and does not list it."""
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Model folder to classes that train or checkpoint on their own, each with its configuration class, where
+    transformers does not export the class or names no configuration for it."""
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Class, or else model type, to arguments of a forward that its names do not imply: {"acme": {"planes":
+    "floats(batch, num_planes, hidden_size)"}}. Each is given where the forward takes it, with a `+` before the name
+    anyway, in their order; None takes one away. `ckpt_surgery/tiny/forms.py` has what a text may say."""

@@ -33,13 +33,20 @@ def give_family_inputs(arguments: ForwardArguments) -> None:
 
 
 def made(form: str, argument: str, arguments: ForwardArguments) -> Any:
-    """What a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already."""
-    call: Any = ast.parse(form, mode="eval").body
-    numbers = [_number(node, arguments) for node in call.args]
-    named = {keyword.arg: _number(keyword.value, arguments) for keyword in call.keywords}
-    if call.func.id in _CHANGES:
-        return _CHANGES[call.func.id](arguments.values[argument], *numbers, **named)
-    return _FORMS[call.func.id](arguments, *numbers, **named)
+    """What a text describes, a tensor as a rule; `argument` is what it is for, and may have a value already.
+
+    Raises:
+        ValueError: the text names something that there is not.
+    """
+    try:
+        call: Any = ast.parse(form, mode="eval").body
+        numbers = [_number(node, arguments) for node in call.args]
+        named = {keyword.arg: _number(keyword.value, arguments) for keyword in call.keywords}
+        if call.func.id in _CHANGES:
+            return _CHANGES[call.func.id](arguments.values[argument], *numbers, **named)
+        return _FORMS[call.func.id](arguments, *numbers, **named)
+    except (AttributeError, KeyError, SyntaxError, TypeError) as error:
+        raise ValueError(f"{argument!r} of the family's inputs is not to be made by {form!r}: {error}") from error
 
 
 def _number(node: ast.expr, arguments: ForwardArguments) -> Any:

@@ -7,6 +7,7 @@ import ast
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 
+
 def _functions(file: FileSyntax) -> tuple[str, ...]:
     return tuple(sorted(file.helpers.functions))
 

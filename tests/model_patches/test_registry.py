@@ -51,6 +51,12 @@ def test_a_file_says_something_and_nothing_that_nobody_reads(name: str) -> None:
     assert "families" not in constants or constants & RULE_FIELDS
 
 
+def test_a_constant_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_patches, "_KNOWN", model_patches._KNOWN - {"kept"})
+    with pytest.raises(ValueError, match=r"\w+\.py in model_patches has KEPT: there are BLOCKS, "):
+        family_files.__wrapped__()
+
+
 def test_no_family_has_two_sets_of_facts() -> None:
     named = [
         folder for name, own in FILES.items() if own.keys() & RULE_FIELDS for folder in own.get("families", (name,))
