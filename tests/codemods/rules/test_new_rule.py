@@ -35,7 +35,7 @@ def forward(self, hidden_states, attention_mask=None): ... # after
 ```
 
 ## Fix safety
-Not repaired: only the author knows the names.
+Reported only: nothing but its author knows the names.
 """
 
 from __future__ import annotations
