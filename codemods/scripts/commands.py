@@ -18,7 +18,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.setups import fsdp_setup, is_true, zero_setup
+from ckpt_surgery.codemods.scripts.setups import fsdp_setup, zero_setup
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _COMMAND = re.compile(
@@ -26,10 +26,7 @@ _COMMAND = re.compile(
     r"[ ]+(?=-|\\|\S+\.py)((?:\\++[ \t\r]*+\n|[^\n])*)"
 )
 """A launcher, and what follows it on its line and those that continue it."""
-_VARIABLE = re.compile(
-    r"\b((?:ACCELERATE_(?:DEEPSPEED_)?)?(USE_FSDP|USE_DEEPSPEED|ZERO_STAGE|FSDP_ACTIVATION_CHECKPOINTING))"
-    r"""["']?\]?\s*=\s*["']?(\w+)"""
-)
+_VARIABLE = re.compile(r"""\bACCELERATE_USE_(FSDP|DEEPSPEED)["']?\]?\s*=\s*["']?(?:true|1)\b""", re.I)
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
 _ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
 _PLACEHOLDERS = ("$", "<", "[", "{")
@@ -54,15 +51,9 @@ def commands(text: str) -> Iterator[Launch]:
 
 def environment(text: str) -> Iterator[Launch]:
     """The variables with which accelerate is told its engine, set in a command, a shell line or `os.environ`."""
-    matches: dict[str, re.Match[str]] = {}
     for match in _VARIABLE.finditer(text):
-        matches.setdefault(match[2].lower(), match)
-    values = {name: match[3] for name, match in matches.items()}
-    setups = {"use_fsdp": fsdp_setup(values), "use_deepspeed": zero_setup(values)}
-    engine = next((name for name, value in values.items() if name in setups and is_true(value)), None)
-    if engine:
-        match = matches[engine]
-        yield Launch(match[1], text.count("\n", 0, match.start()) + 1, setups[engine])
+        strategy = Strategy.FSDP if match[1].upper() == "FSDP" else Strategy.ZERO
+        yield Launch(f"ACCELERATE_USE_{match[1]}", text.count("\n", 0, match.start()) + 1, LaunchSetup(strategy))
 
 
 def _words(command: str) -> list[str]:
@@ -143,17 +134,10 @@ def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
 
 
 def _unknown_arguments(words: list[str]) -> str:
-    """The file that holds the script's arguments, or a word that stands for more of them: `...`, `$@`, `<options>`.
-
-    A file is the first word, or the value of `--config` and the like. Empty if all arguments are written out.
-    """
-    pairs = list(itertools.pairwise(["", *words]))
-    for option, value in pairs:
-        names_arguments = not option or (option.startswith("--") and ("config" in option or "args" in option))
-        engine = option.removeprefix("--") in (*_DEEPSPEED, "fsdp_config")
-        if names_arguments and not engine and value.endswith(CONFIGURATION_SUFFIXES):
-            return value
-    for option, word in pairs:
-        if not word.strip(".…") or (word.startswith(_PLACEHOLDERS) and not option.startswith("-")):
+    """A file that may hold the script's arguments, or a word that stands for more of them: `...`, `$@`, `<options>`."""
+    for option, word in itertools.pairwise(["", *words]):
+        stands_alone = not option.startswith("-")
+        is_file = word.endswith(CONFIGURATION_SUFFIXES) and (stands_alone or "config" in option or "args" in option)
+        if is_file or not word.strip(".…") or (stands_alone and word.startswith(_PLACEHOLDERS)):
             return word
     return ""

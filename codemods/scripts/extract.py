@@ -61,7 +61,7 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     names = Names(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
-        bypasses=tuple(losses.read() if around else ()),
+        bypasses=losses.read() if around else (),
         collectives=tuple(collectives(names) if ranks else ()),
         loads=tuple(split_loads(names) if loads else ()),
         modes=tuple(checkpoint_modes(names) if checkpoints else ()),

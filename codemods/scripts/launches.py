@@ -39,10 +39,8 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
             found.append(launch._replace(conditional=place.conditional))
     yield from sorted(found, key=lambda launch: launch.line)
     for name, line, default in names.options():
-        if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant):
-            launch = _of_arguments(names, {name: default})
-            if launch:  # a user may switch it off
-                yield launch._replace(text=f"{name}'s default", line=line, conditional=True)
+        if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant) and default.value:
+            yield Launch(f"{name}'s default", line, UNKNOWN_SETUP, conditional=True)
     yield from environment(text)
     yield from commands(text)
 
