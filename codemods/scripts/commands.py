@@ -134,7 +134,7 @@ def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
 
 
 def _unknown_arguments(words: list[str]) -> str:
-    """A file that may hold the script's arguments, or a word that stands for more of them: `...`, `$@`, `<options>`."""
+    """A file that may hold the script's arguments, or a word that stands for more: `...`, `$@`, `<options>`."""
     for option, word in itertools.pairwise(["", *words]):
         stands_alone = not option.startswith("-")
         is_file = word.endswith(CONFIGURATION_SUFFIXES) and (stands_alone or "config" in option or "args" in option)
