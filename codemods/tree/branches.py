@@ -1,4 +1,4 @@
-"""Inline branches: what their checkpoint calls run, and where they give a block other arguments than the direct call."""
+"""Inline branches: what their checkpoint calls run, and where they give a block others than the direct call gives."""
 
 from __future__ import annotations
 
