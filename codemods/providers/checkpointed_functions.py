@@ -316,20 +316,17 @@ CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]](
 )
 
 
-_SIGNS = ("checkpoint",)
-
-
 def _functions(file: FileSyntax) -> tuple[str, ...]:
     return tuple(sorted(file.helpers.functions))
 
 
 def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
-    if not file.mentions(*_SIGNS):
+    if not file.mentions("checkpoint"):
         return ()
     methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
     return tuple(dict.fromkeys(file.helpers.of_class(methods)))
 
 
-FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=_SIGNS)
+FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=("checkpoint",))
 METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=())
 """Methods, and attributes that hold a checkpoint function."""

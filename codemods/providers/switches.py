@@ -12,8 +12,10 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_
 from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, first_line_of, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, SWITCH_ON
 
-_VALUE = "value"
-"""The parameter by which transformers tells the old form."""
+SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
+"""The methods by which transformers switches a model's checkpointing on."""
+_OFF = ("False", "None")
+_SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
 
 
 class OldSwitch(NamedTuple):
@@ -33,19 +35,15 @@ class OldSwitch(NamedTuple):
 
 def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
     for function in cls.body:
-        if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH:
-            names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-            if _VALUE in names:
-                only_flags = _sets_flags(_without_docstring(function.body))
-                return OldSwitch(span_of(function), first_line_of(function), only_flags, alone=len(cls.body) == 1)
+        if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH and _is_old(function):
+            only_flags = _sets_flags(function.body)
+            return OldSwitch(span_of(function), first_line_of(function), only_flags, alone=len(cls.body) == 1)
     return None
 
 
-def _without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
-    match body:
-        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-            return rest
-    return body
+def _is_old(function: ast.FunctionDef) -> bool:
+    """Whether a method has the parameter by which transformers tells the old form."""
+    return any(parameter.arg == "value" for parameter in function.args.args)
 
 
 def _sets_flags(body: Sequence[ast.stmt]) -> bool:
@@ -56,7 +54,7 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
                     return False
             case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]) if name == FLAG:
                 continue
-            case ast.Pass():
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
                 continue
             case _:
                 return False
@@ -66,21 +64,11 @@ def _sets_flags(body: Sequence[ast.stmt]) -> bool:
 OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None, signs=(INNER_SWITCH,))
 
 
-SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
-"""The methods by which transformers switches a model's checkpointing on."""
-_OFF = ("False", "None")
-_SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
-
-
 class OwnSwitch(NamedTuple):
     """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
 
     target: str
     value: str
-
-
-def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
-    return tuple(_switches(cls, file))
 
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
@@ -112,15 +100,12 @@ def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
                     yield OwnSwitch(dotted(target), text)
 
 
-def _is_old(function: ast.FunctionDef) -> bool:
-    """The form before transformers 4.35, which transformers knows."""
-    return any(parameter.arg == "value" for parameter in function.args.args)
-
-
 def _hands_over(function: ast.FunctionDef) -> bool:
     """Whether a method calls that of another class or module: `super()`, `self.model`."""
     calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
-OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=(), signs=("checkpointing",))
+OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]](
+    "own_switches", lambda cls, file: tuple(_switches(cls, file)), nothing=(), signs=("checkpointing",)
+)

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Collection
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
 from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import Names
-from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
+from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 PROCESSES = (

@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.commands import commands
+from ckpt_surgery.codemods.scripts.launches import commands
 
 DDP, ZERO, FSDP = LaunchSetup(Strategy.DDP), LaunchSetup(Strategy.ZERO), LaunchSetup(Strategy.FSDP)
 
