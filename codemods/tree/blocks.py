@@ -203,11 +203,7 @@ class Blocks:
 
     def wraps(self, owner: ClassRef) -> bool:
         """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
-        return self._imports_wrapper(owner.path)
-
-    @kept
-    def _imports_wrapper(self, path: str) -> bool:
-        return any(imported.original in _WRAPPERS for imported in self.bases.names.read(path).imports)
+        return any(imported.original in _WRAPPERS for imported in self.bases.names.read(owner.path).imports)
 
     @kept
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
