@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts, Import
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
@@ -108,11 +109,24 @@ class TreeNames:
             yield module, rest or item.original or name
 
     def _function_files(self, path: str, module: str) -> Iterator[str]:
-        """Where a module's functions may be: also in a package's first file."""
+        """Where a module's functions may be: also in a package's first file, and behind an absolute import."""
         target = self._module_file(path, module)
         if target:
             yield target
             yield os.path.join(target.removesuffix(".py"), "__init__.py")
+        for folder, file in self._by_module.get(module, ()):
+            if path.startswith(folder):
+                yield file
+
+    @cached_property
+    def _by_module(self) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """The checked files by all that absolute imports may call them, with the folder that each name begins in."""
+        by_module: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for path in self.checked:
+            steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
+            for at in range(len(steps) - 1, 0, -1):
+                by_module[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
+        return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in by_module.items()}
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
         target = self._module_file(path, module)
