@@ -61,6 +61,11 @@ class LayerSources:
         """Whether a file imports from transformers."""
         return bool(self._imports(path))
 
+    def needs_transformers(self, path: str) -> bool:
+        """Whether a file that has a model of transformers always imports from there, not under a condition alone."""
+        imports = self._imports(path)
+        return not imports or any(not item.guard for item in imports)
+
     @kept
     def _imports(self, path: str) -> list[Import]:
         imports = self.names.read(path).imports

@@ -72,7 +72,8 @@ class Switches:
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
         """Why the file of a class cannot have layers; None where it can."""
-        if not self.layers.uses_transformers(ref.path) and not any(map(self._claims, self._above(ref))):
+        files = {model.path for model in self._above(ref) if self._claims(model)}
+        if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
             return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
         return self._release(ref)
 

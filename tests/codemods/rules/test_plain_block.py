@@ -62,10 +62,15 @@ def test_a_stack_that_calls_its_blocks_needs_no_call_of_them(tmp_path: Path) -> 
     assert finding.applicability is Applicability.SAFE
 
 
-def test_a_file_of_torch_alone_imports_transformers_where_its_model_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("guard", "repaired"), [(False, True), (True, False)])
+def test_a_file_of_torch_alone_imports_transformers_only_where_its_model_always_does(
+    tmp_path: Path, guard: bool, repaired: bool
+) -> None:
     start, end = PLAIN.index("class FooAttention"), PLAIN.index("class FooModel")
     source = "from transformers import PreTrainedModel\n"
+    if guard:
+        source = f"try:\n    {source}except ImportError:\n    PreTrainedModel = object\n"
     model = f"from torch import nn\n\n{source}from .layers import FooLayer\n\n\n{PLAIN[end:]}"
     tree(tmp_path, {"foo/layers.py": f"from torch import nn\n\n\n{PLAIN[start:end]}", "foo/model.py": model})
     repair(tmp_path, unsafe=True)
-    assert "GradientCheckpointingLayer" in texts(tmp_path)["foo/layers.py"]
+    assert ("GradientCheckpointingLayer" in texts(tmp_path)["foo/layers.py"]) is repaired
