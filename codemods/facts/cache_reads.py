@@ -42,52 +42,34 @@ def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) 
             reader.follow(function.body)
             if reader.needed and function.name == "forward":
                 yield CacheRead(function.name, name, ReadKind.NEEDED)
-            elif reader.shared or (reader.keyed and reader.counted):
+            elif reader.shared:
                 yield CacheRead(function.name, name, ReadKind.SHARED)
 
 
-class _PastStateReader(Interpreter[bool]):
-    """Reads one method for one name. A value tells whether it is the outcome of a test of the past state.
+class _PastStateReader(Interpreter[None]):
+    """Reads one method for one name. No value is followed."""
 
-    The past state itself is True once it is surely there: `if cache is None: cache = ...`.
-    """
-
-    nothing = False
+    nothing = None
 
     def __init__(self, name: str) -> None:
-        super().__init__({name: False})
+        super().__init__()
         self.needed = False
         self.shared = False
-        self.keyed = False
-        """Whether it holds something of each block: the forward adds its own, or sets it at its own number."""
-        self.counted = False
-        """Whether an item is read whose number is written out."""
+        self._is_made = False
+        """Whether the method has made past state by now, at least where there was none."""
         self._name = name
         self._asked: set[str] = {name, CACHE_SWITCH}
         """Names that hold the past state, the outcome of a test of it, or part of it."""
-        self._bound: set[int] = set()
-        """The `if` statements that test the past state, and bind it where it is not there."""
 
-    def join(self, values: Sequence[bool]) -> bool:
-        """The past state is there where it is on each way."""
-        return all(values)
+    def join(self, values: Sequence[None]) -> None:
+        """No value is followed."""
 
     def _is_guarded(self) -> bool:
-        return bool(self.tries) or self.env[self._name] or any(self._asks(each.test) for each in self.conditions)
+        return bool(self.tries) or self._is_made or any(self._asks(each.test) for each in self.conditions)
 
     def _asks(self, test: ast.expr) -> bool:
         """Whether a test is about the past state, or about whether any is wanted."""
         return any(isinstance(node, ast.Name) and node.id in self._asked for node in walk(test))
-
-    def side(self, node: ast.If, truth: bool) -> bool:
-        """Follow one side of an `if`: past state that the other side makes is there behind both."""
-        before = self.env[self._name]
-        ended = super().side(node, truth)
-        if truth and self.env[self._name] and not before and self._asks(node.test):
-            self._bound.add(id(node))
-        elif not truth and id(node) in self._bound:
-            self.env[self._name] = True
-        return ended
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """Note a name for the outcome of a test, and past state that is unpacked."""
@@ -97,35 +79,23 @@ class _PastStateReader(Interpreter[bool]):
         if isinstance(target, ast.Name) and self._asks(value):
             self._asked.add(target.id)
 
-    def bind(self, target: ast.expr, value: bool) -> None:
+    def bind(self, target: ast.expr, value: None) -> None:
         """Note that the past state is set, or something in it."""
-        if any(isinstance(node, ast.Name) and node.id == self._name for node in walk(target)):
-            self.env[self._name] = self.env[self._name] or not isinstance(target, ast.Attribute | ast.Subscript)
         if isinstance(target, ast.Attribute | ast.Subscript):
             self.value(target)
+        elif dotted(target) == self._name:
+            self._is_made |= all(self._asks(each.test) for each in self.conditions)
 
-    def attribute(self, node: ast.Attribute, base: bool) -> bool:
+    def attribute(self, node: ast.Attribute, base: None) -> None:
         """Note a read that fails without past state."""
         self._note_read(node)
-        return False
 
-    def subscript(self, node: ast.Subscript) -> bool:
+    def subscript(self, node: ast.Subscript) -> None:
         """Note what is read or set at an index of the past state."""
         self._note_read(node)
         super().subscript(node)
         if self._roots(node.value):
-            index, is_read = node.slice, isinstance(node.ctx, ast.Load)
-            self.shared |= _is_of_another(index)
-            self.keyed |= not is_read and dotted(index) in _OWN_INDEX
-            self.counted |= is_read and isinstance(index, ast.Constant | ast.UnaryOp)
-        return False
-
-    def call(self, node: ast.Call) -> bool:
-        """Note that a block adds its own."""
-        self.parts(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "append" and self._roots(node.func.value):
-            self.keyed = True
-        return False
+            self.shared |= _is_of_another(node.slice)
 
     def _note_read(self, node: ast.Attribute | ast.Subscript) -> None:
         if isinstance(node.value, ast.Name) and node.value.id == self._name and not self._is_guarded():
@@ -133,9 +103,7 @@ class _PastStateReader(Interpreter[bool]):
 
     def _roots(self, node: ast.expr) -> bool:
         """Whether an expression is the past state, or an attribute of it."""
-        while isinstance(node, ast.Attribute):
-            node = node.value
-        return isinstance(node, ast.Name) and node.id == self._name
+        return dotted(node).partition(".")[0] == self._name
 
 
 def _is_of_another(index: ast.expr) -> bool:

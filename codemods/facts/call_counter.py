@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import ModuleFlow, Value
@@ -11,17 +11,16 @@ from ckpt_surgery.codemods.facts.syntax import dotted
 
 
 class _CallCounter(ModuleFlow):
-    """Counts the calls of modules in a local function, and in those that it calls; one in a loop counts twice."""
+    """Counts the calls of modules in a local function; one in a loop counts twice."""
 
     passes = 1
 
-    def __init__(self, env: dict[str, Value], functions: Mapping[str, Function]) -> None:
+    def __init__(self, env: dict[str, Value], functions: Collection[str]) -> None:
         super().__init__(env)
         self.calls = 0
         self.calls_of: set[str] = set()
         """The names that are called."""
         self._functions = functions
-        self._entered: set[str] = set()
         self._taken: dict[int, int] = {}
 
     def count(self, function: Function, given: Mapping[str, Value]) -> None:
@@ -32,14 +31,6 @@ class _CallCounter(ModuleFlow):
         """Count what a function inside calls."""
         if isinstance(node, Function):
             self.count(node, {})
-
-    def call(self, node: ast.Call) -> Value:
-        """A lambda that a call is given may run several times, as `reduce` runs it."""
-        given = any(isinstance(argument, ast.Lambda) for argument in node.args)
-        loops, self.loops = self.loops, (*self.loops, node) if given else self.loops
-        value = super().call(node)
-        self.loops = loops
-        return value
 
     def side(self, node: ast.If, truth: bool) -> bool:
         """Count the side of an `if` that calls more."""
@@ -52,25 +43,22 @@ class _CallCounter(ModuleFlow):
         return ended
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """Count it, or enter the local function that is called."""
+        """Count it; a local function that is called may call several."""
         name = dotted(node.func)
         self.calls_of.add(name)
         if callee.paths:
             self.calls += 2 if self.loops else 1
-        elif name in self._functions and name not in self._entered:
-            self._entered.add(name)
-            before = self.calls
-            self.count(self._functions[name], {})
-            self.calls += (self.calls - before) if self.loops else 0
+        elif name in self._functions:
+            self.calls += 2
         return super().called(node, base, callee, values)
 
 
 def calls_several(
-    function: Function, env: Mapping[str, Value], functions: Mapping[str, Function], given: Mapping[str, Value] = {}
+    function: Function, env: Mapping[str, Value], functions: Collection[str], given: Mapping[str, Value] = {}
 ) -> bool:
     """Whether a local function calls other than one module once: several, one in a loop, or none that is understood.
 
-    Local `functions` that it calls count with what they call. `given` are the values of its parameters. Modules that
+    Local `functions` that it calls count as several. `given` are the values of its parameters. Modules that
     it is handed with the checkpoint call are not counted, as in Idefics of transformers 4.52.
     """
     counter = _CallCounter(dict(env), functions)

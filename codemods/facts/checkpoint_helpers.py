@@ -53,27 +53,24 @@ def checkpoint_names(source: str) -> Mapping[str, str]:
 
 def without_currying(tree: ast.Module, source: str) -> ast.Module:
     """Write `checkpoint(**options)(function)(...)`, which torch takes from 2.14, as `checkpoint(function, ...)`."""
-    return Uncurrying(checkpoint_names(source)).visit(tree) if _CURRIED.search(source) else tree
+    return _Uncurrying(checkpoint_names(source)).visit(tree) if _CURRIED.search(source) else tree
 
 
-class Uncurrying(ast.NodeTransformer):
+class _Uncurrying(ast.NodeTransformer):
     """Replaces curried calls of the checkpoint functions that have these names, each at its own place."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self.names = names
-        self._made: list[ast.Call] = []
+        self._names = names
 
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        """Hand the function to a checkpoint call that has options alone, and its arguments to what that makes."""
-        self.generic_visit(node)
-        head = node.func
-        if not isinstance(head, ast.Call) or not is_checkpoint(head.func, self.names):
-            return node
-        if (head.args or len(node.args) != 1) and not any(head is made for made in self._made):
-            return node
-        call = ast.Call(head.func, [*head.args, *node.args], [*node.keywords, *head.keywords])
-        self._made.append(call)
-        return ast.copy_location(call, node)
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Give the checkpoint function all at once."""
+        match node.func:
+            case ast.Call(func=ast.Call(func=checkpoint, args=[], keywords=options), args=[run], keywords=[]) if (
+                is_checkpoint(checkpoint, self._names)
+            ):
+                call = ast.Call(checkpoint, [run, *node.args], [*node.keywords, *options])
+                node = ast.copy_location(call, node)
+        return self.generic_visit(node)
 
 
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:

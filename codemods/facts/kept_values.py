@@ -126,7 +126,6 @@ class _ForwardReader(Interpreter[_Held]):
         self._set: set[str] = set()
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
-        self._globals: frozenset[str] = frozenset()
         self._own: frozenset[str] = frozenset()
         """Names that the function binds somewhere."""
 
@@ -140,17 +139,17 @@ class _ForwardReader(Interpreter[_Held]):
             if isinstance(node, ast.arg) and not (is_method and node.arg == "self"):
                 is_cache = any(word in node.arg for word in _CACHES)
                 env[node.arg] = _Held(given.get(node.arg, ValueFlow.NOTHING), "" if is_cache else node.arg)
-        outer = self._most, self._globals, self._own
+        outer = self._most, self._own
         if any(map(drops_gradient, function.decorator_list)):
             self._most = ValueFlow.VALUE
         statements = (node for node in statements_below(function) if isinstance(node, ast.Global))
-        self._globals = frozenset(name for node in statements for name in node.names)
+        outside = {name for node in statements for name in node.names}
         stored = (node for node in walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self._own = frozenset(node.id for node in stored) - self._globals
+        self._own = frozenset(node.id for node in stored) - outside
         self._active.append(function.name)
         returned = self.enter(function.body, env)
         self._active.pop()
-        self._most, self._globals, self._own = outer
+        self._most, self._own = outer
         return _Held(max((value.flow for value in returned), default=ValueFlow.NOTHING))
 
     @property
@@ -234,7 +233,7 @@ class _ForwardReader(Interpreter[_Held]):
         if isinstance(target, ast.Name):
             before = self.env.get(target.id, _Held(ValueFlow.NOTHING, target.id))
             self._write_input(target)
-            if isinstance(node.value, ast.List | ast.ListComp) or target.id in self._globals:
+            if isinstance(node.value, ast.List | ast.ListComp) or target.id not in self._own:
                 self._keep(before.place, flow)  # `losses += [loss]` adds to the list itself
             self.env[target.id] = before._replace(flow=max(flow, before.flow))
             return
@@ -245,11 +244,9 @@ class _ForwardReader(Interpreter[_Held]):
 
     def bind(self, target: ast.expr, value: _Held) -> None:
         """Bind a target; a name that is declared global outlives the call."""
-        if isinstance(target, ast.Name) and target.id in self._globals:
+        super().bind(target, value)
+        if isinstance(target, ast.Name) and target.id not in self._own:
             self._keep(target.id, value.flow)
-            self.env[target.id] = _Held(value.flow, target.id)
-        else:
-            super().bind(target, value)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: _Held) -> None:
         """Record what goes to an attribute or an item."""
@@ -268,13 +265,10 @@ class _ForwardReader(Interpreter[_Held]):
             case ast.Attribute(value=value):
                 place = self._place(value)
                 return place if place.startswith("self.") else ast.unparse(node) if place else ""
-            case ast.Subscript(value=value):
+            case ast.Subscript(value=value) | ast.Call(func=ast.Attribute(value=value, attr="get" | "setdefault")):
                 return self._place(value)
             case ast.Name():
                 return self.name(node).place
-            case ast.Call(func=ast.Attribute(value=value, attr="get" | "pop" | "setdefault"), args=[key, *_]):
-                place = self._place(value)
-                return f"{place}[{ast.unparse(key)}]" if place else ""
         return ""
 
     def _keep(self, place: str, flow: ValueFlow) -> None:
@@ -328,7 +322,9 @@ class _ForwardReader(Interpreter[_Held]):
             self.drawn[(name, self._method)] = None
         match node.func:
             case ast.Name(id="setattr") if len(node.args) == 3:
-                self._set_attribute(*node.args)
+                owner, attribute, value = node.args
+                target = ast.Attribute(owner, ast.unparse(attribute).strip("'"), ast.Store())
+                self._keep(self._place(target), self.value(value).flow)
                 return _NOTHING
             case ast.Name(id=name):
                 function = None if name in self.env else self._functions(name)
@@ -361,15 +357,6 @@ class _ForwardReader(Interpreter[_Held]):
             return _Held(ValueFlow.NOTHING, place)
         flow = min(max(base.flow, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
         return _Held(flow, place)
-
-    def _set_attribute(self, owner: ast.expr, name: ast.expr, value: ast.expr) -> None:
-        place = self._place(ast.Attribute(owner, "attribute", ast.Store()))
-        flow = self.value(value).flow
-        if place and flow:
-            is_text = isinstance(name, ast.Constant) and isinstance(name.value, str)
-            text = str(name.value) if isinstance(name, ast.Constant) and is_text else ast.unparse(name)
-            key = (f"self.{text}" if place.startswith("self.") else place, self._method)
-            self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
 
     def _add(self, container: ast.expr, place: str, given: ValueFlow) -> None:
         name = container.id if isinstance(container, ast.Name) else ""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
-from ckpt_surgery.codemods.facts.fact import FileFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
@@ -314,3 +314,19 @@ def _stored(node: ast.AST) -> set[str]:
 CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]](
     "checkpointed", _checkpointed_functions, nothing=(), signs=("checkpoint",)
 )
+
+
+def _functions(file: FileSyntax) -> tuple[str, ...]:
+    return tuple(sorted(file.helpers.functions))
+
+
+def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+    if not file.may_checkpoint:
+        return ()
+    methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
+    return tuple(dict.fromkeys(file.helpers.of_class(methods)))
+
+
+FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=("checkpoint",))
+METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=())
+"""Methods, and attributes that hold a checkpoint function."""

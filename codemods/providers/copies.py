@@ -27,10 +27,6 @@ class CopiedFrom:
     span: Span
 
 
-def _copies(file: FileSyntax) -> tuple[CopiedFrom, ...]:
-    return tuple(_comments(file))
-
-
 def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
     starts = dict(_objects(file.tree))
     for line, text in enumerate(file.lines, 1):
@@ -59,6 +55,8 @@ def _generated_from(file: FileSyntax) -> str:
     return match.group(1) if match else ""
 
 
-COPIES = FileFact[tuple[CopiedFrom, ...]]("copies", _copies, nothing=(), signs=("Copied from",))
+COPIES = FileFact[tuple[CopiedFrom, ...]](
+    "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from",)
+)
 GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("automatically generated",))
 """The modular file named in a generated file's header; empty where there is none."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.module_flow import SELF, ModuleFlow, Value
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
@@ -22,10 +21,6 @@ _EVALUATING = re.compile(
     r"|(?<![\w.])\w*(?:freeze|eval)\w*\(\s*self\.\w"
 )
 _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=", "freeze")
-
-
-def _may_evaluate(cls: ast.ClassDef, file: FileSyntax) -> bool:
-    return _EVALUATING.search(file.text(cls)) is not None
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
@@ -121,5 +116,7 @@ def _is_plain(value: ast.expr, names: set[str]) -> bool:
     return isinstance(value, _PLAIN)
 
 
-MAY_EVALUATE = ClassFact("may_evaluate", _may_evaluate, nothing=False, signs=_SIGNS)
+MAY_EVALUATE = ClassFact(
+    "may_evaluate", lambda cls, file: _EVALUATING.search(file.text(cls)) is not None, nothing=False, signs=_SIGNS
+)
 """Whether the code of a class may take modules out of training mode."""

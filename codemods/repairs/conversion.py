@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from ckpt_surgery.codemods.facts.cache_reads import ReadKind
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
-from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
+from ckpt_surgery.codemods.providers.switches import OLD_SWITCH, OWN_SWITCHES
 from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import layer_import
 from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch

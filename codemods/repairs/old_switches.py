@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
+from ckpt_surgery.codemods.providers.switches import OLD_SWITCH
 from ckpt_surgery.codemods.repair import DropMethod
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree

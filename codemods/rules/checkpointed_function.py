@@ -44,7 +44,7 @@ from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
-from ckpt_surgery.codemods.tree.checkpointed import beside_direct_calls
+from ckpt_surgery.codemods.tree.branches import beside_direct_calls
 from ckpt_surgery.codemods.wording import quoted
 
 RULE = Declaration(code="CKPT012", repair=RepairKind.SAFE, commit="{}: the checkpoint call takes keyword arguments")

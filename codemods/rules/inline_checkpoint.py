@@ -58,10 +58,9 @@ from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
-from ckpt_surgery.codemods.tree.branch_arguments import disagreements
-from ckpt_surgery.codemods.tree.checkpointed import finds_last_values, runs_functions
+from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
-from ckpt_surgery.codemods.tree.output_reads import failing_read
+from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG

@@ -3,7 +3,7 @@
 ## What it does
 Finds `use_reentrant=False` in scripts that train PEFT adapters (`get_peft_model`, `peft_config=`, `add_adapter`, or an
 option like `use_peft` in a command) under DeepSpeed ZeRO-3. That shows in a `DeepSpeedPlugin`, in `deepspeed=`, in
-accelerate's variables, in a command of the script's header, or in a configuration file that one of these names.
+a command of the script's header, or in a configuration file that one of these names.
 
 Information only: checkpointing switched on without options, which is non-reentrant since transformers 5.0; those
 Trainers of trl that change the mode themselves; and adapters that only an option asks for.

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.providers.old_switches import OLD_SWITCH
+from ckpt_surgery.codemods.providers.switches import OLD_SWITCH
 from ckpt_surgery.codemods.repairs.old_switches import switches_a_model, without_switch
 from ckpt_surgery.codemods.tree.classes import Answer
 

@@ -56,7 +56,7 @@ from ckpt_surgery.codemods.repairs.conversion import Doubt, convert
 from ckpt_surgery.codemods.repairs.derived_class import aliased
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
-from ckpt_surgery.codemods.tree.output_reads import failing_read
+from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.codemods.wording import Because, replaced_text
 

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.providers.forward_patches import FORWARD_PATCHES, ForwardPatch
+from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)

@@ -6,13 +6,12 @@ import ast
 from collections.abc import Collection
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.checkpoints import checkpoint_modes, checkpoint_switches
 from ckpt_surgery.codemods.scripts.collectives import collectives
 from ckpt_surgery.codemods.scripts.launches import launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import Names
-from ckpt_surgery.codemods.scripts.signs import signs, trainer_origins
+from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 PROCESSES = (
@@ -61,7 +60,7 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     names = Names(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
-        bypasses=tuple(losses.read() if around else ()),
+        bypasses=losses.read() if around else (),
         collectives=tuple(collectives(names) if ranks else ()),
         loads=tuple(split_loads(names) if loads else ()),
         modes=tuple(checkpoint_modes(names) if checkpoints else ()),

@@ -1,11 +1,17 @@
-"""Where a script says how it is launched: wrappers, plugins, the options of training arguments, and commands."""
+"""Where a script says how it is launched: wrappers, plugins, options of training arguments, commands, variables."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.launch_facts import (
+    CONFIGURATION_SUFFIXES,
     UNKNOWN_SETUP,
     Configuration,
     ConfigurationKind,
@@ -14,15 +20,28 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     Strategy,
 )
 from ckpt_surgery.codemods.facts.syntax import dotted
-from ckpt_surgery.codemods.scripts.commands import commands, environment
 from ckpt_surgery.codemods.scripts.names import Names, entries, keywords, takes_training_arguments
 from ckpt_surgery.codemods.scripts.setups import deepspeed_setup, fsdp_setup, zero_setup
+from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
 _WRAPPERS = {
     **dict.fromkeys(("DistributedDataParallel", "DDP"), Strategy.DDP),
     **dict.fromkeys(("FullyShardedDataParallel", "FSDP", "FSDP2", "fully_shard"), Strategy.FSDP),
 }
 _ZERO = LaunchSetup(Strategy.ZERO)
+_COMMAND = re.compile(
+    r"(?<![\w./-])(accelerate launch|torchrun|python3? -m torch\.distributed\.(?:run|launch)|deepspeed)"
+    r"[ ]+(?=-|\\|\S+\.py)((?:\\++[ \t\r]*+\n|[^\n])*)"
+)
+"""A launcher, and what follows it on its line and those that continue it."""
+_VARIABLE = re.compile(r"""\bACCELERATE_USE_(FSDP|DEEPSPEED)["']?\]?\s*=\s*["']?(?:true|1)\b""", re.I)
+"""What tells accelerate its engine, in a command, a shell line or `os.environ`."""
+_DEEPSPEED = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "ds_config")
+_ADAPTERS = ("use_peft", "use_peft_lora", "use_lora", "lora", "lora_enable", "use_qlora", "qlora")
+_PLACEHOLDERS = ("$", "<", "[", "{")
+_NO = {"false", "no", "0", "none", ""}
+Options: TypeAlias = Mapping[str, str | None]
+"""The options of a command by their names without dashes, and the value of each; None for one that stands alone."""
 
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
@@ -39,11 +58,11 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
             found.append(launch._replace(conditional=place.conditional))
     yield from sorted(found, key=lambda launch: launch.line)
     for name, line, default in names.options():
-        if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant):
-            launch = _of_arguments(names, {name: default})
-            if launch:  # a user may switch it off
-                yield launch._replace(text=f"{name}'s default", line=line, conditional=True)
-    yield from environment(text)
+        if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant) and default.value:
+            yield Launch(f"{name}'s default", line, UNKNOWN_SETUP, conditional=True)
+    for match in _VARIABLE.finditer(text):
+        strategy = Strategy.FSDP if match[1].upper() == "FSDP" else Strategy.ZERO
+        yield Launch(f"ACCELERATE_USE_{match[1]}", text.count("\n", 0, match.start()) + 1, LaunchSetup(strategy))
     yield from commands(text)
 
 
@@ -110,3 +129,103 @@ def _constants(given: Mapping[str | None, ast.expr]) -> dict[str, object]:
 def _is_off(value: ast.expr) -> bool:
     """Whether an option is surely not set."""
     return (isinstance(value, ast.Constant) and not value.value) or (isinstance(value, ast.List) and not value.elts)
+
+
+def commands(text: str) -> Iterator[Launch]:
+    """The commands among the lines of a file, those over several lines too, in their order."""
+    for match in _COMMAND.finditer(text):
+        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        command = re.sub(r"\\+[ \t\r]*\n[ \t#]*", " ", match[2])
+        for quote in "`\"'":  # one that was opened before the command ends it
+            if before.count(quote) % 2:
+                command = command.partition(quote)[0]
+        launch = _launch(match[1], _words(command), text.count("\n", 0, match.start()) + 1)
+        if launch:
+            yield launch
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quote that is never closed
+        words = command.split()
+    return [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+
+
+def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
+    """The launch that a command is; None if it starts no script."""
+    position = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
+    if position is None:
+        return None
+    script = PurePosixPath(words[position]).name
+    if words[position] == "-m":
+        position = min(position + 1, len(words) - 1)
+        script = f"{words[position].rpartition('.')[2]}.py"
+    after = words[position + 1 :]
+    options = _options(after)
+    setup, configuration = _own(options)
+    if setup.strategy is None and launcher == "accelerate launch":
+        setup, configuration = _accelerate(_options(words[:position]))
+    elif setup.strategy is None and launcher != "deepspeed":  # that of DeepSpeed may start anything
+        setup = LaunchSetup(Strategy.DDP)
+    return Launch(
+        launcher,
+        line,
+        setup,
+        configuration,
+        script=script,
+        arguments=_unknown_arguments(after),
+        adapters=next((f"--{name}" for name in _ADAPTERS if _is_set(options, name)), ""),
+        checkpointing=any(_is_set(options, name) for name in TRAINING_SWITCH),
+    )
+
+
+def _options(words: Sequence[str]) -> Options:
+    pairs = itertools.pairwise([*words, "-"])
+    return {
+        option.lstrip("-").replace("-", "_"): None if following.startswith("-") else following
+        for option, following in pairs
+        if option.startswith("-")
+    }
+
+
+def _is_set(options: Options, name: str) -> bool:
+    """Whether a switch is given, alone or with a value that means yes."""
+    value = options.get(name, "no")
+    return value is None or value.lower() not in _NO
+
+
+def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
+    """The configuration file that one of the options names."""
+    file = next(filter(None, map(options.get, names)), None)
+    return Configuration(file, kind) if file else None
+
+
+def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
+    """The options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
+    configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
+    if _is_set(options, "use_deepspeed"):
+        deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
+        return zero_setup(options), deepspeed or configuration
+    if _is_set(options, "use_fsdp"):
+        return fsdp_setup(options), configuration
+    return (LaunchSetup(Strategy.DDP) if _is_set(options, "multi_gpu") else UNKNOWN_SETUP), configuration
+
+
+def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
+    """The options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
+    if any(name in options for name in _DEEPSPEED):
+        return LaunchSetup(Strategy.ZERO), _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
+    if options.get("fsdp"):
+        return LaunchSetup(Strategy.FSDP), _file(options, ConfigurationKind.FSDP, "fsdp_config")
+    return UNKNOWN_SETUP, None
+
+
+def _unknown_arguments(words: list[str]) -> str:
+    """A file that may hold the script's arguments, or a word that stands for more: `...`, `$@`, `<options>`."""
+    for option, word in itertools.pairwise(["", *words]):
+        stands_alone = not option.startswith("-")
+        is_file = word.endswith(CONFIGURATION_SUFFIXES) and (stands_alone or "config" in option or "args" in option)
+        if is_file or not word.strip(".…") or (stands_alone and word.startswith(_PLACEHOLDERS)):
+            return word
+    return ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
@@ -15,9 +15,6 @@ from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
-
-Stack: TypeAlias = tuple[tuple[int, int], ...]
-"""Every function that is being followed, and the line that it has reached."""
 
 _DEEPEST = 6
 _MOST_STEPS = 400_000
@@ -86,9 +83,8 @@ class LossReader(Interpreter[TracedValue]):
         """What the methods of a class assign to the attributes of `self`."""
         self.wrapped: dict[str, str] = {}
         """Objects that were wrapped, and the identity of the wrapper of each."""
-        self.backwards: dict[Bypass, list[Stack]] = {}
-        self.syncs: list[Stack] = []
-        self.relevant: set[str] = set()
+        self.bypasses: dict[Bypass, None] = {}
+        self.synchronises = False
         self.steps = 0
 
     @property
@@ -106,74 +102,31 @@ class LossReader(Interpreter[TracedValue]):
         """Whether no gradient has to be synchronised here: under `no_grad`, or in a single process."""
         return self.no_gradient or any(asks_for_several(test) is (not truth) for test, truth in self.conditions)
 
-    def read(self) -> Iterator[Bypass]:
+    def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
-        self.relevant = self._relevant()
         for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
-            self.backwards.clear()
-            self.syncs.clear()
+            self.bypasses.clear()
             self._everything()
-        seen: set[Spot] = set()
-        for bypass, stacks in self.backwards.items():
-            if bypass.spot not in seen and not self._made_up(bypass, stacks):
-                seen.add(bypass.spot)
-                yield bypass
-
-    def _relevant(self) -> set[str]:
-        """The functions and classes that deal with wrappers themselves, or call one that does.
-
-        Others are followed only where a wrapper, a module inside one or a loss is passed to them.
-        """
-        relevant = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
-        calls: dict[str, set[str]] = {}
-        for place in self.names.places:
-            unit = place.prefix.partition(".")[0]
-            match place.node:
-                case ast.Attribute(attr="module"):
-                    relevant.add(unit)
-                case ast.Call(func=func):
-                    calls.setdefault(unit, set()).add(tail(func))
-                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
-                        relevant.add(unit)
-        if "" in relevant:  # the module's own statements
-            return {*self.names.functions, *self.names.classes}
-        while more := {name for name, called in calls.items() if name not in relevant and called & relevant}:
-            relevant |= more
-        return relevant
-
-    def _made_up(self, bypass: Bypass, stacks: Sequence[Stack]) -> bool:
-        """Whether gradients are synchronised after the backward pass, in a function that leads to both."""
-        if not bypass.backward:
-            return bool(self.syncs)
-        return any(
-            function == other and after > before
-            for stack in stacks
-            for function, before in stack
-            for sync in self.syncs
-            for other, after in sync
-        )
+        found: dict[Spot, Bypass] = {}
+        for bypass in () if self.synchronises else self.bypasses:
+            found.setdefault(bypass.spot, bypass)
+        return tuple(found.values())
 
     def _everything(self) -> None:
         """Follow the module, the functions, and the methods, each on its own."""
         self.env = {}
         self.follow(self.names.tree.body)
-        for name, function in self.names.functions.items():
-            if name in self.relevant:
-                self._run(function, None, {})
+        for function in self.names.functions.values():
+            self._run(function, None, {})
         for cls in self.names.classes.values():
-            if any(ancestor.name in self.relevant for ancestor in self.names.lineage(cls)):
-                for method in methods_of(cls):
-                    # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
-                    asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-                    is_given = asked and list(parameters(method))[1:2] == ["model"]
-                    model = TracedValue(wrappers=frozenset({"Trainer"}))
-                    result = self._run(method, cls, {"model": model} if is_given else {})
-                    if is_given and method.name == "compute_loss":
-                        self.backwards |= {bypass: [] for bypass in result.around}
-
-    def _stack(self) -> Stack:
-        self.frame.line = self.statement.lineno
-        return tuple((id(frame.node), frame.line) for frame in self.frames)
+            for method in methods_of(cls):
+                # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
+                asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+                is_given = asked and list(parameters(method))[1:2] == ["model"]
+                model = TracedValue(wrappers=frozenset({"Trainer"}))
+                result = self._run(method, cls, {"model": model} if is_given else {})
+                if is_given and method.name == "compute_loss":
+                    self.bypasses |= dict.fromkeys(result.around)
 
     def _may_run(self, function: Function) -> bool:
         """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
@@ -338,7 +291,7 @@ class LossReader(Interpreter[TracedValue]):
     def _foreign(self, call: _EvaluatedCall) -> TracedValue:
         """A call of code outside this file: perhaps a forward, through the wrapper or around it."""
         node, name = call.node, call.name
-        above = "".join(f"{line}>" for _, line in self._stack()[:-1])
+        above = "".join(f"{frame.line}>" for frame in self.frames[:-1])
         result = TracedValue(objects=frozenset({f"{above}{node.lineno}:{node.col_offset}"}))
         if name in _RUNS_NOTHING or self.is_quiet:
             return result
@@ -381,14 +334,12 @@ class LossReader(Interpreter[TracedValue]):
         if call.name == "backward" and isinstance(func, ast.Attribute):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
             loss = call.args[0] if taken and call.args else call.owner
-            for bypass in loss.around:
-                bypass = bypass._replace(backward=call.node.lineno)
-                self.backwards.setdefault(bypass, []).append(self._stack())
+            self.bypasses |= dict.fromkeys(bypass._replace(backward=call.node.lineno) for bypass in loss.around)
         elif _SYNCHRONISES.search(call.name) or (
             call.name.startswith("all_reduce")
             and any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(self.frame.node))
         ):
-            self.syncs.append(self._stack())
+            self.synchronises = True
 
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
@@ -407,12 +358,10 @@ class LossReader(Interpreter[TracedValue]):
         return None
 
     def _is_worth(self, call: _EvaluatedCall) -> bool:
-        """Whether a function of this file deals with wrappers, by itself or through its arguments."""
-        if call.name in self.relevant or isinstance(call.node.func, ast.Attribute) or self.frame.functions:
-            return True
-        return len(self.frames) == 1 or any(
+        """Whether a function of this file is a method, or sees a wrapper, a module inside one or a loss."""
+        return isinstance(call.node.func, ast.Attribute) or any(
             value != TracedValue(value.objects) or not self.wrapped.keys().isdisjoint(value.objects)
-            for value in call.args
+            for value in (*call.args, *self.env.values())
         )
 
     def _run_called(self, call: _EvaluatedCall, function: Function) -> TracedValue:

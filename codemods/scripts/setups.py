@@ -113,10 +113,10 @@ def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
 def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
     """The setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
     switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
-    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(is_true, switches)))
+    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(_is_true, switches)))
 
 
-def is_true(value: object) -> bool:
+def _is_true(value: object) -> bool:
     """Whether a value of a configuration means yes, as accelerate and transformers read it."""
     return str(value).lower() in _TRUE
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, ForwardSignature
-from ckpt_surgery.codemods.providers.replaced_forwards import REPLACED
+from ckpt_surgery.codemods.providers.forwards import REPLACED
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target, is_plain_external
 from ckpt_surgery.codemods.tree.names import TreeNames

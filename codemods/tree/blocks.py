@@ -25,8 +25,8 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
-from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
-from ckpt_surgery.codemods.providers.replaced_forwards import DECORATORS
+from ckpt_surgery.codemods.providers.checkpointed_functions import FUNCTIONS, METHODS
+from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_plain_external
@@ -203,11 +203,7 @@ class Blocks:
 
     def wraps(self, owner: ClassRef) -> bool:
         """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
-        return self._imports_wrapper(owner.path)
-
-    @kept
-    def _imports_wrapper(self, path: str) -> bool:
-        return any(imported.original in _WRAPPERS for imported in self.bases.names.read(path).imports)
+        return any(imported.original in _WRAPPERS for imported in self.bases.names.read(owner.path).imports)
 
     @kept
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:

@@ -1,7 +1,4 @@
-"""What blocks do beside returning: values that they keep, and past state that they cannot do without.
-
-Read from the text of a class when a repair asks for it: few classes are asked about.
-"""
+"""What keeps a block from being a layer: values that it keeps, past state that it needs, outputs that models read."""
 
 from __future__ import annotations
 
@@ -12,9 +9,12 @@ from functools import partial
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.cache_reads import CacheRead, cache_reads
+from ckpt_surgery.codemods.facts.file_facts import ForwardSignature, ModuleCall
 from ckpt_surgery.codemods.facts.kept_values import KeptValue, kept_values
+from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
 
@@ -72,3 +72,42 @@ def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
             if isinstance(node, ast.FunctionDef):
                 methods.setdefault(node.name, node)
     return methods
+
+
+class OutputRead(WordedReason):
+    """Why a model fails once its block is a layer, and what to do about it."""
+
+    MORE_OUTPUTS = (
+        "{0} reads more outputs of {1} where `{2}` is True, and a layer sets its own `use_cache` to False: first add "
+        "`{2} = False` under `if self.gradient_checkpointing and self.training` to that method"
+    )
+
+
+def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
+    """The first read that fails once `ref` is a layer, because the block returns less then; None if there is none."""
+    for layer in _becoming(tree, ref):
+        forward = tree.bases.forward(layer)
+        for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
+            switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
+            if switch in call.reads_more_under and CACHE_SWITCH in tree.cleared(layer.path):
+                return OutputRead.MORE_OUTPUTS.about(f"{owner.name}.{call.method}", layer.name, switch)
+    return None
+
+
+def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
+    """The class, and the blocks that may become layers with it: copies, heirs, and those of the same base class."""
+    yield ref
+    twins = (twin for base in tree.bases.lineage(ref) for twin in tree.lineages.same(base))
+    for other in dict.fromkeys(each for twin in twins for each in (twin, *tree.bases.heirs(twin))):
+        if other is not ref and tree.blocks.checkpoints(other):
+            yield other
+
+
+def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
+    """What the call passes as `use_cache` where a layer clears it: as a keyword, now or after a repair of the call."""
+    argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
+    if argument is None:
+        site, given = tree.calls.of_any(owner, call), given_arguments(call.args, forward) or {}
+        repaired = tree.calls.plan(site).arguments if site else None
+        argument = given.get(CACHE_SWITCH) if any(new.keyword == CACHE_SWITCH for new in repaired or ()) else None
+    return argument.text if argument and argument.is_value else ""

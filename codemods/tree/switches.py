@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ckpt_surgery.codemods.providers.own_switches import OWN_SWITCHES
+from ckpt_surgery.codemods.providers.switches import OWN_SWITCHES
 from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external

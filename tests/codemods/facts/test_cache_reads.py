@@ -64,8 +64,6 @@ def test_a_read_that_asks(body: str) -> None:
         "if past is not None:\n    x = past[self.source]",
         "if past is not None:\n    x = past.layers[self.source_idx].keys",
         "if past is not None:\n    x = past[self.layer_idx - 1]",
-        "if past is not None:\n    past[self.layer_idx] = x\n    x = past[0]",
-        "if past is not None:\n    past.append(x)\n    x = past[-1]",
     ],
 )
 def test_a_read_of_what_another_block_wrote(body: str) -> None:

@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.facts.launch_facts import (
     LaunchSetup,
     Strategy,
 )
-from ckpt_surgery.codemods.scripts.commands import commands
+from ckpt_surgery.codemods.scripts.launches import commands
 
 DDP, ZERO, FSDP = LaunchSetup(Strategy.DDP), LaunchSetup(Strategy.ZERO), LaunchSetup(Strategy.FSDP)
 
@@ -89,8 +89,8 @@ def test_a_command_says_what_the_script_is_asked_for(options: str, adapters: str
         ("--config recipe.yaml", "recipe.yaml"),
         ("--lr 1 --args_file=a.json", "a.json"),
         ("--data_path data.json", ""),
-        ("--deepspeed_config d.json", ""),
-        ("--fsdp full_shard --fsdp_config f.json", ""),
+        ("--deepspeed_config d.json", "d.json"),
+        ("--fsdp full_shard --fsdp_config f.json", "f.json"),
         ("", ""),
         ("--lr 1 ...", "..."),
         ("--output_dir $OUT --lr <lr>", ""),

@@ -1,15 +1,15 @@
-"""How a class switches its checkpointing by itself, where transformers would not."""
+"""How a class switches its checkpointing by itself: as before transformers 4.35, or where transformers would not."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
-from ckpt_surgery.codemods.facts.syntax import assigned_names, dotted, walk
+from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, first_line_of, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, INNER_SWITCH, SWITCH_ON
 
 SWITCHES = frozenset({*SWITCH_ON, INNER_SWITCH})
@@ -18,15 +18,57 @@ _OFF = ("False", "None")
 _SIGN = re.compile(rf"{FLAG}(?:_func)?\s*(?:=(?!=)|:.*=)|def (?:{'|'.join(sorted({FLAG, *SWITCHES}))})\b")
 
 
+class OldSwitch(NamedTuple):
+    """A method `_set_gradient_checkpointing(self, module, value=False)`, the form of transformers before 4.35.
+
+    With one, late releases call it for each module, and nothing else: no layer of theirs is switched on.
+    """
+
+    span: Span
+    first_line: int
+    """The line of the first decorator, or of `def` where there is none."""
+    only_flags: bool
+    """Whether it does nothing but set `gradient_checkpointing` of the module."""
+    alone: bool
+    """Whether the class holds nothing else."""
+
+
+def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
+    for function in cls.body:
+        if isinstance(function, ast.FunctionDef) and function.name == INNER_SWITCH and _is_old(function):
+            only_flags = _sets_flags(function.body)
+            return OldSwitch(span_of(function), first_line_of(function), only_flags, alone=len(cls.body) == 1)
+    return None
+
+
+def _is_old(function: ast.FunctionDef) -> bool:
+    """Whether a method has the parameter by which transformers tells the old form."""
+    return any(parameter.arg == "value" for parameter in function.args.args)
+
+
+def _sets_flags(body: Sequence[ast.stmt]) -> bool:
+    for statement in body:
+        match statement:
+            case ast.If(body=inner, orelse=orelse):
+                if not (_sets_flags(inner) and _sets_flags(orelse)):
+                    return False
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]) if name == FLAG:
+                continue
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                continue
+            case _:
+                return False
+    return True
+
+
+OLD_SWITCH = ClassFact[OldSwitch | None]("old_switch", _old_switch, nothing=None, signs=(INNER_SWITCH,))
+
+
 class OwnSwitch(NamedTuple):
     """What a class sets to switch its checkpointing by itself, or the method that does so (`value` is empty then)."""
 
     target: str
     value: str
-
-
-def _own_switches(cls: ast.ClassDef, file: FileSyntax) -> tuple[OwnSwitch, ...]:
-    return tuple(_switches(cls, file))
 
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
@@ -58,15 +100,12 @@ def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
                     yield OwnSwitch(dotted(target), text)
 
 
-def _is_old(function: ast.FunctionDef) -> bool:
-    """The form before transformers 4.35, which transformers knows."""
-    return any(parameter.arg == "value" for parameter in function.args.args)
-
-
 def _hands_over(function: ast.FunctionDef) -> bool:
     """Whether a method calls that of another class or module: `super()`, `self.model`."""
     calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
-OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]]("own_switches", _own_switches, nothing=(), signs=("checkpointing",))
+OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]](
+    "own_switches", lambda cls, file: tuple(_switches(cls, file)), nothing=(), signs=("checkpointing",)
+)

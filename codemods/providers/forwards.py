@@ -1,4 +1,4 @@
-"""Where a file puts another forward in the place of one: on a class of transformers, or on the blocks of a stack."""
+"""Where a file puts another forward in the place of one, and what decorates the one that a class has."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.fact import FileFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
+from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, walk
 
 _ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
@@ -116,3 +116,26 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
 FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
     "forward_patches", _forward_patches, nothing=(), signs=("forward",)
 )
+
+
+def _replaced(file: FileSyntax) -> Iterator[str]:
+    for owner, name, statement in file.set_attributes:
+        if owner and name == "forward" and f"{owner}.forward" not in ast.unparse(statement.value):
+            yield owner
+    classes = (statement for statement, _ in file.statements if isinstance(statement, ast.ClassDef))
+    for cls in classes:
+        if any("forward" in assigned_names(statement) for statement in own_statements(cls)):
+            yield cls.name
+
+
+def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+    forwards = (method for method in methods_of(cls) if method.name in ("forward", "__call__"))
+    return tuple(name for method in forwards for node in method.decorator_list if (name := dotted(called(node))))
+
+
+REPLACED = FileFact[tuple[str, ...]](
+    "replaced_forwards", lambda file: tuple(_replaced(file)), nothing=(), signs=("forward = ", "forward=")
+)
+"""Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
+DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=(), signs=("@",))
+"""What decorates the forward of a class, by name, called or as it is."""
