@@ -48,7 +48,6 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
     items, below = _items(call)
     if arguments is not None:
         items = [_chosen(argument, items) for argument in arguments]
-    items = [_joined(item, place.room) for item in items]
     head = len(code_of(call.func).rpartition("\n")[2])
     joined = ", ".join(item.code for item in items)
     commented = below or any(item.comment or item.above for item in items)
@@ -95,20 +94,6 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
         equal = cst.AssignEqual(_NO_SPACE, _NO_SPACE) if new.keyword else cst.MaybeSentinel.DEFAULT
     argument = old.argument.with_changes(value=value, keyword=keyword, equal=equal)
     return replace(old, argument=argument, above=[*old.above, *lost])
-
-
-def _joined(item: _Item, room: int) -> _Item:
-    """An argument whose parenthesised value stood on a line of its own, joined where it fits now."""
-    value = item.argument.value
-    if len(value.lpar) != 1 or "\n" not in code_of(value.lpar[0]):
-        return item
-    (left,), (right,) = value.lpar, value.rpar
-    inner = value.with_changes(
-        lpar=[left.with_changes(whitespace_after=_NO_SPACE)], rpar=[right.with_changes(whitespace_before=_NO_SPACE)]
-    )
-    joined = replace(item, argument=item.argument.with_changes(value=inner))
-    lost = [*_comments(left.whitespace_after), *_comments(right.whitespace_before)]
-    return item if lost or "\n" in joined.code or len(joined.code) + 1 > room else joined
 
 
 def _items(call: cst.Call) -> tuple[list[_Item], list[str]]:

@@ -36,15 +36,13 @@ class Doubt(WordedReason):
     """Why making a class a layer is not safe."""
 
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
-    OWN_CALL = "{} has a `__call__` of its own, which would lead round the layer's: rename it first"
-    OWN_SUBCLASS = "{} has an `__init_subclass__` of its own, which would keep the layer's from running"
+    OWN_METHOD = "{} has a `{}` of its own, which would lead round the layer's"
     OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
     OWN_FLAG = "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
     ORDER = "{} names the layer in front of it among its bases: take that out first"
     PAST_STATE = "{} passes {} to {} by position, which is not repaired: {}"
     SIGNATURE = "{} passes {} to {} by position, which only CKPT005 can change, which is unsafe as well"
     UNPACKED = "{} gives {} tensors with gradient by `{}`: pass them by position"
-    DISABLED = "a checkpoint call is commented out in {}: see why before {} is checkpointed"
     RETURNS_CONTAINER = "{} returns tensors inside a container: with use_reentrant=True their gradient is lost"
     TAKES_CONTAINER = "{} gives {} tensors with gradient inside a container (CKPT007)"
     KEPT_GRADIENT = (
@@ -57,10 +55,7 @@ class Doubt(WordedReason):
     NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
-_METHODS = {"__call__": Doubt.OWN_CALL, "__init_subclass__": Doubt.OWN_SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
-_DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
-"""A line of code with a checkpoint call that is a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +117,6 @@ def _doubts(
         argument = tree.calls.unpacked(owner, call)
         if argument:
             yield Doubt.UNPACKED.about(owner.name, layer.name, argument)
-    for layer, owner, call in calls:
-        if _is_disabled(tree, owner, call.method):
-            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
     for layer in () if recomputed else layers:
         yield from _containers(tree, layer, layers)
     for layer in layers:
@@ -139,17 +131,10 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
     if layer.cls[OWN_SWITCHES]:
         yield Doubt.OWN_FLAG.about(layer.name)
     for ref in tree.bases.lineage(layer):
-        names = {method.name for method in ref.cls.methods}
-        yield from (reason.about(ref.name) for method, reason in _METHODS.items() if method in names)
+        names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
+        yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
         if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
             yield Doubt.OWN_FORWARD.about(ref.name)
-
-
-def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
-    """Whether a checkpoint call is commented out in a method."""
-    methods = (method for method in owner.cls.methods if method.name == name)
-    texts = (tree.source(owner.path).of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
-    return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
 
 
 def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:

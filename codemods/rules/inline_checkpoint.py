@@ -3,7 +3,8 @@
 ## What it does
 Finds `if self.gradient_checkpointing and self.training: ... checkpoint(layer, ...) ... else: layer(...)` in all its
 spellings, and checkpoint calls that stand alone; functions with no module behind them are left to CKPT012. The branch
-goes, its direct call stays, and the block's class becomes a `GradientCheckpointingLayer`.
+goes, its direct call stays, and the block's class becomes a `GradientCheckpointingLayer`. An `elif` or a conditional
+expression is left to you.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
@@ -33,7 +34,7 @@ Unsafe where
   transformers 5.0;
 - the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
-- no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
+- no switch may reach the blocks: the file sets modules to eval mode, or they stand in a plain list of Python;
 - it is unsafe to make the block a layer (see CKPT001): a call elsewhere passes past state to it by position, the model
   reads more of its outputs where its `use_cache` is True, or something else leads round the layer.
 
@@ -45,6 +46,7 @@ than 4.52, which has no such layer. Such a branch is unsafe only if it disagrees
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -53,7 +55,7 @@ from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
+from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, convert
 from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
@@ -72,13 +74,16 @@ RULE = Declaration(
     commit="{}: the inline checkpoint branch gives way to the direct call",
 )
 
+_EVALUATES = re.compile(r"\.eval\(\)|\.train\((?:mode=)?False\)")
+_REGISTERS = re.compile(r"\b(?:ModuleList|add_module|register_module|setattr)\(")
+
 
 class Obstacle(WordedReason):
     """What stands in the way of a repair, or keeps it from being safe."""
 
     NO_BRANCH = "there is no else branch with a direct call to keep"
     NO_ELSE = "the branch has no else of its own"
-    ELIF_WITH_GUARD = "the branch is an elif, and later code relies on its guard of {}"
+    OTHER_FORM = "it is {}: make it an `if` of its own, with an `else`"
     NOT_CALLED = "the else branch does not call {}"
     UNKNOWN_CALLEE = "the class of {} cannot be determined ({})"
     NOTHING_KNOWN = "the class of {} cannot be determined (nothing shows what it holds)"
@@ -88,7 +93,7 @@ class Obstacle(WordedReason):
     OTHER_SWITCH = "gradient_checkpointing_enable() does not set what the test asks for"
     OTHER_CONFIGURATION = "the test asks {}'s own configuration, which transformers does not read"
     BY_FORWARD = "`{}` leads round a layer up to transformers 5.0: call the block itself"
-    IN_EVAL = "{} sets {} to eval mode: a layer asks for its own mode, the branch for that of its model"
+    IN_EVAL = "this file sets modules to eval mode: a layer asks for its own mode, the branch for that of its model"
     UNREGISTERED = "{} is a plain list, whose modules nothing would switch on: make it a ModuleList first"
     SEVERAL_MODULES = "{} checkpoints several modules as one: each by itself keeps what is between them, too"
     OTHER_CONDITIONS = "the test also asks for {}"
@@ -190,8 +195,8 @@ def _obstacle(inline: InlineBranch) -> Because | None:
         return Obstacle.NO_BRANCH.about()
     if not inline.orelse or inline.orelse_is_elif:
         return Obstacle.NO_ELSE.about()
-    if inline.is_elif and inline.guard_needed and inline.guard:
-        return Obstacle.ELIF_WITH_GUARD.about(inline.guard)
+    if inline.is_elif or inline.is_expression:
+        return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
     uncalled = (call.callee for call in inline.checkpoints if not _is_called_directly(call, inline))
     return next(map(Obstacle.NOT_CALLED.about, uncalled), None)
 
@@ -204,14 +209,12 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
     return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
 
 
-def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch | KeepElseExpression:
+def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
     """The else branch in the place of the whole, which keeps the guards that later code relies on."""
-    places, width = context.tree.places(owner.path), context.tree.width
-    if inline.is_expression:
-        return KeepElseExpression(owner.path, inline.span, places.choice(inline.span), width)
     needed = inline.guard is not None and inline.guard_needed
     guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
-    return KeepElseBranch(owner.path, inline.span, places.branch(inline.span), guards, width)
+    branch = context.tree.places(owner.path).branch(inline.span)
+    return KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
 
 
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
@@ -246,15 +249,14 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
     """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
-    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
-    for ref in context.tree.containers.classes_at(owner, paths):
-        holder = context.tree.modes.held_in_eval_by(ref)
-        if holder:
-            yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    for path in paths:
-        stack = context.tree.modes.unregistered_at(owner, path)
-        if stack:
-            yield Obstacle.UNREGISTERED.about(stack)
+    if _EVALUATES.search(context.tree.text(owner.path)):
+        yield Obstacle.IN_EVAL.about()
+    paths = [path for call in inline.checkpoints for path in paths_behind(owner, inline, call)]
+    for attribute in dict.fromkeys(step for path in paths for step in path if step.isidentifier()):
+        for ref in context.tree.bases.lineage(owner):
+            text = context.tree.source(ref.path).of(ref.cls.span)
+            if re.search(rf"self\.{attribute} = (?:[\[(]|list\(|tuple\()", text) and not _REGISTERS.search(text):
+                yield Obstacle.UNREGISTERED.about(f"{ref.name}.{attribute}")
 
 
 def _layers(

@@ -24,7 +24,6 @@ A base class from another package stays, with the layer in front of it. Unsafe w
   checkpointing: a layer does so for the block alone, and training stops with `IndexError` (the finding says what to
   add);
 - no call of the block was found: what it is given by keyword would lose its gradient;
-- a checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose;
 - the block, or something in it, does more than return a result: it keeps a tensor with its gradient (an auxiliary
   loss, router logits) in an attribute, a global, or a list or dict that it is handed; it sets an attribute that it
   reads in its next run; it reads past state, which a layer clears, without asking whether there is any, or reads what

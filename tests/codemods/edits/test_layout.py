@@ -41,7 +41,6 @@ def rendered(
         ("f(\n        a,\n        b,\n        # below\n    )", None),
         ("f(x[1 :2], {'a':1})", None),
         ('f("""one\n two""", b)', 'f(\n        """one\n two""",\n        b,\n    )'),
-        ("f(\n        (\n            a + b\n        ), c)", "f((a + b), c)"),
         (f"f({COMMENTED}, c)", f"f(\n        {COMMENTED},\n        c,\n    )"),
     ],
     ids=[
@@ -56,7 +55,6 @@ def rendered(
         "a comment below",
         "values stay to the letter",
         "a string of several lines",
-        "a value in parentheses",
         "a comment in parentheses",
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if self.gradient_checkpointing and self.training | FooModel sets FooLayer to eval mode
+# CKPT002 unsafe | if self.gradient_checkpointing and self.training | this file sets modules to eval mode
 # prelude: plain
 
 class FooModel:
