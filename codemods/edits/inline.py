@@ -67,8 +67,7 @@ class RemoveInlineBranch(paths.ModuleTransformer):
 def _moved(block: cst.IndentedBlock) -> list[cst.BaseStatement]:
     """The statements of an else branch without comments about the branch that goes."""
     first, *rest = block.body
-    above = _without_stand_in(_without_announcement(paths.leading_lines(first)), first)
-    return [first.with_changes(leading_lines=above), *rest]
+    return [first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first))), *rest]
 
 
 def _lost(
@@ -108,13 +107,6 @@ def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]
     first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
     texts = [line.comment.value for line in above[first:] if line.comment]
     return above[:first] if all(_SUBJECT.search(text) and not _ADVICE.search(text) for text in texts) else above
-
-
-def _without_stand_in(lines: Sequence[cst.EmptyLine], statement: cst.CSTNode) -> list[cst.EmptyLine]:
-    """The lines above a statement of the else branch, without a `# None for ...` where it passes no None."""
-    if any(name.value == "None" for _, name in paths.inside((statement,), cst.Name)):
-        return list(lines)
-    return [line for line in lines if line.comment is None or not _STAND_IN.match(line.comment.value)]
 
 
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
