@@ -4,20 +4,67 @@ Each line imports those above it:
 
     facts/                          what every file says, and the one reader of statements that finds it out
     wording                         reasons, which carry their words
-    repair, finding                 what is to be changed where, as values; what a rule gives
+    repair                          what is to be changed where, as values
     scripts/                        how values flow in a training script
     providers/                      what else files say: one module a fact, found by being there
     tree/, extract                  what the files of a tree say together; a text to its facts
-    edits/, declaration             libcst transformers, one a repair; what a rule declares
+    edits/                          libcst transformers, one a repair
     repairs/                        which repairs put something right: of calls, classes, imports
-    commands, context               the transformers for libcst's tool; what a rule is given
+    commands, finding               the transformers for libcst's tool; what a rule declares, is given and gives
     rules/                          one file a rule, none of which imports another
-    rule                            finds the rules by being in rules/
+
+Every module of `rules/` is a rule, and nothing else lists them. It has `RULE`, which declares it, `find`, which finds
+with it, and a docstring, which is its page.
 """
 
 from __future__ import annotations
 
-from ckpt_surgery.codemods.rule import Rule, discover
+import importlib
+import itertools
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+from ckpt_surgery.codemods.finding import Declaration, Finding, RuleContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Declaration):
+    """What a rule's file declares, and the file's name, function and docstring."""
+
+    name: str
+    find: Callable[[RuleContext], Iterator[Finding]]
+    documentation: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of the documentation."""
+        return self.documentation.strip().splitlines()[0]
+
+
+def discover(package: str = f"{__name__}.rules") -> tuple[Rule, ...]:
+    """Return the rules of a package, sorted by code.
+
+    Raises:
+        TypeError: a module without a `RULE`.
+        ValueError: two rules have one code.
+    """
+    names = [module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)]
+    rules = sorted((_rule_of(f"{package}.{name}") for name in names), key=lambda rule: rule.code)
+    for rule, following in itertools.pairwise(rules):
+        if rule.code == following.code:
+            raise ValueError(f"the rules {rule.name} and {following.name} both have the code {rule.code}")
+    return tuple(rules)
+
+
+def _rule_of(name: str) -> Rule:
+    module = importlib.import_module(name)
+    declared = getattr(module, "RULE", None)
+    if not isinstance(declared, Declaration):
+        raise TypeError(f"{name} declares no rule: it needs RULE = Declaration(...)")
+    said = {field.name: getattr(declared, field.name) for field in fields(declared)}
+    return Rule(**said, name=name.rpartition(".")[2], find=module.find, documentation=module.__doc__ or "")
+
 
 RULES: tuple[Rule, ...] = discover()
 """Every rule, in the order of the codes."""

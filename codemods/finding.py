@@ -1,11 +1,20 @@
-"""What a rule returns, as frozen values: a finding and, where there are some, the repairs that put it right."""
+"""What a rule's file declares, what a rule decides on, and the findings that it gives."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ckpt_surgery.codemods.repair import SourceRepair
+from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.syntax import Span
+from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
+from ckpt_surgery.codemods.tree.call_sites import CallSite
+from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.model_patches import family_of
 
 
 class Applicability(StrEnum):
@@ -50,3 +59,137 @@ class Finding:
     def sort_key(self) -> tuple[str, int, int, str]:
         """The order of a report: by place, then by code."""
         return (self.path, self.line, self.column, self.code)
+
+
+class RepairKind(StrEnum):
+    """Who repairs what a rule finds."""
+
+    SAFE = "safe"
+    """`apply`. Some findings may still need `--unsafe`, or a person."""
+
+    UNSAFE = "unsafe"
+    """`apply --unsafe` alone."""
+
+    NONE = "none"
+    """A person: the rule only reports."""
+
+
+class Subject(StrEnum):
+    """What kind of code a rule is about."""
+
+    MODEL = "model"
+    SCRIPT = "script"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What a rule's file says about the rule, beside its name, its docstring and its function `find`."""
+
+    code: str
+    repair: RepairKind
+    subject: Subject = Subject.MODEL
+    applicability: Applicability | None = None
+    """How applicable all its findings are; None where each finding says so itself."""
+    commit: str | None = None
+    """What its repair does, as a commit message says it of the class `{}`; None where no series repairs it."""
+    settles: tuple[str, ...] = ()
+    """Codes whose unsafe findings are safe once this rule's repair is made with theirs."""
+    argument_repair: ArgumentRepair | None = None
+    """What its repair changes about the arguments of calls, for other rules' edits to leave to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """One tree under the rules.
+
+    `selected` are the codes of the rules that run, and `argument_repairs` what these rules repair about the arguments
+    of calls: the repairs of one rule never make those of another.
+    """
+
+    tree: SourceTree
+    include_unsupported: bool = False
+    selected: Collection[str] = ()
+    argument_repairs: Collection[ArgumentRepair] = ()
+
+    def finding(
+        self,
+        rule: Declaration,
+        path: str,
+        span: Span,
+        class_name: str,
+        message: str,
+        applicability: Applicability | None = None,
+        repairs: tuple[SourceRepair, ...] = (),
+        first_line: int | None = None,
+    ) -> Finding:
+        """A finding at a span, as applicable as it says or as the rule declares of all its findings.
+
+        `first_line` is where its statement or decorated class begins; by default the line of the span.
+
+        Raises:
+            ValueError: neither the finding nor its rule says how applicable it is.
+        """
+        applicability = applicability or rule.applicability
+        if applicability is None:
+            raise ValueError(f"{rule.code} declares no applicability, so each of its findings has to name one")
+        return Finding(
+            code=rule.code,
+            path=path,
+            line=span.line,
+            column=self._column(path, span),
+            class_name=class_name,
+            message=message,
+            applicability=applicability,
+            family=family_of(path),
+            repairs=repairs,
+            first_line=span.line if first_line is None else first_line,
+        )
+
+    def class_finding(
+        self,
+        rule: Declaration,
+        ref: ClassRef,
+        message: str,
+        applicability: Applicability | None = None,
+        repairs: tuple[SourceRepair, ...] = (),
+        *,
+        first_line: int | None = None,
+    ) -> Finding:
+        """A finding about a class, at its header."""
+        return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, repairs, first_line)
+
+    def call_finding(
+        self,
+        rule: Declaration,
+        site: CallSite,
+        message: str,
+        applicability: Applicability | None = None,
+        *,
+        span: Span | None = None,
+        arguments: tuple[NewArgument, ...] | None = None,
+    ) -> Finding:
+        """A finding about a call: at the argument's `span`, or at the call. New `arguments` are the repair."""
+        path, call = site.owner.path, site.call
+        repairs = (call_repair(self.tree, path, call.span, arguments),) if arguments else ()
+        line = call.statement.line
+        return self.finding(rule, path, span or call.span, site.owner.name, message, applicability, repairs, line)
+
+    def script_finding(
+        self,
+        rule: Declaration,
+        path: str,
+        spot: Spot,
+        message: str,
+        applicability: Applicability | None = None,
+        repairs: tuple[SourceRepair, ...] = (),
+    ) -> Finding:
+        """A finding about a place in a training script: it is about the function there."""
+        return self.finding(rule, path, spot.span, spot.scope, message, applicability, repairs, spot.first_line)
+
+    def _column(self, path: str, span: Span) -> int:
+        """The column in characters, from 1; `ast` counts bytes."""
+        if self.tree.text(path).isascii():
+            return span.column + 1
+        source = self.tree.source(path)
+        start = source.offset(span.line, span.column)
+        return start - source.line_start(start) + 1

@@ -24,10 +24,10 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Occurrence:
-    """A call, a name, an `if` or a conditional expression inside a definition: the one at `index`, in source order.
+    """A call, a name or an `if` inside a definition: the one at `index`, in source order.
 
     The index counts from 0. `code` tells which calls (by what they call, as in `self.layers[i]`) or names count,
-    without white space. Each `if` counts, and each conditional expression.
+    without white space. Each `if` counts.
     """
 
     definition: Definition
@@ -94,14 +94,6 @@ class KeepElseBranch(SourceRepair):
 
     target: Occurrence
     guards: tuple[int, ...]
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class KeepElseExpression(SourceRepair):
-    """A conditional expression gives way to what follows its else."""
-
-    target: Occurrence
     width: int
 
 

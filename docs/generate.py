@@ -31,9 +31,8 @@ from benchmarks import (
 from benchmarks.stacks import report as stacks_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
-from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.declaration import RepairKind, Subject
-from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.codemods import RULES, Rule
+from ckpt_surgery.codemods.finding import RepairKind, Subject
 from ckpt_surgery.text import code, markdown_table
 
 DOCS = Path(__file__).parent

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from ckpt_surgery.adopt.folder import AdoptError, ModelFolder
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.finding import Finding, Subject
 from ckpt_surgery.codemods.repair import DeriveImportedLayer, ImportName
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.static.apply import apply

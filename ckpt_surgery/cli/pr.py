@@ -109,7 +109,7 @@ def _names(families: list[str] | None, everything: bool) -> tuple[str, ...]:
 def _codes(select: list[str] | None) -> tuple[str, ...]:
     """The chosen rules, without those for training scripts, which do not apply to upstream's source."""
     from ckpt_surgery.codemods import RULES
-    from ckpt_surgery.codemods.declaration import Subject
+    from ckpt_surgery.codemods.finding import Subject
 
     codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL]
     return expand_codes(select, codes, "--select") if select else ()

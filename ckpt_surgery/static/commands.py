@@ -16,11 +16,10 @@ from typing import ClassVar
 import libcst as cst
 from libcst.codemod import CodemodCommand, SkipFile
 
-from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.declaration import RepairKind
+from ckpt_surgery.codemods import RULES, Rule
 from ckpt_surgery.codemods.edits.rewrite import transformed
+from ckpt_surgery.codemods.finding import RepairKind
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.apply import apply
 
 

@@ -79,22 +79,13 @@ def _read(path: str) -> ParsedFile | None:
 
 
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
-    """Where repairs change a text, from the first to the last character of each group of lines that differ."""
+    """Where repairs change a text, in whole lines."""
     for part, after in rewritten_parts(file, repairs) or ():
         old, new = lines_of(file.source.text[part.start : part.end]), lines_of(after)
         starts = [*accumulate(map(len, old), initial=part.start)]
         for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
             if kind != "equal":
-                left, right = "".join(old[low:high]), "".join(new[new_low:new_high])
-                same = _common(left, right)
-                end = _common(left[same:][::-1], right[same:][::-1])
-                start, stop = starts[low] + same, starts[low] + len(left) - end
-                yield Edit(file.source.path, start, stop, right[same : len(right) - end])
-
-
-def _common(left: str, right: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+                yield Edit(file.source.path, starts[low], starts[high], "".join(new[new_low:new_high]))
 
 
 def _overlaps(repair: SourceRepair, taken: Collection[SourceRepair]) -> bool:

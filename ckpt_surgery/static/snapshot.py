@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
-from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, source_at

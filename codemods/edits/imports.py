@@ -18,7 +18,8 @@ _BLANK_LINE = cst.EmptyLine(indent=False)
 
 @dataclass
 class AddImport(paths.ModuleTransformer):
-    """Imports a name from a module: a statement that imports others of the module grows, or a new one is put in place.
+    """Imports a name from a module: a statement without comments that imports others of it grows, or a new one is put
+    in place.
 
     Where that level imports the name already, nothing changes. Imports below the first class come too late for it and
     do not count. `guard` is the test of an `if` at module level, without white space, among whose imports it goes.
@@ -51,12 +52,10 @@ class AddImport(paths.ModuleTransformer):
         first = next((at for at, line in enumerate(lines) if isinstance(line, cst.ClassDef)), len(lines))
         early = {at: imported for at, imported in imports.items() if at < first}
         for at, imported in early.items():
-            if isinstance(imported, cst.ImportFrom) and imports_plainly(imported, self.module):
-                if "#" in paths.code_of(imported):
-                    grown = _one_more_line(imported, self.name, step)
-                else:
-                    names = [*names_of(imported), self.name]
-                    grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
+            commented = "#" in paths.code_of(imported)
+            if isinstance(imported, cst.ImportFrom) and imports_plainly(imported, self.module) and not commented:
+                names = [*names_of(imported), self.name]
+                grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
                 return [*lines[:at], lines[at].with_changes(body=[grown]), *lines[at + 1 :]]
         new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
         return self._inserted(new, lines, early, top)
@@ -74,25 +73,19 @@ class AddImport(paths.ModuleTransformer):
         keys = [(at, _key(module_of(node)), min(map(by_type, names_of(node)), default=(0, ""))) for at, node in near]
         before = [(module, at) for at, module, name in keys if (module, name) < ours]
         above: list[cst.EmptyLine] = []
-        rest_above: list[cst.EmptyLine] | None = None
         if before:
             at = max(before)[1] + 1
         elif near:
             at = near[0][0]
-            above, rest_above = paths.leading_lines(lines[at]), []
+            above = paths.leading_lines(lines[at])
         elif early:
             at = max([at for at, node in early.items() if module_of(node) != "__future__"] or early) + 1
             above = [_BLANK_LINE]
-        elif top == len(lines):
-            at, above = top, [_BLANK_LINE]
         else:
-            at, own = top, paths.leading_lines(lines[top])
-            above = [line for line in own if line.comment is None] if top else []
-            gap = 2 if isinstance(lines[at], cst.ClassDef | cst.FunctionDef) else 1
-            rest_above = [*[_BLANK_LINE] * gap, *own[len(above) :]]
+            at, above = top, [_BLANK_LINE] * top
         rest = list(lines[at:])
-        if rest_above is not None:
-            rest[0] = rest[0].with_changes(leading_lines=rest_above)
+        if near and not before:
+            rest[0] = rest[0].with_changes(leading_lines=())
         return [*lines[:at], new.with_changes(leading_lines=above), *rest]
 
     def _is_near(self, imported: cst.ImportFrom) -> bool:
@@ -187,22 +180,6 @@ def statement(
         text = f"from {module} import (\n" + "".join(f"{step}{name},\n" for name in ordered) + ")"
     line = cst.ensure_type(cst.parse_statement(text), cst.SimpleStatementLine)
     return cst.ensure_type(line.body[0], cst.ImportFrom)
-
-
-def _one_more_line(imported: cst.ImportFrom, name: str, step: str) -> cst.ImportFrom:
-    """The name on a line of its own inside the parentheses: the comments there stay with their names."""
-    aliases = list(_aliases(imported))
-    line = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace(step))
-    at = next((at for at, alias in enumerate(aliases) if by_type(alias.evaluated_name) > by_type(name)), len(aliases))
-    if at == len(aliases):
-        ending = aliases[-1].comma
-        comma = ending if isinstance(ending, cst.Comma) else cst.Comma(whitespace_after=line)
-        if isinstance(comma.whitespace_after, cst.ParenthesizedWhitespace):
-            line = comma.whitespace_after.with_changes(last_line=line.last_line)
-        aliases[-1] = aliases[-1].with_changes(comma=comma.with_changes(whitespace_after=line))
-        line = cst.ParenthesizedWhitespace(indent=True)
-    aliases.insert(at, cst.ImportAlias(cst.Name(name), comma=cst.Comma(whitespace_after=line)))
-    return imported.with_changes(names=aliases)
 
 
 def by_type(name: str) -> tuple[int, str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from ckpt_surgery.codemods.edits import paths
-from ckpt_surgery.codemods.edits.arguments import joined, place_of
-from ckpt_surgery.codemods.edits.layout import laid_out
+from ckpt_surgery.codemods.edits.arguments import joined
 from ckpt_surgery.codemods.repair import Occurrence
 
 _CONSTANTS = ("None", "True", "False")
@@ -26,7 +25,7 @@ _ADVICE = re.compile(
 
 @dataclass
 class RemoveInlineBranch(paths.ModuleTransformer):
-    """Replaces an `if` by its else branch; an `elif` becomes the `else` of what stands before it.
+    """Replaces an `if` by its else branch.
 
     `guards` are the positions of statements of its body that stay under the `if`. Comments of what goes are kept above
     the statements that move out, unless these repeat them or they speak of the branch.
@@ -39,25 +38,22 @@ class RemoveInlineBranch(paths.ModuleTransformer):
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         around, branch = paths.occurrence_in(tree, self.target, cst.If, "if")
         holder, other = around[-1], branch.orelse
-        if not isinstance(other, cst.Else):
-            raise paths.PlaceError("the if has no else branch of its own that could stay")
-        footer = list(other.body.footer) if isinstance(other.body, cst.IndentedBlock) else []
-        above = _without_announcement(branch.leading_lines)
-        if isinstance(holder, cst.If):
-            body = cst.IndentedBlock(_below(_lost(branch, other), _moved(other.body)), footer=footer)
-            return paths.replaced(around, branch, cst.Else(body, leading_lines=above))
-        if not isinstance(holder, cst.IndentedBlock):
-            raise paths.PlaceError("an if at module level is not replaced: name one in a function")
+        if not isinstance(other, cst.Else) or not isinstance(holder, cst.IndentedBlock):
+            raise paths.PlaceError("an elif, an if at module level or one with no else branch of its own stays")
+        body = other.body
+        if isinstance(body, cst.SimpleStatementSuite):
+            line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
+            body = cst.IndentedBlock([line])
+        block = cst.ensure_type(body, cst.IndentedBlock)
         kept = self._kept(branch)
-        moved = _moved(other.body)
-        if isinstance(other.body, cst.IndentedBlock):
-            margin = paths.margin_of(around, tree.default_indent)
-            moved = [joined(old, margin, tree.default_indent, self.width) for old in moved]
-        lost = [*([cst.EmptyLine(indent=False)] if kept else above), *_lost(branch, other, kept)]
+        margin = paths.margin_of(around, tree.default_indent)
+        moved = [joined(old, margin, tree.default_indent, self.width) for old in _moved(block)]
+        above = [cst.EmptyLine(indent=False)] if kept else _without_announcement(branch.leading_lines)
+        lost = [*above, *_lost(branch, other.leading_lines, block, kept)]
         at = holder.body.index(branch)
         after = holder.body[at + 1 :]
-        statements = [*holder.body[:at], *kept, *_below(lost, moved), *_below(footer, after)]
-        footer = [*([] if after else footer), *holder.footer]
+        statements = [*holder.body[:at], *kept, *_below(lost, moved), *_below(block.footer, after)]
+        footer = [*([] if after else block.footer), *holder.footer]
         return paths.replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
 
     def _kept(self, branch: cst.If) -> list[cst.If]:
@@ -68,27 +64,21 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         return [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
 
 
-def _moved(body: cst.BaseSuite) -> list[cst.BaseStatement]:
-    """The statements of an else branch, each on a line of its own, without comments about the branch that goes."""
-    if isinstance(body, cst.SimpleStatementSuite):
-        return [cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)]
-    first, *rest = cst.ensure_type(body, cst.IndentedBlock).body
-    above = _without_stand_in(_without_announcement(paths.leading_lines(first)), first)
-    return [first.with_changes(leading_lines=above), *rest]
+def _moved(block: cst.IndentedBlock) -> list[cst.BaseStatement]:
+    """The statements of an else branch without comments about the branch that goes."""
+    first, *rest = block.body
+    return [first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first))), *rest]
 
 
-def _lost(branch: cst.If, other: cst.Else, kept: Collection[cst.If] = ()) -> list[cst.EmptyLine]:
+def _lost(
+    branch: cst.If, above: Sequence[cst.EmptyLine], block: cst.IndentedBlock, kept: Collection[cst.If]
+) -> list[cst.EmptyLine]:
     """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
-    block = other.body if isinstance(other.body, cst.IndentedBlock) else None
-    staying = [
-        other.body.body,
-        block.footer if block else (),
-        *(part for one in kept for part in (one.test, one.body)),
-    ]
+    staying = [block.body, block.footer, *(part for one in kept for part in (one.test, one.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
-    head = [block.header] if block else []
-    going = [branch.test, branch.whitespace_after_test, branch.body, *other.leading_lines, *head]
-    return _lines(dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated))
+    going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
+    lost = dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated)
+    return [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
 
 def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
@@ -97,43 +87,6 @@ def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatemen
         return ()
     first, *rest = statements
     return [first.with_changes(leading_lines=[*lines, *paths.leading_lines(first)]), *rest]
-
-
-def _lines(texts: Iterable[str]) -> list[cst.EmptyLine]:
-    return [cst.EmptyLine(comment=cst.Comment(text)) for text in texts]
-
-
-@dataclass
-class RemoveInlineExpression(paths.ModuleTransformer):
-    """Replaces `a if test else b` by `b`, laid out as a formatter would.
-
-    Comments of what goes are kept above the statement, unless they speak of checkpointing.
-    """
-
-    target: Occurrence
-    width: int = field(kw_only=True)
-
-    def _changed(self, tree: cst.Module) -> cst.CSTNode:
-        around, node = paths.occurrence_in(tree, self.target, cst.IfExp, "conditional expression")
-        kept = _alone(node)
-        if isinstance(kept, cst.Call):
-            kept = laid_out(kept, None, place_of(around, node, tree.default_indent, self.width))
-        at = max(at for at, outer in enumerate(around) if isinstance(outer, paths.STATEMENTS))
-        statement = paths.replaced(around[at:], node, kept)
-        spaces = [node.whitespace_before_if, node.whitespace_after_if, node.whitespace_before_else]
-        going = [*node.lpar, node.body, *spaces, node.test, node.whitespace_after_else, *node.rpar]
-        above = [*paths.leading_lines(statement), *_lines(_left_of(going))]
-        return paths.replaced(around[:at], around[at], statement.with_changes(leading_lines=above))
-
-
-def _alone(node: cst.IfExp) -> cst.BaseExpression:
-    """What follows the else, in the parentheses of the whole where it needs them."""
-    kept = node.orelse
-    atom = isinstance(kept, cst.Call | cst.Name | cst.Attribute | cst.Subscript)
-    head = paths.code_of(kept.func) if isinstance(kept, cst.Call) else paths.code_of(kept)
-    if kept.lpar or not node.lpar or (atom and "\n" not in head):
-        return kept
-    return kept.with_changes(lpar=node.lpar, rpar=node.rpar)
 
 
 def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator[str]:
@@ -154,13 +107,6 @@ def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]
     first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
     texts = [line.comment.value for line in above[first:] if line.comment]
     return above[:first] if all(_SUBJECT.search(text) and not _ADVICE.search(text) for text in texts) else above
-
-
-def _without_stand_in(lines: Sequence[cst.EmptyLine], statement: cst.CSTNode) -> list[cst.EmptyLine]:
-    """The lines above a statement of the else branch, without a `# None for ...` where it passes no None."""
-    if any(name.value == "None" for _, name in paths.inside((statement,), cst.Name)):
-        return list(lines)
-    return [line for line in lines if line.comment is None or not _STAND_IN.match(line.comment.value)]
 
 
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:

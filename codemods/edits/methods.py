@@ -57,9 +57,9 @@ class RemoveComment(paths.ModuleTransformer):
 
 @dataclass
 class ReorderParameters(paths.ModuleTransformer):
-    """Puts the first parameters after `self` in the order of `names`.
+    """Puts the first parameters after `self` in the order of `names`, each with its annotation and default.
 
-    Each keeps its annotation, its default, the comment behind it and those on the lines above it.
+    What separates them, comments among it, stays in its place.
     """
 
     target: Definition
@@ -79,55 +79,10 @@ class ReorderParameters(paths.ModuleTransformer):
             raise paths.PlaceError(
                 f"{self.target.name} cannot take a parameter without a default behind one with a default"
             )
-        ordered = _ordered(moved, [0, *(at[name] for name in self.names)], method.whitespace_before_params)
+        chosen = [moved[0], *(moved[at[name]] for name in self.names)]
+        ordered = [
+            new.with_changes(comma=old.comma, whitespace_after_param=old.whitespace_after_param, star=old.star)
+            for new, old in zip(chosen, moved, strict=True)
+        ]
         params = method.params.with_changes(params=[*ordered, *others])
         return paths.replaced(around, method, method.with_changes(params=params))
-
-
-def _ordered(
-    parameters: Sequence[cst.Param], order: Sequence[int], before: cst.BaseParenthesizableWhitespace
-) -> list[cst.Param]:
-    """The parameters in an order of their positions.
-
-    What separates them stays in its place, but for comments, which go with their parameters.
-    """
-    spaces = [_space_behind(parameter) for parameter in parameters]
-    said = [_comments(space) for space in spaces]
-    break_ = next((space for space in (before, *spaces) if isinstance(space, cst.ParenthesizedWhitespace)), None)
-    ordered: list[cst.Param] = []
-    for at, following, place, space in zip(order, [*order[1:], len(order)], parameters, spaces, strict=True):
-        new = _commented(space, said[at][0], said[following - 1][1], break_)
-        moved = parameters[at].with_changes(comma=place.comma, whitespace_after_param=new, star=place.star)
-        if isinstance(place.comma, cst.Comma):
-            comma, behind = place.comma.with_changes(whitespace_after=new), place.whitespace_after_param
-            moved = moved.with_changes(comma=comma, whitespace_after_param=behind)
-        ordered.append(moved)
-    return ordered
-
-
-def _space_behind(parameter: cst.Param) -> cst.BaseParenthesizableWhitespace:
-    comma = parameter.comma
-    return comma.whitespace_after if isinstance(comma, cst.Comma) else parameter.whitespace_after_param
-
-
-def _comments(space: cst.BaseParenthesizableWhitespace) -> tuple[cst.Comment | None, list[cst.EmptyLine]]:
-    """The comment behind a parameter, and those on lines above the next one."""
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        return None, []
-    return space.first_line.comment, [line for line in space.empty_lines if line.comment]
-
-
-def _commented(
-    space: cst.BaseParenthesizableWhitespace,
-    behind: cst.Comment | None,
-    above_next: Sequence[cst.EmptyLine],
-    break_: cst.ParenthesizedWhitespace | None,
-) -> cst.BaseParenthesizableWhitespace:
-    """A space with these comments in the place of its own; `break_` is a line break, for one that has none."""
-    if not isinstance(space, cst.ParenthesizedWhitespace):
-        if break_ is None or not (behind or above_next):
-            return space
-        space = break_.with_changes(empty_lines=())
-    blank = [line for line in space.empty_lines if not line.comment]
-    first = space.first_line.with_changes(whitespace=cst.SimpleWhitespace("  " if behind else ""), comment=behind)
-    return space.with_changes(first_line=first, empty_lines=[*blank, *above_next])

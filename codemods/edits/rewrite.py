@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 
@@ -11,7 +10,7 @@ import libcst as cst
 from ckpt_surgery.codemods import repair
 from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
 from ckpt_surgery.codemods.edits.imports import AddImport, RemoveImports
-from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
 from ckpt_surgery.codemods.edits.layer_base import AddDerivedLayer, DeriveFromImport, LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveComment, RemoveMethod, ReorderParameters
 from ckpt_surgery.codemods.edits.paths import ModuleTransformer, PlaceError
@@ -21,7 +20,6 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
     repair.ImportName: AddImport,
     repair.DropImports: RemoveImports,
     repair.KeepElseBranch: RemoveInlineBranch,
-    repair.KeepElseExpression: RemoveInlineExpression,
     repair.PassArguments: RearrangeArguments,
     repair.OrderParameters: ReorderParameters,
     repair.DropMethod: RemoveMethod,
@@ -31,10 +29,6 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
     repair.DropComment: RemoveComment,
 }
 """What makes a repair. Each takes what its repair says beside file and span, under the same names."""
-
-_FEEDS = re.compile(r"^(\f+)(?=[^\f\r\n])", re.M)
-_MARK = "#\N{MIDDLE DOT}"
-_MARKED = re.compile(rf"[ \t]*(\f*){_MARK}\n")
 
 
 def transformer_of(made: repair.SourceRepair) -> ModuleTransformer:
@@ -62,12 +56,10 @@ def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "")
 
     `step` is the indentation of one level, if the part shows none.
     """
-    fed = "\f" in text  # libcst drops a form feed in front of code, and keeps one in front of a comment
     try:
-        tree = cst.parse_module(_FEEDS.sub(rf"\1{_MARK}\n", text) if fed else text)
+        tree = cst.parse_module(text)
         if step and not any(isinstance(line, cst.BaseCompoundStatement) for line in tree.body):
             tree = tree.with_changes(default_indent=step)
-        code = transformed(tree, repairs).code
-        return _MARKED.sub(r"\1", code) if fed else code
+        return transformed(tree, repairs).code
     except (PlaceError, cst.ParserSyntaxError, RecursionError):
         return None

@@ -1,6 +1,7 @@
 """Making a plain class a checkpointing layer: which class to change, the import, and what else has to change with it.
 
-Shared by the rule that finds plain blocks and the one that removes inline branches.
+Methods that keep late releases from switching layers on are taken out. A class that must stay plain, as it is imported
+or used elsewhere too, gets a layer class beside it.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.cache_reads import ReadKind
+from ckpt_surgery.codemods.facts.file_facts import AttributePath, Import
 from ckpt_surgery.codemods.facts.kept_values import ValueFlow
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH, OWN_SWITCHES
-from ckpt_surgery.codemods.repair import MakeLayer, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import layer_import
-from ckpt_surgery.codemods.repairs.old_switches import old_switches, without_switch
+from ckpt_surgery.codemods.repair import DeriveImportedLayer, DeriveLayer, DropMethod, MakeLayer, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import layer_import, name_repair
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
 from ckpt_surgery.codemods.tree.classes import MODULES, Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import kept_value, needed_cache
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
+from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
@@ -35,8 +37,7 @@ class Doubt(WordedReason):
     """Why making a class a layer is not safe."""
 
     SWITCH = "{}._set_gradient_checkpointing reaches no layer, and does more: take it out by hand first"
-    OWN_CALL = "{} has a `__call__` of its own, which would lead round the layer's: rename it first"
-    OWN_SUBCLASS = "{} has an `__init_subclass__` of its own, which would keep the layer's from running"
+    OWN_METHOD = "{} has a `{}` of its own, which would lead round the layer's"
     OWN_FORWARD = "{} assigns its own `forward`, which no layer would checkpoint"
     OWN_FLAG = "{} sets `gradient_checkpointing` itself, and a layer then asks for a function that it lacks"
     ORDER = "{} names the layer in front of it among its bases: take that out first"
@@ -56,7 +57,6 @@ class Doubt(WordedReason):
     NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
-_METHODS = {"__call__": Doubt.OWN_CALL, "__init_subclass__": Doubt.OWN_SUBCLASS}
 _ASSIGNED = re.compile(r"\bself\.forward\s*=[^=]")
 _DISABLED = re.compile(r"^[ \t]*#.*(?:gradient_checkpointing_func|(?<!\w)checkpoint)\(", re.M)
 """A line of code with a checkpoint call that is a comment."""
@@ -138,8 +138,8 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
     if layer.cls[OWN_SWITCHES]:
         yield Doubt.OWN_FLAG.about(layer.name)
     for ref in tree.bases.lineage(layer):
-        names = {method.name for method in ref.cls.methods}
-        yield from (reason.about(ref.name) for method, reason in _METHODS.items() if method in names)
+        names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
+        yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
         if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
             yield Doubt.OWN_FORWARD.about(ref.name)
 
@@ -201,3 +201,64 @@ def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
     front = Span(first.line, first.column, first.line, first.column)
     span = next((span for base, span in spans if base in MODULES), front)
     return MakeLayer(root.path, span, tree.places(root.path).cls(root.cls))
+
+
+def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
+    """The models of transformers with an old switch in the files of these layers and of what runs them."""
+    owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
+    paths = {layer.path for layer in layers} | {owner.path for owner in owners}
+    paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
+    models = (ref for path in sorted(paths.intersection(tree.checked)) for ref in tree.names.classes(path))
+    return (ref for ref in models if ref.cls[OLD_SWITCH] and switches_a_model(tree, ref))
+
+
+def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether a class is a model of transformers, or a mixin of one."""
+    return any(map(tree.bases.is_pretrained, (ref, *tree.bases.heirs(ref))))
+
+
+def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
+    """The class without its old switch."""
+    switch = ref.cls[OLD_SWITCH]
+    assert switch is not None
+    span = switch.span._replace(line=switch.first_line)
+    return DropMethod(ref.path, span, tree.places(ref.path).definition(switch.span))
+
+
+def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRepair, ...]:
+    """A class that an availability guard imports under the block's name becomes a layer of that name.
+
+    `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
+    `class FooBlock(GradientCheckpointingLayer, Block)`.
+    """
+    alias = alias_of(tree, owner.path, ref.name)
+    if alias is None:
+        return ()
+    derived = DeriveImportedLayer(owner.path, alias.span, None, alias.name, alias.original)
+    return (*layer_import(tree, owner.path), derived)
+
+
+def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
+    """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
+    facts = tree.names.facts(path)
+    imports = [item for item in facts.imports if item.guard] if facts else []
+    alias = next((item for item in imports if item.name == name != item.original != ""), None)
+    return alias if alias and sum(item.span == alias.span for item in imports) == 1 else None
+
+
+def derive(
+    tree: SourceTree, owner: ClassRef, paths: tuple[AttributePath, ...], ref: ClassRef
+) -> tuple[SourceRepair, ...]:
+    """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
+    derived = family_facts(owner.path).derived
+    attribute = next((path[0] for path in paths if path and path[0] in derived), None)
+    if attribute is None or ref.path != owner.path:
+        return ()
+    name = derived[attribute]
+    docstring = f"A [`{ref.name}`] that is a block of its own in `{owner.name}`."
+    base = tree.places(ref.path).cls(ref.cls)
+    repairs: list[SourceRepair] = [*layer_import(tree, ref.path), DeriveLayer(ref.path, None, base, name, docstring)]
+    for _, built in tree.bases.attribute(owner, attribute):
+        spans = [item.span for item in built.items if item.name == ref.name and item.span]
+        repairs += [name_repair(tree, owner.path, span, name) for span in spans]
+    return tuple(repairs)

@@ -35,10 +35,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS, CheckpointedFunction
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair

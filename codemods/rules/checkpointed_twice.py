@@ -31,12 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.launch_facts import Launch
 from ckpt_surgery.codemods.facts.script_facts import CheckpointSwitch, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches
 

@@ -30,10 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.script_facts import Collective
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 
 RULE = Declaration(code="CKPT102", subject=Subject.SCRIPT, repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 

@@ -30,11 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.script_facts import Bypass, ScriptFacts, Spot
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 
 RULE = Declaration(code="CKPT101", subject=Subject.SCRIPT, repair=RepairKind.NONE)
 

@@ -3,7 +3,8 @@
 ## What it does
 Finds `if self.gradient_checkpointing and self.training: ... checkpoint(layer, ...) ... else: layer(...)` in all its
 spellings, and checkpoint calls that stand alone; functions with no module behind them are left to CKPT012. The branch
-goes, its direct call stays, and the block's class becomes a `GradientCheckpointingLayer`.
+goes, its direct call stays, and the block's class becomes a `GradientCheckpointingLayer`. An `elif` or a conditional
+expression is left to you.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
@@ -48,15 +49,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
-from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.repair import KeepElseBranch, KeepElseExpression, SourceRepair
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
+from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.repairs.conversion import Conversion, convert
-from ckpt_surgery.codemods.repairs.derived_class import alias_of, aliased, derive
+from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
@@ -77,7 +75,7 @@ class Obstacle(WordedReason):
 
     NO_BRANCH = "there is no else branch with a direct call to keep"
     NO_ELSE = "the branch has no else of its own"
-    ELIF_WITH_GUARD = "the branch is an elif, and later code relies on its guard of {}"
+    OTHER_FORM = "it is {}: make it an `if` of its own, with an `else`"
     NOT_CALLED = "the else branch does not call {}"
     UNKNOWN_CALLEE = "the class of {} cannot be determined ({})"
     NOTHING_KNOWN = "the class of {} cannot be determined (nothing shows what it holds)"
@@ -189,8 +187,8 @@ def _obstacle(inline: InlineBranch) -> Because | None:
         return Obstacle.NO_BRANCH.about()
     if not inline.orelse or inline.orelse_is_elif:
         return Obstacle.NO_ELSE.about()
-    if inline.is_elif and inline.guard_needed and inline.guard:
-        return Obstacle.ELIF_WITH_GUARD.about(inline.guard)
+    if inline.is_elif or inline.is_expression:
+        return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
     uncalled = (call.callee for call in inline.checkpoints if not _is_called_directly(call, inline))
     return next(map(Obstacle.NOT_CALLED.about, uncalled), None)
 
@@ -203,14 +201,12 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
     return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
 
 
-def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch | KeepElseExpression:
+def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
     """The else branch in the place of the whole, which keeps the guards that later code relies on."""
-    places, width = context.tree.places(owner.path), context.tree.width
-    if inline.is_expression:
-        return KeepElseExpression(owner.path, inline.span, places.choice(inline.span), width)
     needed = inline.guard is not None and inline.guard_needed
     guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
-    return KeepElseBranch(owner.path, inline.span, places.branch(inline.span), guards, width)
+    branch = context.tree.places(owner.path).branch(inline.span)
+    return KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
 
 
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
@@ -247,13 +243,10 @@ def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> I
     """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
     paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
     for ref in context.tree.containers.classes_at(owner, paths):
-        holder = context.tree.modes.held_in_eval_by(ref)
-        if holder:
+        if holder := context.tree.modes.held_in_eval_by(ref):
             yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    for path in paths:
-        stack = context.tree.modes.unregistered_at(owner, path)
-        if stack:
-            yield Obstacle.UNREGISTERED.about(stack)
+    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
+    yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
 
 
 def _layers(

@@ -22,9 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 
 RULE = Declaration(code="CKPT006", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)

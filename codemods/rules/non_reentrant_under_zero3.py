@@ -37,11 +37,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
 from ckpt_surgery.codemods.scripts.setups import known_launches

@@ -33,11 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH
-from ckpt_surgery.codemods.repairs.old_switches import switches_a_model, without_switch
+from ckpt_surgery.codemods.repairs.conversion import switches_a_model, without_switch
 from ckpt_surgery.codemods.tree.classes import Answer
 
 RULE = Declaration(code="CKPT011", repair=RepairKind.SAFE, commit="{} is switched on by transformers' own method")

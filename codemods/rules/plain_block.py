@@ -48,12 +48,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import Doubt, convert
-from ckpt_surgery.codemods.repairs.derived_class import aliased
+from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, convert
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read

@@ -36,11 +36,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
 from ckpt_surgery.codemods.facts.launch_facts import Launch, Strategy
 from ckpt_surgery.codemods.facts.script_facts import CheckpointMode, ScriptFacts, Sign
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance

@@ -28,9 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 

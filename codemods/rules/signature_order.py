@@ -16,7 +16,8 @@ def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None): .
 ```
 
 ## Fix safety
-Unsafe: callers outside the tree that pass these parameters by position break.
+Unsafe: callers outside the tree that pass these parameters by position break. Not repaired where a comment stands
+among the parameters.
 """
 
 from __future__ import annotations
@@ -25,11 +26,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
 from ckpt_surgery.codemods.facts.file_facts import Parameter
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
@@ -138,9 +137,12 @@ def _repairs(
         if defaults != sorted(defaults):
             return ()  # one without a default would stand behind one that has one
         first, last = forward.param_spans[0], forward.param_spans[len(params) - 1]
+        span = Span(*first[:2], *last[2:])
+        if "#" in context.tree.source(owner.path).of(Span(*forward.span[:2], last.end_line + 1, 0)):
+            return ()  # a comment would stay where its parameter was
         method = context.tree.places(owner.path).definition(forward.span)
         new_order = tuple(param.name for param in params)
-        repairs[OrderParameters(owner.path, Span(*first[:2], *last[2:]), method, new_order)] = None
+        repairs[OrderParameters(owner.path, span, method, new_order)] = None
         for site in callers[owner]:
             arguments = reordered(site.call.args, forward, params, meaning)
             if arguments is None or new_calls.setdefault(site, arguments) != arguments:

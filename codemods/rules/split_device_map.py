@@ -27,9 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind, Subject
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext, Subject
 from ckpt_surgery.codemods.scripts.signs import several_processes
 
 RULE = Declaration(code="CKPT103", subject=Subject.SCRIPT, repair=RepairKind.NONE)

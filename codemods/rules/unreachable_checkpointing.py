@@ -23,9 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts

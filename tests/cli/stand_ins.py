@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.cli.main import main
-from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding, Subject
 from ckpt_surgery.codemods.repair import Definition, MakeLayer
 from ckpt_surgery.static.results import ApplyResult, CheckResult, FileChange, Problem
 

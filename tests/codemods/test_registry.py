@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.codemods import RULES, rule_of, rules
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
+from ckpt_surgery.codemods import RULES, Rule, rule_of, rules
 from ckpt_surgery.codemods.facts.syntax import Span
-from ckpt_surgery.codemods.finding import Applicability
-from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.codemods.finding import Applicability, Declaration, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 
 HEADINGS = ["What it does", "Why is this bad?", "Example", "Fix safety"]

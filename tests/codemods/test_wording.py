@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, CHILD, INLINE, PLAIN

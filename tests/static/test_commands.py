@@ -14,7 +14,7 @@ import pytest
 from libcst.codemod import CodemodContext, SkipFile
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.declaration import RepairKind
+from ckpt_surgery.codemods.finding import RepairKind
 from ckpt_surgery.static import commands
 from tests.codemods.snippets import BY_KEYWORD, BY_POSITION, INLINE, LAYERED, PLAIN
 from tests.codemods.tools import FOO, repair, texts, tree

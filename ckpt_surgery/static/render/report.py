@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.results import FAULTS, CheckResult
 
 LEVELS = {

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from ckpt_surgery.codemods.declaration import Subject
-from ckpt_surgery.codemods.finding import Finding
-from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.codemods import Rule
+from ckpt_surgery.codemods.finding import Finding, Subject
 from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path
 from ckpt_surgery.static.results import Problem

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.render.report import CheckReport, display_path, sentence, statistics
 from ckpt_surgery.static.results import FAULTS, ApplyResult, CheckResult
 from ckpt_surgery.text import listed, plural, wrapped

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpt_surgery.codemods.context import RuleContext
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
 from ckpt_surgery.codemods.facts.module_flow import ModuleFlow
+from ckpt_surgery.codemods.finding import RuleContext
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.reading import gc_paused

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.context import RuleContext
+from ckpt_surgery.codemods.finding import RuleContext
 from ckpt_surgery.codemods.providers.copies import COPIES, GENERATED_FROM
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.results import ApplyResult, FileChange

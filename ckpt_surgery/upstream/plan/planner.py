@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Finding, RuleContext
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.apply import apply

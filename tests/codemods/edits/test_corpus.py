@@ -21,7 +21,7 @@ import libcst as cst
 import pytest
 
 from ckpt_surgery.codemods.edits.arguments import RearrangeArguments, RenameOccurrence
-from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch, RemoveInlineExpression
+from ckpt_surgery.codemods.edits.inline import RemoveInlineBranch
 from ckpt_surgery.codemods.edits.layer_base import LayerBase
 from ckpt_surgery.codemods.edits.methods import RemoveMethod, ReorderParameters
 from ckpt_surgery.codemods.edits.paths import ModuleTransformer
@@ -87,10 +87,6 @@ def without_branch(node: ast.If, places: Places) -> tuple[ModuleTransformer, lis
     return RemoveInlineBranch(places.branch(span_of(node)), width=100), node.orelse
 
 
-def without_choice(node: ast.IfExp, places: Places) -> tuple[ModuleTransformer, ast.AST]:
-    return RemoveInlineExpression(places.choice(span_of(node)), width=100), node.orelse
-
-
 def as_layer(node: ast.ClassDef, places: Places) -> tuple[ModuleTransformer, ast.AST]:
     layer = ast.Name("GradientCheckpointingLayer", ast.Load())
     new = ast.ClassDef(**{**dict(ast.iter_fields(node)), "bases": [layer, *node.bases]})  # type parameters stay
@@ -130,8 +126,6 @@ def candidates(tree: ast.Module, kind: str) -> list[ast.AST]:
             inside = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.If)]
             plain = [node for node in inside if node.orelse and not isinstance(node.orelse[0], ast.If)]
             return [node for node in plain if in_a_statement_list(tree, node)]
-        case "choice":
-            return [node for node in found if isinstance(node, ast.IfExp)]
         case "class":
             bases = [{ast.unparse(base).rpartition(".")[2] for base in node.bases} for node in classes]
             return [node for node, names in zip(classes, bases, strict=True) if "Module" not in names]
@@ -145,7 +139,6 @@ CHANGES = {
     "same call": same_call,
     "name": renamed,
     "branch": without_branch,
-    "choice": without_choice,
     "class": as_layer,
     "parameters": reordered,
     "method": without_method,
@@ -189,7 +182,7 @@ def is_changed_as_named(path: Path, kinds: Sequence[str], draw: random.Random) -
     if kind not in ("call", "method") and hashes(text) != hashes(after):
         assert comments(after) <= comments(text), where
         lost = comments(text) - comments(after)
-        assert not lost or (kind in ("branch", "choice") and all(map(GOES.search, lost))), where
+        assert not lost or (kind == "branch" and all(map(GOES.search, lost))), where
     return kind
 
 

@@ -46,16 +46,12 @@ def test_the_indentation_is_that_of_the_file() -> None:
         ),
         (
             "from ...layers import (\n    Act,  # why\n    Zoo,\n)\n",
-            "from ...layers import (\n    Act,  # why\n    Layer,\n    Zoo,\n)\n",
-        ),
-        (
-            "from ...layers import (\n    Act,  # why\n)\n",
-            "from ...layers import (\n    Act,  # why\n    Layer,\n)\n",
+            "from ...layers import (\n    Act,  # why\n    Zoo,\n)\nfrom ...layers import Layer\n",
         ),
         ("from ...aaa import b\nx = 1\n", "from ...aaa import b\nfrom ...layers import Layer\nx = 1\n"),
         ("# about\nfrom .zoo import b\n", "# about\nfrom ...layers import Layer\nfrom .zoo import b\n"),
         ("import os\n\nx = 1\n", "import os\n\nfrom ...layers import Layer\n\nx = 1\n"),
-        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\n\nclass A: ...\n'),
+        ('"""Says."""\n\nclass A: ...\n', '"""Says."""\n\nfrom ...layers import Layer\n\nclass A: ...\n'),
         ("from ...layers import A as B\n", "from ...layers import A as B\nfrom ...layers import Layer\n"),
         (
             "from ...aaa import b\nclass A: ...\nfrom ...layers import C\n",
@@ -66,8 +62,7 @@ def test_the_indentation_is_that_of_the_file() -> None:
         "it grows",
         "in order",
         "too long for a line",
-        "comments stay with their names",
-        "a comment on the last name",
+        "comments stay as they are",
         "a line of its own",
         "above the first",
         "nothing of the kind",

@@ -154,10 +154,3 @@ def test_two_comments_on_one_argument_stay() -> None:
     made = transform(RearrangeArguments(Occurrence(Definition(), "b"), arguments, width=80), text)
     assert "# first" in made
     assert "# second" in made
-
-
-def test_a_comment_behind_the_equals_sign_stays_under_another_keyword() -> None:
-    call = Occurrence(Definition(), "b")
-    made = transform(RearrangeArguments(call, [NewArgument(0, "z")], width=80), "b(\n    x=  # one\n    c,\n)\n")
-    assert "# one" in made
-    assert "z=c" in made

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.codemods import RULES
-from ckpt_surgery.codemods.rule import Rule
+from ckpt_surgery.codemods import RULES, Rule
 from tests.codemods.preludes import PRELUDES
 from tests.codemods.tools import check_noop, check_transformed, files_of, sides, tree
 

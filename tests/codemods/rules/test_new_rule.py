@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import ckpt_surgery
+from ckpt_surgery.codemods import discover
 from ckpt_surgery.codemods.providers import declared_facts
-from ckpt_surgery.codemods.rule import discover
 from tests.codemods.snippets import PLAIN
 from tests.codemods.tools import FOO, tree
 
@@ -42,9 +42,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_surgery.codemods.context import RuleContext
-from ckpt_surgery.codemods.declaration import Declaration, RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 
 RULE = Declaration(code="CKPT900", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
@@ -87,7 +85,7 @@ ASKING = """\
             names = ref.cls[INDEXED]
             if forward and any(parameter.kind == "*" and parameter.name in names for parameter in forward.params):
 """
-IMPORT = "from ckpt_surgery.codemods.finding import Applicability, Finding\n"
+IMPORT = "from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext\n"
 RULE_ON_FACT = RULE.replace(
     IMPORT, f"{IMPORT}from ckpt_surgery.codemods.providers.indexed_names import INDEXED\n"
 ).replace('            if forward and any(parameter.kind == "*" for parameter in forward.params):\n', ASKING)

@@ -18,10 +18,9 @@ import jsonschema
 import pysarif
 import pytest
 
-from ckpt_surgery.codemods.declaration import RepairKind
-from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.codemods import Rule
+from ckpt_surgery.codemods.finding import Applicability, Finding, RepairKind
 from ckpt_surgery.codemods.repair import Definition, MakeLayer
-from ckpt_surgery.codemods.rule import Rule
 from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.static.render import json as json_module
 from ckpt_surgery.static.render import sarif as sarif_module

@@ -103,7 +103,7 @@ def test_a_name_that_is_imported_is_not_imported_again() -> None:
         ),
         (
             "import (\n    require_torch,  # always\n)",
-            "import (\n    require_torch,  # always\n    torch_device,\n)",
+            "import (\n    require_torch,  # always\n)\nfrom transformers.testing_utils import torch_device",
         ),
     ],
     ids=["one line", "several lines", "just fits", "gets too long", "comments stay"],
@@ -129,7 +129,7 @@ def test_an_import_of_the_same_module_grows(before: str, after: str) -> None:
         ),
         (
             "if is_torch_available():\n    from transformers.modeling_layers import (\n        Elm,  # here\n    )\n",
-            "import (\n        Elm,  # here\n        GradientCheckpointingLayer,\n    )\n",
+            "        Elm,  # here\n    )\n    from transformers.modeling_layers import GradientCheckpointingLayer\n",
         ),
         (
             f"if is_torch_available():\n    from transformers.modeling_layers import {LONG}, rest\n",

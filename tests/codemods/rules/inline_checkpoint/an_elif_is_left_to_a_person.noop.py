@@ -1,4 +1,4 @@
-# CKPT002 unsafe | elif | later code relies on its guard of use_cache
+# CKPT002 unsafe | elif | it is an elif
 # prelude: gcl
 
 class FooModel:
@@ -7,11 +7,7 @@ class FooModel:
             if attention_mask is None:
                 hidden_states = hidden_states + 1
             elif self.gradient_checkpointing and self.training:
-                if use_cache:
-                    use_cache = False
                 hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
             else:
                 hidden_states = layer(hidden_states, attention_mask)
-        if use_cache:
-            hidden_states = hidden_states + 1
         return hidden_states

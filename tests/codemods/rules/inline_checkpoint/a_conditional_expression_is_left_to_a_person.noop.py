@@ -1,4 +1,4 @@
-# CKPT002 unsafe | self._gradient | the test also asks for attention_mask is None
+# CKPT002 unsafe | self._gradient | it is a conditional expression
 # prelude: gcl
 
 class FooModel:
@@ -6,7 +6,7 @@ class FooModel:
         for layer in self.layers:
             hidden_states = (
                 self._gradient_checkpointing_func(layer.__call__, hidden_states, attention_mask)
-                if self.gradient_checkpointing and attention_mask is None
+                if self.gradient_checkpointing and self.training
                 else layer(hidden_states, attention_mask)
             )
         return hidden_states
