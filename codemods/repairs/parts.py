@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
 
 _HEAD_END = re.compile(r"[\s,)]*:\s*(?:#.*)?")
+_NOTHING = re.compile(r"\s*(?:#.*)?")
 
 
 class Part(NamedTuple):
@@ -51,7 +52,7 @@ class _Parts:
     """The parts of one file."""
 
     def __init__(self, text: str, facts: FileFacts) -> None:
-        self._whole = self._head = Part(0, len(text))
+        self._whole = self._head = self._imports = Part(0, len(text))
         self._source = SourceText(text)
         named = Counter(cls.name for cls in facts.classes)
         self._classes = {cls.name: cls for cls in facts.classes if cls.span.column == 0 and named[cls.name] == 1}
@@ -60,11 +61,16 @@ class _Parts:
         if imports and max(imports).line < first and all(cls.span.column == 0 for cls in facts.classes):
             methods = [method for cls in self._classes.values() for method in cls.methods]
             step = self._source.indent(self._source.offset(methods[0].first_line, 0)) if methods else ""
-            self._head = self._lines(1, first - 1, step=step)
+            self._head = self._imports = self._lines(1, first - 1, step=step)
+            last = max((span for span in imports if span.column == 0), default=None)
+            if last and self._ends_line(last.end_line, last.end_column, _NOTHING):
+                self._imports = self._lines(1, last.end_line, step=step)
 
     def of(self, one: repair.SourceRepair) -> Part:
-        """The head of a class, a method, the class, the head of the file, or all of it."""
-        if isinstance(one, repair.ImportName | repair.DropImports):
+        """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
+        if isinstance(one, repair.ImportName):
+            return self._imports
+        if isinstance(one, repair.DropImports):
             return self._head
         target = one.target.definition if isinstance(one.target, repair.Occurrence) else one.target
         name, _, inner = target.name.partition(".") if target else ("", "", "")
@@ -76,11 +82,16 @@ class _Parts:
         if in_method and len(methods) == 1:
             before = f"class {name}:{self._source.newline}"  # as if the class held nothing else
             return self._lines(methods[0].first_line, methods[0].end_line, before=before)
-        end = self._source.offset(cls.header.end_line, cls.header.end_column)
-        alone = _HEAD_END.fullmatch(self._source.text, end, self._source.line_end(end))  # nothing follows on its line
-        if isinstance(one, repair.MakeLayer) and alone:
+        if isinstance(one, repair.MakeLayer) and self._ends_line(
+            cls.header.end_line, cls.header.end_column, _HEAD_END
+        ):
             return self._lines(cls.first_line, cls.header.end_line, after=f"    pass{self._source.newline}")
         return self._lines(cls.first_line, cls.span.end_line)
+
+    def _ends_line(self, line: int, column: int, rest: re.Pattern[str]) -> bool:
+        """Whether nothing but this pattern follows on a line."""
+        start = self._source.offset(line, column)
+        return rest.fullmatch(self._source.text, start, self._source.line_end(start)) is not None
 
     def _lines(self, first: int, last: int, **options: str) -> Part:
         """From the beginning of one line to the end of another, its newline included."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.repair import DropImports
@@ -13,9 +14,17 @@ _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)",
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
     """What drops the names that `before` used and `after` does not; None where there are none."""
-    gone = _words(before) - _words(after)
+    lines = set(after.split("\n"))
+    gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
     top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
-    names = dict.fromkeys(item.name for item in top if item.name in gone and not _is_own(path, item.module))
+    top = [item for item in top if item.name in gone]
+    # a name is surely in use where it is called: `nn.Linear(...)` is in no import statement
+    top = [item for item in top if not re.search(rf"\b{item.name}(?:\.\w+)*[(\[]", after)]
+    if not top:
+        return None
+    then, now = _words(before), _words(after)
+    unused = (item for item in top if then[item.name] and not now[item.name])
+    names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
     return DropImports(path, None, None, tuple(names), width) if names else None
 
 
@@ -24,6 +33,6 @@ def _is_own(path: str, module: str) -> bool:
     return bool(path) and (module.startswith(".") or module.partition(".")[0] in re.split(r"[/\\]", path))
 
 
-def _words(text: str) -> set[str]:
-    """The words of a text outside its import statements."""
-    return set(_WORD.findall(_IMPORTS.sub("", text)))
+def _words(text: str) -> Counter[str]:
+    """How often each word stands in a text outside its import statements."""
+    return Counter(_WORD.findall(_IMPORTS.sub("", text)))

@@ -6,6 +6,7 @@ Facts hold spans alone; names are made from them only where something is to be r
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.codemods.tree.answers import kept
 
 _Scope: TypeAlias = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_Syntax: TypeAlias = tuple[ast.Module, list[tuple[str, _Scope]]]
+"""A syntax tree, and its classes and functions by their qualified names, outer ones before those inside."""
 
 
 class Places:
@@ -24,6 +27,7 @@ class Places:
     def __init__(self, source: SourceText, facts: FileFacts) -> None:
         self._source = source
         self._facts = facts
+        self._named = Counter(cls.name for cls in facts.classes)
 
     def cls(self, cls: Class) -> Definition:
         """A class of the facts."""
@@ -66,7 +70,7 @@ class Places:
 
     def _scope(self, span: Span) -> tuple[Definition, ast.Module | _Scope]:
         """The innermost definition around a span."""
-        tree, scopes = self._syntax()
+        tree, scopes = self._syntax(span)
         around = [(name, node) for name, node in scopes if _holds(node, span)]
         if not around:
             return Definition(), tree
@@ -74,11 +78,26 @@ class Places:
         twins = [node for name, node in scopes if name == innermost]
         return Definition(innermost, twins.index(scope)), scope
 
+    def _syntax(self, span: Span) -> _Syntax:
+        """The syntax of the top-level class around a span; of the whole file where the span is in none."""
+        outer = next((cls for cls in self._facts.classes if self._is_alone(cls) and _is_in(cls, span)), None)
+        if outer is None:
+            return self._parsed(1, len(self._source.text))
+        return self._parsed(outer.first_line, self._source.offset(outer.span.end_line, outer.span.end_column))
+
     @kept
-    def _syntax(self) -> tuple[ast.Module, list[tuple[str, _Scope]]]:
-        """The syntax tree, and its classes and functions by their qualified names, outer ones before those inside."""
-        tree = ast.parse(self._source.text)
+    def _parsed(self, first_line: int, end: int) -> _Syntax:
+        text = self._source.text[self._source.offset(first_line, 0) : end]
+        # blank lines in front: counting lines on in a tree takes as long as parsing it
+        tree = ast.parse("\n" * (first_line - 1) + text)
         return tree, list(_scopes(tree))
+
+    def _is_alone(self, cls: Class) -> bool:
+        return cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
+
+
+def _is_in(cls: Class, span: Span) -> bool:
+    return cls.first_line <= span.line and span.end_line <= cls.span.end_line
 
 
 def _holds(node: _Scope, span: Span) -> bool:
