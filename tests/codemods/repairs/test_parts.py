@@ -84,7 +84,8 @@ def lines(first: str, last: str) -> str:
         ([SIZE], [lines("class FooModel", "return states")]),
         ([COMMENT], [lines("class FooModel", "return states")]),
         ([SIZE, CALL], [lines("class FooModel", "return states")]),
-        ([IMPORT], [lines('"""About', "LIMIT = 1") + "\n\n"]),
+        ([IMPORT], [lines('"""About', "import nn")]),
+        ([UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
         ([IMPORT, UNUSED], [lines('"""About', "LIMIT = 1") + "\n\n"]),
     ],
     ids=[
@@ -94,8 +95,9 @@ def lines(first: str, last: str) -> str:
         "a method that goes",
         "a comment above a method",
         "a method in a class that changes",
+        "the imports of the file",
         "the head of the file",
-        "an import that goes there as well",
+        "both",
     ],
 )
 def test_as_little_is_parsed_as_can_be(repairs: list[SourceRepair], parts: list[str]) -> None:
@@ -104,6 +106,18 @@ def test_as_little_is_parsed_as_can_be(repairs: list[SourceRepair], parts: list[
 
 def test_parts_of_one_class_are_apart() -> None:
     assert len(parts_of(TEXT, LAYER, HEAD, IMPORT, CALL)) == 4
+
+
+def test_more_on_the_line_of_the_last_import_is_parsed_with_it() -> None:
+    text = TEXT.replace("import nn\n", "import nn; SIZES = (\n    1,\n)\n")
+    (part,) = parts_of(text, IMPORT)
+    assert "LIMIT = 1" in part
+
+
+def test_an_import_in_a_statement_is_not_parsed_without_it() -> None:
+    text = TEXT.replace("LIMIT = 1", "with quiet():\n    import foo\n    LIMIT = 1")
+    (part,) = parts_of(text, IMPORT)
+    assert part.endswith("import nn\n")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +132,25 @@ def test_parts_of_one_class_are_apart() -> None:
 def test_all_is_parsed_where_a_part_would_not_do(text: str) -> None:
     repair = IMPORT if "late" in text else CALL
     assert list(by_part(text, extract(text), [repair])) == [Part(0, len(text))]
+
+
+FED = (
+    TEXT.replace("@decorated", "\f@decorated")
+    .replace("class FooModel", "\fclass FooModel")
+    .replace("    # C", "\f    # C")
+)
+
+
+def test_form_feeds_stay_in_front_of_the_code_that_is_changed() -> None:
+    parts = by_part(FED, extract(FED), [LAYER, CALL, MakeLayer("a.py", None, Definition("FooModel"))])
+    made = "".join(
+        rewritten(part.before + FED[part.start : part.end] + part.after, repairs) or ""
+        for part, repairs in parts.items()
+    )
+    assert "\f@decorated\nclass FooLayer(GradientCheckpointingLayer)" in made
+    assert "\n\fclass FooModel(GradientCheckpointingLayer)" in made
+    assert "\n\f    # Copied from bar" in made
+    assert "\N{MIDDLE DOT}" not in made
 
 
 def test_the_head_of_a_file_is_indented_as_its_classes_are() -> None:
