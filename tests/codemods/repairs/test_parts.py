@@ -141,18 +141,6 @@ FED = (
 )
 
 
-def test_form_feeds_stay_in_front_of_the_code_that_is_changed() -> None:
-    parts = by_part(FED, extract(FED), [LAYER, CALL, MakeLayer("a.py", None, Definition("FooModel"))])
-    made = "".join(
-        rewritten(part.before + FED[part.start : part.end] + part.after, repairs) or ""
-        for part, repairs in parts.items()
-    )
-    assert "\f@decorated\nclass FooLayer(GradientCheckpointingLayer)" in made
-    assert "\n\fclass FooModel(GradientCheckpointingLayer)" in made
-    assert "\n\f    # Copied from bar" in made
-    assert "\N{MIDDLE DOT}" not in made
-
-
 def test_the_head_of_a_file_is_indented_as_its_classes_are() -> None:
     text = TEXT.replace("    ", "\t").replace("import nn\n", f"import nn\nfrom a.b import {'A' * 70}\n")
     ((part, repairs),) = by_part(text, extract(text), [IMPORT]).items()
