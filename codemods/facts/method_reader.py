@@ -36,6 +36,8 @@ from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result,
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
 
 _BUILTINS = frozenset(dir(builtins))
+_TRAINING = ("self.training", "training", "self._requires_grad", "torch.is_grad_enabled()")
+"""Terms of a test that hold wherever a step has a backward pass."""
 _OWN_CALLS = ("forward", "__call__")
 """Methods that mean the module: `layer.forward(x)`."""
 
@@ -69,6 +71,8 @@ class MethodReader(ModuleFlow):
         """Whether a call or a test of the method may be about checkpointing."""
         self._given = set(wanted.aliases)
         """Names of checkpoint functions: `run = checkpoint if self.gradient_checkpointing else call`."""
+        self._assigned: dict[str, dict[int, ast.expr]] = {}
+        """What is assigned to each name, by the identity of the value."""
         self._functions: dict[str, Function] = {}
         self._parameters: frozenset[str] = frozenset()
         self._held: dict[Span, list[Value]] = {}
@@ -104,9 +108,10 @@ class MethodReader(ModuleFlow):
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """Follow `target = value`, and note a name for a checkpoint function."""
         super().assign(target, value)
-        names = self._wanted.checkpoint_names
-        if self._may_checkpoint and isinstance(target, ast.Name) and is_checkpoint_function(value, names):
-            self._given.add(target.id)
+        if self._may_checkpoint and isinstance(target, ast.Name):
+            self._assigned.setdefault(target.id, {})[id(value)] = value
+            if is_checkpoint_function(value, self._wanted.checkpoint_names):
+                self._given.add(target.id)
 
     def side(self, node: ast.If, truth: bool) -> bool:
         """Follow one side of an `if`; of an inline branch the calls of the other side count alone."""
@@ -210,7 +215,7 @@ class MethodReader(ModuleFlow):
     def _head(self, node: ast.If | ast.IfExp, test: ast.expr, body: Iterable[ast.AST]) -> list[ast.Call]:
         """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
         if id(node) not in self._branches:
-            calls = self._checkpoints_in(body) if self._asks(test) else []
+            calls = self._checkpoints_in(body) if self._asks(self._meant(test)) else []
             self._branches[id(node)] = [call for call in calls if id(call) not in self._taken]
             self._taken.update(map(id, calls))
         return self._branches[id(node)]
@@ -218,6 +223,15 @@ class MethodReader(ModuleFlow):
     def _checkpoints_in(self, parts: Iterable[ast.AST]) -> list[ast.Call]:
         calls = [inner for part in parts for inner in walk(part) if isinstance(inner, ast.Call)]
         return [c for c in calls if is_checkpoint(c.func, self._wanted.checkpoint_names) and function_of(c)]
+
+    def _meant(self, test: ast.expr) -> ast.expr:
+        """What a test asks, where it is a name that one statement sets: `on = self.gradient_checkpointing`."""
+        match test:
+            case ast.Name(id=name) if len(values := [*self._assigned.get(name, {}).values()]) == 1:
+                return self._meant(values[0])
+            case ast.Call(func=ast.Name(id="bool"), args=[asked]):
+                return self._meant(asked)
+        return test
 
     def _asks(self, test: ast.expr) -> bool:
         """Whether a test is about checkpointing."""
@@ -233,12 +247,13 @@ class MethodReader(ModuleFlow):
     ) -> InlineBranch:
         is_expression = isinstance(node, ast.IfExp)
         statements = [part for part in body if isinstance(part, ast.stmt)]
+        test = self._meant(node.test)
         return InlineBranch(
             method=self._method,
             span=span_of(node),
             checkpoints=tuple(self._checkpoint(call) for call in head),
-            test=ast.unparse(node.test),
-            conditions=tuple(_conditions(node.test)),
+            test=ast.unparse(test),
+            conditions=tuple(_conditions(test)),
             is_elif=id(node) in self._elifs,
             orelse_is_elif=any(id(part) in self._elifs for part in orelse),
             is_expression=is_expression,
@@ -407,7 +422,7 @@ def _conditions(test: ast.expr) -> Iterator[str]:
         return
     text = ast.unparse(test)
     if isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Compare) or (
-        "checkpoint" not in text and text not in ("self.training", "training", "self._requires_grad")
+        "checkpoint" not in text and text not in _TRAINING
     ):
         yield text
 

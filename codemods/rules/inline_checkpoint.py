@@ -38,10 +38,12 @@ Unsafe where
 - it is unsafe to make the block a layer (see CKPT001): a call elsewhere passes past state to it by position, the model
   reads more of its outputs where its `use_cache` is True, or something else leads round the layer.
 
-The branch stays, and is information only, where nothing of transformers would switch a layer on: no model of
-transformers holds the class, the model does not say `supports_gradient_checkpointing = True`, or it sets
-`gradient_checkpointing` or the checkpoint function by itself; also where the package asks for a transformers older
-than 4.52, which has no such layer. Such a branch is unsafe only if it disagrees with the direct call.
+The branch stays where it cannot be repaired: nothing shows which class it checkpoints, it has no else branch that
+calls the same, or it is an `elif` or a conditional expression. It also stays where nothing of transformers would switch
+a layer on: no model of transformers holds the class, the model does not say `supports_gradient_checkpointing = True`,
+or it sets `gradient_checkpointing` or the checkpoint function by itself; and where the package asks for a transformers
+older than 4.52, which has no such layer. Such a branch works, and is information; it is unsafe only if it disagrees
+with the direct call about more than what is returned.
 """
 
 from __future__ import annotations
@@ -59,7 +61,6 @@ from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.side_effects import failing_read
-from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG
 
@@ -68,6 +69,10 @@ RULE = Declaration(
     repair=RepairKind.SAFE,
     commit="{}: the inline checkpoint branch gives way to the direct call",
 )
+
+
+_RETURNED = ("output_attentions", "output_hidden_states", "output_router_logits", "return_dict")
+"""Options that only say what a block returns besides."""
 
 
 class Obstacle(WordedReason):
@@ -132,17 +137,20 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     differences = dict.fromkeys(
         f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
         for item in disagreements(context.tree, owner, inline)
+        if repair.repairs or item.name not in _RETURNED
     )
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
-    if reasons:
+    if differences and not repair.repairs:
+        said.append("pass the same in both: with checkpointing the training computes something else")
+    elif reasons:
         said.append(reasons if repair.repairs else f"not repaired: {reasons}")
     modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs) and any(isinstance(reason, MissingSwitch) for reason in repair.reasons):
+    if not (differences or repairs):  # it works as it is
         applicability = Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))

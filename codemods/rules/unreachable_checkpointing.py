@@ -27,7 +27,6 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
-from ckpt_surgery.model_patches.release_names import CLAIM
 
 RULE = Declaration(code="CKPT009", repair=RepairKind.NONE)
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
@@ -52,7 +51,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _is_model(tree: SourceTree, ref: ClassRef) -> bool:
     """Whether a class claims checkpointing for its parts; some blocks derive from the model's own base class."""
-    claims = tree.bases.flag(ref, CLAIM) == "True" and any(method.name == "__init__" for method in ref.cls.methods)
+    claims = tree.bases.claims(ref) and any(method.name == "__init__" for method in ref.cls.methods)
     return bool(claims and ref.cls.attributes) and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref))
 
 

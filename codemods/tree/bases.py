@@ -15,7 +15,7 @@ from ckpt_surgery.codemods.providers.forwards import REPLACED
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.classes import TORCH_PREFIXES, Answer, ClassRef, External, Target, is_plain_external
 from ckpt_surgery.codemods.tree.names import TreeNames
-from ckpt_surgery.model_patches.release_names import LAYER_CLASS
+from ckpt_surgery.model_patches.release_names import CLAIM, LAYER_CLASS
 
 
 @dataclass(eq=False)
@@ -74,6 +74,15 @@ class BaseChains:
             name.rpartition(".")[2] == "PreTrainedModel" and ("transformers" in name + module or module[:2] == "..")
             for name, module in self.externals(ref)
         )
+
+    def claims(self, ref: ClassRef) -> bool:
+        """Whether it says `supports_gradient_checkpointing = True` to transformers, so far as the tree shows.
+
+        To a plain module the attribute means what its own package makes of it.
+        """
+        if self.flag(ref, CLAIM) != "True":
+            return False
+        return self.is_pretrained(ref) or not all(map(is_plain_external, self.externals(ref)))
 
     @kept
     def flag(self, ref: ClassRef, name: str) -> str | None:

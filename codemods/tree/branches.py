@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
@@ -15,6 +16,9 @@ from ckpt_surgery.codemods.tree.call_sites import meaning_of
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
+
+_COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
+"""What makes another tensor of the same values."""
 
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
@@ -81,11 +85,22 @@ def _between(
     if inside is None or outside is None:
         return
     parameters = {parameter.name: parameter for parameter in forward.params}
+    if any(_unpacks(arguments) for arguments in (checkpoint.args, call.args)):  # either may hold what the other names
+        shared = inside.keys() & outside.keys()
+        inside, outside = ({name: given[name] for name in given if name in shared} for given in (inside, outside))
     for name in dict.fromkeys(name for name in (*inside, *outside) if name not in past):
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None
-        if (branch.text if branch else default) != (direct.text if direct else default):
+        if _value(branch, default) != _value(direct, default):
             known = is_surely_no_state(name, parameter.annotation if parameter else "")
             dropped = branch.shape == "none" if branch else may_be_state(name)
             passed = direct is not None and direct.is_value
             yield Disagreement(name, branch, direct, withholds=passed and dropped and not known)
+
+
+def _value(argument: Argument | None, default: str | None) -> str | None:
+    return _COPIED.sub("", argument.text) if argument else default
+
+
+def _unpacks(arguments: Sequence[Argument]) -> bool:
+    return any(argument.name == "**" for argument in arguments)

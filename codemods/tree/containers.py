@@ -64,7 +64,7 @@ class Containers:
     def supported(self) -> frozenset[ClassRef]:
         """Every class that a model with `supports_gradient_checkpointing = True` is made of, itself included."""
         classes = [ref for path in tuple(self.names.files) for ref in self.names.classes(path)]
-        claiming = [ref for ref in classes if self.bases.flag(ref, CLAIM) == "True"]
+        claiming = [ref for ref in classes if self.bases.claims(ref)]
         return frozenset(reachable(claiming, self._supported_parts))
 
     def _supported_parts(self, ref: ClassRef) -> Iterator[ClassRef]:

@@ -89,7 +89,7 @@ class Switches:
         claims = self._all_claims(above) or self._all_claims(self.bases.names.classes(owner.path))
         if {Answer.YES, Answer.NO} & set(claims.values()):
             return self._without_flag(owner, claims)
-        if not claims and (self._is_foreign(owner) or not self.layers.uses_transformers(owner.path)):
+        if not claims and (any(map(self._is_foreign, above)) or not self.layers.uses_transformers(owner.path)):
             return MissingSwitch(Missing.TRANSFORMERS, (owner.name,))
         return MissingSwitch(Missing.MODEL, (owner.name,))
 

@@ -253,7 +253,7 @@ def test_a_conditional_expression_is_a_branch(tmp_path: Path) -> None:
     call = "checkpoint(layer, hidden_states, attention_mask) if self.gradient_checkpointing else "
     text = f"{DIRECT[:start]}            hidden_states = {call}layer(hidden_states, attention_mask)\n{DIRECT[end:]}"
     finding = inline(tmp_path, {REMOTE: text})
-    assert (finding.applicability, finding.repairs) == (Applicability.UNSAFE, ())
+    assert (finding.applicability, finding.repairs) == (Applicability.INFO, ())
     assert "is checkpointed by a conditional expression" in finding.message
     own = text.replace(CLAIM, "")
     assert inline(tmp_path, {REMOTE: own}).applicability is Applicability.INFO

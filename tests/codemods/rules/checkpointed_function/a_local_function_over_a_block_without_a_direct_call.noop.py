@@ -1,4 +1,4 @@
-# CKPT002 unsafe | hidden_states = self._gradient_checkpointing_func(run | no else branch
+# CKPT002 info | hidden_states = self._gradient_checkpointing_func(run | no else branch
 # CKPT012 unsafe | hidden_states = self._gradient_checkpointing_func(run | looks up `layer`
 # prelude: gcl
 

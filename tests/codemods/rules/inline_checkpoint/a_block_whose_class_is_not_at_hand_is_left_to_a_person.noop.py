@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if | cannot be determined
+# CKPT002 info | if | cannot be determined
 from torch import nn
 
 from ...modeling_layers import GradientCheckpointingLayer

@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if
+# CKPT002 info | if
 # prelude: gcl
 
 class FooModel:

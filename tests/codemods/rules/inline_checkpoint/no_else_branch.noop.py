@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if | no else
+# CKPT002 info | if | no else
 # prelude: gcl
 
 class FooModel:

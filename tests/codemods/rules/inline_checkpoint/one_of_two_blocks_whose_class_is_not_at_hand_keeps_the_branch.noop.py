@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if | cannot be determined
+# CKPT002 info | if | cannot be determined
 # prelude: plain
 
 from torch import nn

@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if | torch's own
+# CKPT002 info | if | torch's own
 # prelude: gcl
 
 class FooModel:
