@@ -39,11 +39,11 @@ Unsafe where
   reads more of its outputs where its `use_cache` is True, or something else leads round the layer.
 
 The branch stays where it cannot be repaired: nothing shows which class it checkpoints, it has no else branch that
-calls the same, or it is an `elif` or a conditional expression. It also stays where nothing of transformers would switch
-a layer on: no model of transformers holds the class, the model does not say `supports_gradient_checkpointing = True`,
-or it sets `gradient_checkpointing` or the checkpoint function by itself; and where the package asks for a transformers
-older than 4.52, which has no such layer. Such a branch works, and is information; it is unsafe only if it disagrees
-with the direct call about more than what is returned.
+calls the same, or it is an `elif` or a conditional expression. It also stays where nothing of transformers would
+switch a layer on: no model of transformers among the files holds the class, the model does not say
+`supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
+where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
+information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     differences = dict.fromkeys(
         f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
         for item in disagreements(context.tree, owner, inline)
-        if repair.repairs or item.name not in _RETURNED
+        if repair.repairs or not (item.withholds or item.name in _RETURNED)
     )
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
@@ -170,7 +170,7 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
     missing = context.tree.switches.of_branches(owner)
-    if missing and missing.is_certain:
+    if missing:
         return _Repair(reasons=(missing,))
     obstacle = _obstacle(inline)
     if obstacle:
@@ -185,8 +185,8 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     for call, plan in context.tree.calls.lost_with(owner, inline):
         if plan.repair:
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
-    doubts = (*_doubts(context, owner, inline, layers), *([missing] if missing else ()))
-    return _Repair((*dict.fromkeys(made), _without(context, owner, inline)), doubts)
+    repairs = (*dict.fromkeys(made), _without(context, owner, inline))
+    return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:

@@ -80,7 +80,7 @@ class Blocks:
         inline = (
             ref
             for owner in self.with_inlines
-            if (missing := self.switches.of_branches(owner)) is None or not missing.is_certain
+            if not self.switches.of_branches(owner)
             for ref in self._run_inline(owner)
         )
         return frozenset(in_stacks).union(inline)

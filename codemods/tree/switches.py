@@ -50,11 +50,6 @@ class Missing(WordedReason):
 class MissingSwitch(Because):
     """Why nothing of transformers would switch a layer on, and the names that this is about."""
 
-    @property
-    def is_certain(self) -> bool:
-        """Whether the files show it; a model that is not at hand may hold a class after all."""
-        return self.reason is not Missing.MODEL
-
 
 @dataclass(eq=False)
 class Switches:
@@ -67,8 +62,7 @@ class Switches:
     @kept
     def of_branches(self, owner: ClassRef) -> MissingSwitch | None:
         """Why the inline branches of a class are what switches its checkpointing; None where a layer could."""
-        missing = self._by_models(owner)
-        return missing if missing and missing.is_certain else self._release(owner) or missing
+        return self._by_models(owner) or self._release(owner)
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
         """Why the file of a class cannot have layers; None where it can."""

@@ -162,9 +162,9 @@ def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str)
     ],
     ids=["nothing holds it", "a base class of another package", "a part of a model of transformers"],
 )
-def test_a_model_that_is_not_at_hand_makes_the_repair_unsafe(tmp_path: Path, text: str) -> None:
+def test_a_branch_stays_where_its_model_is_not_at_hand(tmp_path: Path, text: str) -> None:
     finding = inline(tmp_path, {REMOTE: text})
-    assert finding.applicability is Applicability.UNSAFE
+    assert finding.applicability is Applicability.INFO
     assert (
         "no model of transformers that holds FooEncoder and claims gradient checkpointing is among" in finding.message
     )
