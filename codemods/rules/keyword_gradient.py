@@ -63,10 +63,15 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     for name in plan.hidden if not unpacked else ():
         message = f"`**` may pass {name} of {block} by keyword"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
-    names = [name for name in plan.keyword_gradient if name not in plan.blocked]
+    arguments = None if plan.unknown else plan.arguments
+    staying = {argument.keyword for argument in arguments or ()}
+    names = [name for name in plan.keyword_gradient if name not in (*plan.blocked, *staying)]
+    alone = [name for name in plan.keyword_gradient if name not in plan.blocked and name in staying]
+    if alone:
+        message = f"{block} takes {quoted(alone)} by keyword alone: the gradient is lost with use_reentrant=True"
+        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=spans[alone[0]])
     if names:
         message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
-        arguments = None if plan.unknown else plan.arguments
         applicability = Applicability.SAFE if arguments else Applicability.UNSAFE
         yield context.call_finding(RULE, site, message, applicability, span=spans[names[0]], arguments=arguments)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
