@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+import re
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.collectives import collectives
@@ -33,17 +33,16 @@ PROCESSES = (
     "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = ("all_", "barrier", "broadcast", "reduce", "gather", "scatter", "wait_for_everyone")
-_INNER = (
-    ".module",
-    "unwrap_model",
-    "extract_model_from_parallel",
-    "Trainer",
-    "DistributedDataParallel",
-    "DDP",
-    "prepare",
+_COLLECTIVE = re.compile(
+    r"(?:barrier|all_\w+|broadcast\w*|wait_for_everyone|pad_across_processes)\("
+    r"|(?:\.|import .*)(?:gather|reduce|scatter)\w*"
 )
-_CHECKPOINTS = {"use_reentrant", "checkpoint(", *TRAINING_SWITCH}
+_RANKS = re.compile(r"rank|main_process|\.grad\b", re.I)
+_INNER = re.compile(
+    r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
+)
+_CHECKPOINTS = re.compile(rf"use_reentrant|\bcheckpoint\(|{'|'.join(map(re.escape, TRAINING_SWITCH))}")
+_SPLITTING = re.compile(rf"([\"'])(?:{'|'.join(SPLITTING)})\1")
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
@@ -51,10 +50,10 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
 
     Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
     """
-    checkpoints = _has(text, _CHECKPOINTS)
-    loads = "device_map" in text and _has(text, {f"{quote}{name}{quote}" for name in SPLITTING for quote in "'\""})
-    around = _has(text, {"backward(", "compute_loss"}) and _has(text, _INNER)
-    ranks = ("distributed" in text or "accelerator." in text) and _has(text, _COLLECTIVE)
+    checkpoints = _CHECKPOINTS.search(text)
+    loads = "device_map" in text and _SPLITTING.search(text)
+    around = ("backward(" in text or "compute_loss" in text) and _INNER.search(text)
+    ranks = ("distributed" in text or "accelerator." in text) and _COLLECTIVE.search(text) and _RANKS.search(text)
     if not (around or ranks or loads or checkpoints):
         return None
     names = Names(tree)
@@ -75,7 +74,3 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
         launches=launched,
         trainers=tuple(trainer_origins(names) if checkpoints else ()),
     )
-
-
-def _has(text: str, parts: Collection[str]) -> bool:
-    return any(part in text for part in parts)
