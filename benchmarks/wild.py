@@ -3,6 +3,8 @@
 Fetches pinned wheels from PyPI (see `releases`), runs `check` on each, and `apply` on copies, safe and unsafe. Every
 changed file must compile, a second run must change nothing, and a module that could be imported must still be so.
 Writes docs/coverage/wild.json and docs/coverage/wild.md. A few minutes on two cores, once the wheels are there.
+With `--repositories FOLDER` the git checkouts in a folder are measured instead, each named `owner+name`; nothing of
+theirs is imported.
 
 The rules never run what they read. To see whether a changed module still imports, this script imports it, in a process
 of its own: run it where that is acceptable, or with `--no-imports`.
@@ -45,6 +47,8 @@ IMPORT_SECONDS = 300
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the packages. Return 0; 1 where a repair failed; 2 where a package could not be had."""
     options = _options(arguments)
+    if options.repositories:
+        return _measure_repositories(options.repositories, options.jobs)
     wheels = wheels_by_package()
     unknown = [name for name in options.packages if name not in wheels]
     if unknown:
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ReleaseError as error:
         print(f"wild: {error}.", file=sys.stderr)
         return 2
-    write_wild(Wild(_versions(), packages))
+    write_wild(Wild(_versions(), packages, read_wild().repositories if FIGURES.exists() else {}))
     PAGE.write_text(page(read_wild()), encoding="utf-8")
     failed = [name for name in names if packages[name].failed]
     print(f"{len(names)} packages; a repair failed in {', '.join(failed) or 'none'}.")
@@ -75,9 +79,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="wild", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="measure these anew (default: all)")
+    parser.add_argument("--repositories", type=Path, metavar="FOLDER", help="measure the git checkouts in a folder")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="worker processes (default: 2)")
     parser.add_argument("--no-imports", dest="imports", action="store_false", help="import no changed module")
     return parser.parse_args(arguments)
+
+
+def _measure_repositories(folder: Path, jobs: int) -> int:
+    """Measure the git checkouts in a folder, and write the page with them in place of those before."""
+    measured: dict[str, Package] = {}
+    try:
+        for checkout in sorted(path for path in folder.iterdir() if (path / ".git").exists()):
+            name = checkout.name.replace("+", "/")
+            measured[name] = measure([checkout], _commit(checkout), jobs, imports=False)
+            print(f"{name}: {_summary(measured[name])}", flush=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"wild: {folder} cannot be measured: {error}.", file=sys.stderr)
+        return 2
+    if not measured:
+        print(f"wild: there is no git checkout in {folder}.", file=sys.stderr)
+        return 2
+    wild = replace(read_wild(), repositories=measured)
+    write_wild(wild)
+    PAGE.write_text(page(wild), encoding="utf-8")
+    return int(any(repository.failed for repository in measured.values()))
+
+
+def _commit(checkout: Path) -> str:
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def wheels_by_package() -> dict[str, list[str]]:

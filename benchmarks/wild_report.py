@@ -91,16 +91,29 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Wild:
-    """All packages by name, and the versions under which their modules were imported."""
+    """All packages and repositories by name, and the versions under which the packages' modules were imported.
+
+    The version of a repository is its commit.
+    """
 
     versions: Mapping[str, str]
     packages: Mapping[str, Package]
+    repositories: Mapping[str, Package] = field(default_factory=dict)
+
+    @property
+    def all(self) -> dict[str, Package]:
+        """Packages, then repositories."""
+        return {**self.packages, **self.repositories}
 
 
 def read_wild(path: Path | None = None) -> Wild:
     """The figures. Raises OSError, or KeyError or TypeError where they are not such."""
     data = json.loads((path or FIGURES).read_text(encoding="utf-8"))
-    return Wild(data["versions"], {name: Package.of(package) for name, package in data["packages"].items()})
+    packages, repositories = (
+        {name: Package.of(package) for name, package in data.get(kind, {}).items()}
+        for kind in ("packages", "repositories")
+    )
+    return Wild(data["versions"], packages, repositories)
 
 
 def write_wild(wild: Wild, path: Path | None = None) -> None:
@@ -108,6 +121,7 @@ def write_wild(wild: Wild, path: Path | None = None) -> None:
     data = {
         "versions": dict(wild.versions),
         "packages": {name: asdict(wild.packages[name]) for name in sorted(wild.packages)},
+        "repositories": {name: asdict(wild.repositories[name]) for name in sorted(wild.repositories)},
     }
     (path or FIGURES).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -127,6 +141,8 @@ def page(wild: Wild) -> str:
             ["package", "version", "transformers", "files", *kinds, "seconds"],
             [_package_row(name, package) for name, package in wild.packages.items()],
         ),
+        _repositories(wild, kinds),
+        "### By rule",
         markdown_table(["package", "rule", *kinds], list(_rule_rows(wild))),
         "## Repairs",
         "Files changed on a copy, those of them that do not compile, those that a second run would change, and the "
@@ -146,6 +162,16 @@ def _versions(wild: Wild) -> str:
     return listed([f"{name} {version}" for name, version in wild.versions.items()])
 
 
+def _repositories(wild: Wild, kinds: list[str]) -> str:
+    """The repositories, without the column of requirements."""
+    if not wild.repositories:
+        return ""
+    rows = [_package_row(name, package) for name, package in wild.repositories.items()]
+    header = ["repository", "commit", "files", *kinds, "seconds"]
+    said = "Public repositories: `python -m benchmarks.wild --repositories FOLDER` measures the checkouts in a folder."
+    return f"{said}\n\n{markdown_table(header, [[*row[:2], *row[3:]] for row in rows])}"
+
+
 def _package_row(name: str, package: Package) -> list[str]:
     counts = Counter[str]()
     for kinds in package.findings.values():
@@ -155,13 +181,13 @@ def _package_row(name: str, package: Package) -> list[str]:
 
 
 def _rule_rows(wild: Wild) -> Iterator[list[str]]:
-    for name, package in wild.packages.items():
+    for name, package in wild.all.items():
         for rule, kinds in sorted(package.findings.items()):
             yield [name, rule, *(f"{kinds.get(kind, 0):,}" for kind in Applicability)]
 
 
 def _repair_rows(wild: Wild) -> Iterator[list[str]]:
-    for name, package in wild.packages.items():
+    for name, package in wild.all.items():
         for command, repair in package.repairs.items():
             if repair.changed or repair.crash:
                 counts = (repair.changed, len(repair.unparsed), len(repair.unsettled), repair.imported)
@@ -170,7 +196,7 @@ def _repair_rows(wild: Wild) -> Iterator[list[str]]:
 
 def _broken_rows(wild: Wild) -> Iterator[list[str]]:
     """What went wrong; one reason once, with the first module that it holds for and the number of the others."""
-    for name, package in wild.packages.items():
+    for name, package in wild.all.items():
         for command, repair in package.repairs.items():
             if repair.crash:
                 yield [name, code(command), "crashed", prose(repair.crash)]
@@ -185,7 +211,7 @@ def _broken_rows(wild: Wild) -> Iterator[list[str]]:
 
 
 def _skipped_rows(wild: Wild) -> Iterator[list[str]]:
-    for name, package in wild.packages.items():
+    for name, package in wild.all.items():
         yield from ([name, str(count), prose(reason)] for reason, count in package.skipped.items())
 
 

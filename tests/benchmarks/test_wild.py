@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,34 @@ def test_a_run_of_one_package_replaces_its_rows_and_ends_with_1_where_a_repair_f
     assert wild.main(["timm"]) == 1
     assert read_wild(figures).packages == {"peft": old["peft"], "timm": new}
     assert (tmp_path / "wild.md").read_text(encoding="utf-8") == page(read_wild(figures))
+
+
+def test_checkouts_are_measured_by_name_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = tree(tmp_path / "owner+toy", {PLACE: MODEL})
+    who = ("-c", "user.name=A", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "toy")):
+        subprocess.run(["git", "-C", str(checkout), *words], check=True)
+    head = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    figures = tmp_path / "wild.json"
+    write_wild(Wild({"torch": "1"}, {"peft": Package("0.1")}), figures)
+    for module in (wild, wild_report):
+        monkeypatch.setattr(module, "FIGURES", figures)
+    monkeypatch.setattr(wild, "PAGE", tmp_path / "wild.md")
+    assert wild.main(["--repositories", str(tmp_path)]) == 0
+    measured = read_wild(figures)
+    assert measured.packages == {"peft": Package("0.1")}
+    (name,) = measured.repositories
+    found = measured.repositories[name]
+    assert (name, head.stdout[:10]) == ("owner/toy", found.version)
+    assert (found.findings, found.safe.changed) == ({"CKPT001": {"safe": 1}}, 1)
+    assert f"| owner/toy | {found.version} | 1 | 1 | 0 | 0 | 0 |" in page(measured)
+
+
+def test_a_folder_without_checkouts_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert wild.main(["--repositories", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"wild: there is no git checkout in {tmp_path}.\n"
 
 
 def test_the_page_is_made_from_its_figures() -> None:
