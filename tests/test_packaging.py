@@ -253,7 +253,7 @@ def test_a_file_that_is_missing_elsewhere_or_twice_is_seen(contents: list[str], 
 def test_check_runs_as_a_module_beside_packages_of_the_user(place: Place) -> None:
     done = place.python("-m", "ckpt_surgery", "check", "modeling_mine.py", "--no-cache")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "modeling_mine.py:21:35 CKPT003 [safe] MyModel" in done.stdout
+    assert "modeling_mine.py\n  21:35 CKPT003 [safe] MyModel" in done.stdout
 
 
 def test_a_script_imports_it_beside_packages_of_the_user(place: Place) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _STYLES = {
     r"^\S.*$": "bold",
-    r"^  \S+:\d+:\d+(?= )": "cyan",
+    r"^  \d+:\d+(?= )": "cyan",
     r"\bCKPT\d{3}\b": "bold red",
     r"\[(safe|unsafe|info|unknown)\]": "dim",
     r"`[^`]+`": "green",

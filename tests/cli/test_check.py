@@ -46,7 +46,7 @@ def test_every_problem_is_a_line_on_standard_error(check: StandIn, capsys: pytes
     main(["check"])
     captured = capsys.readouterr()
     assert captured.err == "error: models/broken.py: does not parse\n"
-    assert "models/m.py:3:5 CKPT003" in captured.out
+    assert "models/m.py\n  3:5 CKPT003" in captured.out
 
 
 def test_nothing_to_check_is_said(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,8 +59,8 @@ def test_text_hides_info_and_unknown_and_says_so(check: StandIn, capsys: pytest.
     check.answer = checked(finding(), INFO, UNKNOWN)
     main(["check"])
     out = capsys.readouterr().out
-    assert "m.py:3:5" in out
-    assert "m.py:7:5" not in out
+    assert "  3:5" in out
+    assert "  7:5" not in out
     assert "Not shown: 1 info (--show-info), 1 unknown (--show-unknown)." in out
     assert "\x1b" not in out
 
@@ -73,9 +73,9 @@ def test_unknown_is_shown_by_option_or_configuration(
     if how == "configuration":
         configure("show-unknown = true")
     main(["check", *(["--show-unknown"] if how == "option" else [])])
-    assert "m.py:9:5" in capsys.readouterr().out
+    assert "  9:5" in capsys.readouterr().out
     main(["check", "--no-show-unknown"])
-    assert "m.py:9:5" not in capsys.readouterr().out
+    assert "  9:5" not in capsys.readouterr().out
 
 
 def test_statistics_replace_the_findings(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_statistics_replace_the_findings(check: StandIn, capsys: pytest.CaptureF
     main(["check", "--statistics"])
     out = capsys.readouterr().out
     assert "2  CKPT003 keyword_gradient (2 safe): One line." in out
-    assert "m.py:3:5" not in out
+    assert "  3:5" not in out
 
 
 @pytest.mark.parametrize("output_format", ["json", "sarif"])
@@ -133,4 +133,4 @@ def test_a_file_name_that_is_no_text_can_be_printed(
     with open(tmp_path / "out", "w", encoding="ascii") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert main(["check"]) == 1
-    assert "\\udcff.py:1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()
+    assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()

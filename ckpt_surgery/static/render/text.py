@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
@@ -14,18 +13,33 @@ from ckpt_surgery.text import listed, plural, wrapped
 
 
 def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
-    """The findings, grouped by family and wrapped at `width` columns; no path or message is cut short."""
+    """The findings by file, those with faults first, wrapped at `width` columns; no path or message is cut short.
+
+    Information that is not shown is one line a file.
+    """
     lines: list[str] = []
-    ordered = sorted(report.shown, key=lambda finding: (finding.family, finding.sort_key))
-    for family, group in groupby(ordered, key=lambda finding: finding.family):
-        findings = list(group)
-        lines.append(f"{family or 'other'}: {plural(len(findings), 'finding')}")
+    files: dict[str, list[Finding]] = defaultdict(list)
+    for finding in sorted(report.shown, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
+        files[finding.path].append(finding)
+    for path, findings in files.items():
+        lines.append(display_path(path))
         for finding in findings:
-            place = f"{display_path(finding.path)}:{finding.line}:{finding.column}"
-            said = f"{place} {finding.code} [{finding.applicability}] {sentence(finding)}"
+            said = f"{finding.line}:{finding.column} {finding.code} [{finding.applicability}] {sentence(finding)}"
             lines += wrapped(said, width, "  ", "      ")
         lines.append("")
+    if Applicability.INFO in report.hidden:
+        lines.append("Information (--show-info):")
+        told: dict[str, Counter[str]] = defaultdict(Counter)
+        for finding in report.result.findings:
+            if finding.applicability is Applicability.INFO:
+                told[finding.path][finding.code] += 1
+        lines += [f"  {display_path(path)}: {_counted(codes)}" for path, codes in told.items()]
+        lines.append("")
     return lines
+
+
+def _counted(codes: Counter[str]) -> str:
+    return ", ".join(f"{count} x {code}" if count > 1 else code for code, count in codes.items())
 
 
 def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:

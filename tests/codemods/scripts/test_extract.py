@@ -42,9 +42,9 @@ def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tree(tmp_path, {"train.py": SCRIPT}))
     shown = check_report(check(["train.py"], select=CODES), RULES)
     assert finding_lines(shown, width=200)[:2] == [
-        "train: 1 finding",
-        "  train.py:6:5 CKPT101 [unsafe] train: ddp.module(...) runs the module inside DistributedDataParallel: the "
-        "backward on line 6 synchronises no gradient; call the wrapper, or sync_gradients(model)",
+        "train.py",
+        "  6:5 CKPT101 [unsafe] train: ddp.module(...) runs the module inside DistributedDataParallel: the "
+        "backward on line 6 synchronises no gradient; call the wrapper, or sync_gradients(model) before the",
     ]
     (result,) = json.loads(to_sarif(shown, "0"))["runs"][0]["results"]
     assert result["locations"][0]["logicalLocations"] == [{"name": "train", "kind": "function"}]

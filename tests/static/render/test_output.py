@@ -126,15 +126,31 @@ class TestWhatIsShown:
 
 
 class TestText:
-    def test_findings_are_grouped_by_family_with_their_place(self) -> None:
-        lines = finding_lines(shown(finding(), finding("CKPT001", family="bert", line=3), finding(line=2)), width=120)
+    def test_findings_are_grouped_by_file_those_with_faults_first(self) -> None:
+        every = [
+            finding("CKPT001", UNKNOWN, path="models/bert/modeling_bert.py", line=3),
+            finding(line=12, kind=INFO),
+            finding(),
+            finding(line=2),
+        ]
+        lines = finding_lines(shown(*every, show_info=True, show_unknown=True), width=120)
         assert lines == [
-            "bert: 1 finding",
-            "  models/gpt2/modeling_gpt2.py:3:5 CKPT001 [safe] GPT2Block: `hidden_states` is passed by keyword",
+            "models/gpt2/modeling_gpt2.py",
+            "  2:5 CKPT003 [safe] GPT2Block: `hidden_states` is passed by keyword",
+            "  10:5 CKPT003 [safe] GPT2Block: `hidden_states` is passed by keyword",
+            "  12:5 CKPT003 [info] GPT2Block: `hidden_states` is passed by keyword",
             "",
-            "gpt2: 2 findings",
-            "  models/gpt2/modeling_gpt2.py:2:5 CKPT003 [safe] GPT2Block: `hidden_states` is passed by keyword",
-            "  models/gpt2/modeling_gpt2.py:10:5 CKPT003 [safe] GPT2Block: `hidden_states` is passed by keyword",
+            "models/bert/modeling_bert.py",
+            "  3:5 CKPT001 [unknown] GPT2Block: `hidden_states` is passed by keyword",
+            "",
+        ]
+
+    def test_information_is_a_line_a_file_where_it_is_not_shown(self) -> None:
+        every = [finding(kind=INFO), finding(kind=INFO), finding("CKPT001", INFO), finding(kind=INFO, path="a.py")]
+        assert finding_lines(shown(*every), width=120) == [
+            "Information (--show-info):",
+            "  models/gpt2/modeling_gpt2.py: 2 x CKPT003, CKPT001",
+            "  a.py: CKPT003",
             "",
         ]
 
@@ -143,7 +159,7 @@ class TestText:
         lines = finding_lines(shown(finding(message=message, path=path)), width=80)
         text = " ".join(line.strip() for line in lines)
         assert message in text
-        assert f"{path}:10:5" in text
+        assert lines[0] == path
         assert all(len(line) <= 80 for line in lines if path not in line)
 
     def test_a_message_with_line_breaks_stays_one_paragraph(self) -> None:
