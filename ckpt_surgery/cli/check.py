@@ -118,6 +118,10 @@ def _document(report: CheckReport, output_format: OutputFormat) -> str:
         from ckpt_surgery.static.render.github import to_github
 
         return to_github(report)
+    if output_format is OutputFormat.HTML:
+        from ckpt_surgery.report.check_page import to_html
+
+        return to_html(report)
     from ckpt_surgery.static.render.sarif import to_sarif
 
     return to_sarif(report, __version__)

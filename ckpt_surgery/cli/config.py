@@ -32,6 +32,7 @@ class OutputFormat(StrEnum):
     JSON = "json"
     GITHUB = "github"
     SARIF = "sarif"
+    HTML = "html"
 
 
 @dataclass(frozen=True, slots=True)

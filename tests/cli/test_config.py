@@ -121,7 +121,7 @@ def test_a_pattern_with_a_slash_is_anchored_where_the_file_stands(
         ("ignore = [1]", "ignore must be a list of strings, not [1]"),
         ("exclude = ['']", "exclude must be a list of strings, not ['']"),
         ("show-unknown = 1", "show-unknown must be true or false, not 1"),
-        ("output-format = 'xml'", "output-format must be one of text, json, github, sarif, not 'xml'"),
+        ("output-format = 'xml'", "output-format must be one of text, json, github, sarif, html, not 'xml'"),
         ("output-format = ['text']", "output-format must be one of text, json, github, sarif"),
         ("per-file-ignores = ['a']", "per-file-ignores must be a table of glob pattern to list of codes"),
         ("per-file-ignores = {'a.py' = 'CKPT001'}", "per-file-ignores must be a table of glob pattern"),

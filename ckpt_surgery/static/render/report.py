@@ -40,6 +40,14 @@ def check_report(
     return CheckReport(result, shown, hidden, rules)
 
 
+def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """The findings of each file, faults first; files with faults come first."""
+    files: dict[str, list[Finding]] = defaultdict(list)
+    for finding in sorted(findings, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
+        files[finding.path].append(finding)
+    return files
+
+
 def statistics(report: CheckReport) -> list[tuple[Rule, Counter[Applicability]]]:
     """The findings that are shown, counted by rule and applicability; rules without one are left out."""
     counts: dict[str, Counter[Applicability]] = defaultdict(Counter)

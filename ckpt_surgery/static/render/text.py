@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
-from ckpt_surgery.static.render.report import CheckReport, display_path, sentence, statistics
+from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence, statistics
 from ckpt_surgery.static.results import FAULTS, ApplyResult, CheckResult
 from ckpt_surgery.text import listed, plural, wrapped
 
@@ -18,10 +18,7 @@ def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     Information that is not shown is one line a file.
     """
     lines: list[str] = []
-    files: dict[str, list[Finding]] = defaultdict(list)
-    for finding in sorted(report.shown, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
-        files[finding.path].append(finding)
-    for path, findings in files.items():
+    for path, findings in by_file(report.shown).items():
         lines.append(display_path(path))
         for finding in findings:
             said = f"{finding.line}:{finding.column} {finding.code} [{finding.applicability}] {sentence(finding)}"

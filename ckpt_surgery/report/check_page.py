@@ -1,0 +1,67 @@
+"""The report of `check` as a page that needs no network: findings with their lines of code, and what repairs change."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.report.html import page_of
+from ckpt_surgery.static.discover import source_at
+from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
+from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence
+from ckpt_surgery.static.render.text import summary_lines
+from ckpt_surgery.static.results import lines_of
+
+_AROUND = 3
+"""Lines of code shown before and after the one of a finding."""
+
+
+def to_html(report: CheckReport) -> str:
+    """The report as a page: files with faults first, and what the repair of each finding changes by itself."""
+    edits = edits_of(report.shown)
+    summaries = {rule.code: rule.summary for rule in report.rules}
+    body = ["<header>", "<h1>Gradient checkpointing, checked</h1>", *_paragraphs(report), "</header>", "<main>"]
+    for path, findings in by_file(report.shown).items():
+        body += [f'<section class="detail"><h2><code>{escape(display_path(path))}</code></h2>']
+        body += [part for finding in findings for part in _finding(finding, edits[finding], summaries)]
+        body.append("</section>")
+    return page_of("Gradient checkpointing, checked", [*body, "</main>"])
+
+
+def _paragraphs(report: CheckReport) -> Iterator[str]:
+    yield from (f"<p>{escape(line)}</p>" for line in summary_lines(report, width=10_000))
+    yield from (f"<p>{escape(str(problem))}</p>" for problem in report.result.problems)
+
+
+def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str]) -> Iterator[str]:
+    summary = escape(summaries.get(finding.code, ""))
+    rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
+    yield f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>"
+    yield f"<p>{escape(sentence(finding))}</p>"
+    lines = "\n".join(_diff(edits) if edits else _excerpt(finding))
+    yield f"<pre>{lines}</pre>"
+
+
+def _excerpt(finding: Finding) -> Iterator[str]:
+    """The lines around a finding, its own marked."""
+    source = source_at(finding.path)
+    lines = source.text.splitlines() if source else []
+    first = max(finding.line - _AROUND, 1)
+    for number, line in enumerate(lines[first - 1 : finding.line + _AROUND], first):
+        text = f"{number:>5}  {escape(line)}"
+        yield f"<mark>{text}</mark>" if number == finding.line else text
+
+
+def _diff(edits: Sequence[Edit]) -> Iterator[str]:
+    """What edits change, file by file."""
+    for path in dict.fromkeys(edit.path for edit in edits):
+        source = source_at(path)
+        before = source.text if source else ""
+        after = apply_edits(before, [edit for edit in edits if edit.path == path])
+        shown = display_path(path)
+        for line in difflib.unified_diff(lines_of(before), lines_of(after), shown, shown, n=_AROUND):
+            kind = {"+": "ok", "-": "failed"}.get(line[0], "")
+            text = escape(line.rstrip("\r\n"))
+            yield f'<span class="changed {kind}">{text}</span>' if kind else text
