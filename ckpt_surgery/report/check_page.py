@@ -1,4 +1,4 @@
-"""The report of `check` as a page that needs no network: findings with their lines of code, and what repairs change."""
+"""The report of `check` as a page that needs no network: findings with their code, and what repairs change."""
 
 from __future__ import annotations
 

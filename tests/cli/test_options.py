@@ -120,7 +120,7 @@ def test_a_wrong_option_is_one_line(
         (f"check --jobs {'9' * 5000}", "'99999999999999999999' is too large: it can be 1,000,000,000 at most"),
         ("check --jobs many", "'--jobs': 'many' is not a whole number from 1 up"),
         ("verify --timeout soon", "'--timeout': 'soon' is not a number of seconds"),
-        ("check --output-format xml", "'--output-format': 'xml' is not one of text, json, github, sarif"),
+        ("check --output-format xml", "'--output-format': 'xml' is not one of text, json, github, sarif, html"),
         ("verify --output-format XML", "'--output-format': 'XML' is not one of text, json, html, markdown"),
         ("pr . --group-by size", "'--group-by': 'size' is not one of family, root, all"),
     ],

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.static.check import check
 from ckpt_surgery.report.check_page import to_html
+from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.report import check_report
 from tests.codemods.snippets import TOY
 from tests.codemods.tools import tree
