@@ -31,8 +31,8 @@ _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name i
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
 """Functions and packages in which no collective is called that the script does not name."""
-_HARMLESS = words("info warning error debug append extend update get keys values items")
-"""Methods of loggers, lists and dicts."""
+_HARMLESS = words("info warning error debug append extend add update get keys values items")
+"""Methods of loggers, lists, sets and dicts."""
 
 
 class _Called(NamedTuple):
@@ -173,15 +173,20 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
-        if isinstance(node, ast.Call) and not self.gone and not self._is_same_on_all():
-            conditional = not all(self.tests.ask_for_ranks(test) for test, _ in self.conditions)
-            for name, inner in self._collectives(node):
-                loops, doubtful = (*self.loops, *inner.loops), inner.conditional or inner.doubtful
-                call = _Called(node, self.statement.lineno, self.under, loops, conditional, doubtful)
-                self.env[name] = (*self.env.get(name, ()), call)
+        if isinstance(node, ast.Call) and not self.gone:
+            self._note(node)
         if not isinstance(node, ast.Lambda):
             self.parts(node)
         return ()
+
+    def _note(self, call: ast.Call) -> None:
+        collectives = self._collectives(call)
+        if collectives and not self._is_same_on_all():
+            conditional = not all(self.tests.ask_for_ranks(test) for test, _ in self.conditions)
+            for name, inner in collectives:
+                loops, doubtful = (*self.loops, *inner.loops), inner.conditional or inner.doubtful
+                called = _Called(call, self.statement.lineno, self.under, loops, conditional, doubtful)
+                self.env[name] = (*self.env.get(name, ()), called)
 
     def _other(self, node: ast.stmt) -> None:
         """An assertion about the rank ends the job on the ranks where it fails."""
@@ -215,7 +220,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
             callee = callee.func if isinstance(callee, ast.Call) else callee.value
         return not isinstance(callee, ast.Name) or self.names.origin(callee).partition(".")[0] in _KNOWN
 
-    def _collectives(self, call: ast.Call) -> Iterable[tuple[str, _Called]]:
+    def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
         """The collectives that a call is, or leads to, and how. Those of a group of its own are left out."""
         func, name = call.func, tail(call.func)
         if isinstance(func, ast.Name) and name in self.names.functions:

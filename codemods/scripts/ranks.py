@@ -59,7 +59,7 @@ class RankTests:
         targets = [place.node.target for place in names.places if isinstance(place.node, ast.For)]
         self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
         for name, assigned in names.assigned.items():
-            values = [value for _, value in assigned if not isinstance(value, ast.Constant | ast.UnaryOp)]
+            values = [value for _, value in assigned if not _is_constant(value)]
             if values and all(map(self._is_rank, values)):
                 self.ranks.add(name)
             answers = {_answer(value, self._on_rank_0) for value in values}
@@ -96,7 +96,9 @@ class RankTests:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
                     if self._is_rank(side):
-                        return None if _asks_for_ranks(op, other) else isinstance(op, _YES)
+                        # Each rank gets its turn of a loop over them.
+                        is_alike = _asks_for_ranks(op, other) or dotted(other) in self.looped
+                        return None if is_alike else isinstance(op, _YES)
                 return None
             case ast.Call(func=func) if tail(func) in _MAIN:
                 return True
@@ -184,6 +186,11 @@ def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
                     yield from outcomes(value, isinstance(op, ast.And))
                 else:
                     yield from _needs(value, simple)
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """A constant, or a negative number."""
+    return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
 
 
 def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
