@@ -68,8 +68,9 @@ def _findings(
     if switches and not only_since(NON_REENTRANT_SINCE, context.tree.layers.required(path)):
         for switch in switches:
             message = (
-                f"{switch.text} is reentrant up to transformers 4.57, which does not work with {_WRAPPER} "
-                f'({sign.place}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'
+                f"{switch.text} is reentrant up to transformers 4.57: under {_WRAPPER} ({sign.place}) it goes wrong "
+                "with unused parameters or a block that runs twice; pass "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}'
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)
