@@ -3,8 +3,13 @@
 ## What it does
 Finds collectives of torch.distributed and accelerate under a condition that differs between ranks: a test of the
 rank (`if rank == 0`, `if accelerator.is_main_process`), an early `return` or `continue` under one, or
-`if p.grad is not None` in a loop over parameters. Not reported: a collective that all ranks call, each in its own
-branch; tests of the number of processes; sends and receives; collectives of a group of their own.
+`if p.grad is not None` in a loop over parameters. A call of a function of the same file counts as the collectives in
+it, where nothing but the rank and the number of processes decides whether they run.
+
+Not reported: a collective that all ranks call, each in its own branch, in a loop or another function of the file, or
+in the two halves of a context manager; one whose other branch runs code that the file does not show, which may hold
+the same collective; one that runs only where another part of the test decides alike on all ranks; tests of the number
+of processes; sends and receives; collectives of a group of their own.
 
 ## Why is this bad?
 A collective ends only when every rank has called it: the ranks that have wait until the timeout. If the other ranks'

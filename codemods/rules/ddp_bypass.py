@@ -4,8 +4,8 @@
 Follows a training script's values and finds a backward pass on a loss that was computed by `ddp.module(...)`,
 `accelerator.unwrap_model(model)(...)`, a reference to the module from before it was wrapped, or a helper that returns
 one of these. In a Trainer of transformers, the loss is what `compute_loss` returns. Not reported: code under
-`no_grad`, attributes (`model.module.config`), saving, a loss that the wrapper's own forward contributes to, a branch
-for a single process, and scripts that reduce gradients themselves.
+`no_grad`, a step before the wrapper is made, attributes (`model.module.config`), saving, a loss that the wrapper's own
+forward contributes to, a branch for a single process, and scripts that reduce gradients themselves.
 
 ## Why is this bad?
 The wrapper's `forward` arms the hooks that average gradients over the ranks. Without it the backward pass raises no

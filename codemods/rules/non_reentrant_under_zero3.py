@@ -8,7 +8,8 @@ a command of the script's header, or in a configuration file that one of these n
 Information only: checkpointing switched on without options, which is non-reentrant since transformers 5.0; those
 Trainers of trl that change the mode themselves; and adapters that only an option asks for.
 
-Not reported: ZeRO of a stage that nothing shows, and frozen parameters without PEFT.
+Not reported: ZeRO of a stage that nothing shows, frozen parameters without PEFT, and checkpointing without options in
+a package whose requirements rule out transformers 5.
 
 ## Why is this bad?
 ZeRO-3 gathers a layer's parameters for the recompute and frees them afterwards, in place. Torch's non-reentrant mode
@@ -43,6 +44,8 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
 from ckpt_surgery.codemods.scripts.setups import known_launches
+from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE
+from ckpt_surgery.codemods.tree.requirements import only_before
 
 RULE = Declaration(code="CKPT105", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _FORCED = words("SFTTrainer DPOTrainer GRPOTrainer RLOOTrainer RewardTrainer KTOTrainer DistillationTrainer")
@@ -93,7 +96,7 @@ def _findings(
                 (name_repair(context.tree, path, mode.spot.span, "True"),) if sure and repair and not forced else ()
             )
             yield context.script_finding(RULE, path, mode.spot, message, applicability, repairs)
-    if forced or script.modes:
+    if forced or script.modes or only_before(NON_REENTRANT_SINCE, context.tree.layers.required(path)):
         return
     for switch in script.switches:
         if not switch.options and (switch.kind == "method" or script.trainers):

@@ -4,7 +4,8 @@
 Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
 of `torch.utils.checkpoint.checkpoint` without the option, which means True up to torch 2.13, in scripts that wrap in
 DistributedDataParallel, prepare with accelerate, or start a Trainer in several processes. A
-`gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
+`gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57. Not
+reported: that call in a package whose requirements rule out transformers before 5.0.
 
 Which launcher runs the script is read from its calls (`DistributedDataParallel(...)`, `deepspeed=`, `fsdp=`, plugins),
 from the commands in its header and comments, and from the configuration files that these name, as long as they lie in
@@ -42,7 +43,8 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance
-from ckpt_surgery.codemods.scripts.signs import data_parallel
+from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE, data_parallel
+from ckpt_surgery.codemods.tree.requirements import only_since
 
 RULE = Declaration(code="CKPT104", subject=Subject.SCRIPT, repair=RepairKind.SAFE)
 _WRAPPER = Strategy.DDP.value
@@ -62,11 +64,13 @@ def find(context: RuleContext) -> Iterator[Finding]:
 def _findings(
     context: RuleContext, path: str, script: ScriptFacts, sign: Sign, launches: Sequence[Launch]
 ) -> Iterator[Finding]:
-    for switch in script.switches:
-        if switch.kind == "method" and not switch.options:
+    switches = [switch for switch in script.switches if switch.kind == "method" and not switch.options]
+    if switches and not only_since(NON_REENTRANT_SINCE, context.tree.layers.required(path)):
+        for switch in switches:
             message = (
-                f"{switch.text} is reentrant up to transformers 4.57, which does not work with {_WRAPPER} "
-                f'({sign.place}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'
+                f"{switch.text} is reentrant up to transformers 4.57: under {_WRAPPER} ({sign.place}) it goes wrong "
+                "with unused parameters or a block that runs twice; pass "
+                'gradient_checkpointing_kwargs={"use_reentrant": False}'
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)

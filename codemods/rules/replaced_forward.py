@@ -4,7 +4,8 @@
 Finds code that assigns to the `forward` of a `GradientCheckpointingLayer`: on the class
 (`modeling_llama.LlamaDecoderLayer.forward = fused_forward`), or on the layers of a model
 (`for layer in model.model.layers: layer.forward = ...`). Not reported: code that reads the old forward as well, and so
-may call it, and patches of what a layer holds, such as its attention or its MLP.
+may call it, patches of what a layer holds, such as its attention or its MLP, and packages whose requirements rule out
+transformers after 5.0.
 
 ## Why is this bad?
 Since late releases of transformers 5, a layer checkpoints in its `forward`, which is wrapped as the class is made. A
@@ -31,9 +32,12 @@ from collections.abc import Iterator
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+from ckpt_surgery.codemods.tree.requirements import only_before
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
+_FIRST = "5.1"
+"""Before this transformers, the layer's `__call__` checkpoints whatever `forward` it has."""
 # what classes of transformers are called that are checkpointing layers, and parts of them that are not
 _LAYER = re.compile(r"^[A-Z]\w*(Layer|Block)$")
 _PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
@@ -43,13 +47,18 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each forward that is put in the place of a layer's."""
     for path in context.tree.checked:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
-            if _is_of_a_layer(context, path, patch):
+            if _is_of_a_layer(context, path, patch) and not _is_older(context, path):
                 message = (
                     f"{patch.target}.forward is replaced: in late releases of transformers 5 the layer's own "
                     "checkpoints, and this one does not; call wrap_blocks(model) after it, or patch what the layer "
                     "holds"
                 )
                 yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
+
+
+def _is_older(context: RuleContext, path: str) -> bool:
+    """Whether a file is only run with releases in which the layer's `__call__` checkpoints."""
+    return only_before(_FIRST, context.tree.layers.required(path))
 
 
 def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:

@@ -1,21 +1,24 @@
 """Which collectives of a script some ranks call and others do not.
 
 Every function is followed twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one
-on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not.
+on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not,
+nor is one that only the other kind calls elsewhere in the file: there the ranks meet.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import builtins
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.evaluator import Condition
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.script_facts import Collective, Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of
-from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail
-from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests
+from ckpt_surgery.codemods.facts.script_facts import Collective, RankDependence, Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
+from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords, tail, words
+from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests, outcomes
 
 _POSITIONS = {
     0: "barrier monitored_barrier",
@@ -26,14 +29,33 @@ _POSITIONS = {
 _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names.split()}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
+_KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
+"""Functions and packages in which no collective is called that the script does not name."""
+_HARMLESS = words("info warning error debug append extend add update get keys values items")
+"""Methods of loggers, lists, sets and dicts."""
 
 
 class _Called(NamedTuple):
-    """A call of a collective, and the test of ranks that led there, if any did."""
+    """A call of a collective, the test of ranks that led there, if any did, and the loops around it.
+
+    `conditional` tells that something else decides whether it runs; `doubtful` that it is a call of a function in
+    which the collective is conditional, as on one of its parameters.
+    """
 
     node: ast.Call
     first_line: int
-    test: RankTest | None
+    test: RankTest | None = None
+    loops: tuple[ast.AST, ...] = ()
+    conditional: bool = False
+    doubtful: bool = False
+
+
+class _Half(NamedTuple):
+    """What one kind of rank calls alone. The other kind may do so in another function, as `__exit__` of a context."""
+
+    collective: str
+    depends_on: RankDependence
+    first: bool
 
 
 Calls: TypeAlias = dict[str, tuple[_Called, ...]]
@@ -43,30 +65,45 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
     tests = RankTests(names)
-    always: dict[str, list[str]] = {}
+    always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
-    for name, function in names.functions.items():
-        first, other = (_RankWalk(names, tests, {}, first).calls(function.body) for first in (True, False))
-        counts = [Counter({name: len(calls) for name, calls in kind.items()}) for kind in (first, other)]
-        always[name] = list(counts[0].elements()) if counts[0] == counts[1] else []
+    for _ in range(2):  # by the second time, what functions further down call is known
+        for name, function in names.functions.items():
+            first, other = (_RankWalk(names, tests, always, first).calls(function.body) for first in (True, False))
+            counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in (first, other)]
+            always[name] = first if counts[0] == counts[1] else {}
+    alone: list[tuple[_Half, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
         first, other = (_RankWalk(names, tests, always, first).calls(statements) for first in (True, False))
-        found: dict[Spot, Collective] = {}
-        left: set[RankTest] = set()
-        for call, test in [*_more(first, other), *_more(other, first)]:
-            if test not in left:  # where the other ranks have left, the first collective is enough
-                left |= {test} if test.left else set()
-                spot = Spot(span_of(call.node), call.first_line, scope)
-                found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
-        yield from found.values()
+        for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
+            alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
+    halves = {half for half, *_ in alone}
+    found: dict[Spot, Collective] = {}
+    left: set[tuple[str, RankTest]] = set()
+    for half, scope, call, test in alone:
+        meets = half._replace(first=not half.first) in halves
+        if not meets and (scope, test) not in left:  # where the other ranks have left, the first collective is enough
+            left |= {(scope, test)} if test.left else set()
+            spot = Spot(span_of(call.node), call.first_line, scope)
+            found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
+    yield from found.values()
 
 
-def _more(here: Calls, there: Calls) -> Iterator[tuple[_Called, RankTest]]:
-    """The calls on one kind of rank to which none on the other kind corresponds, and the test that decides."""
+def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
+    """The calls on one kind of rank to which none on the other kind corresponds, and the test that decides.
+
+    Calls that may not run, or that the other kind may meet in code that is not in the file, are the first to be left
+    over, and say nothing; those in a loop of their own come next, which run any number of times.
+    """
     for name, calls in here.items():
-        more = len(calls) - len(there.get(name, ()))
-        tested = [(call, call.test) for call in calls if call.test]
-        yield from tested[-more:] if more > 0 else ()
+        others = there.get(name, ())
+        more = len(calls) - len(others)
+        tested = [(call, call.test, call.doubtful or call.test.foreign) for call in calls if call.test]
+        tested.sort(key=lambda entry: (entry[2], len(entry[0].loops)))
+        for call, test, excused in tested[-more:] if more > 0 else ():
+            served = any(other.test and not set(other.loops) <= set(call.loops) for other in others)
+            if not excused and not served:
+                yield name, call, test
 
 
 class _RankWalk(Interpreter[tuple[_Called, ...]]):
@@ -78,7 +115,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     nothing = ()
     handlers = False
 
-    def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Sequence[str]], first: bool) -> None:
+    def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Calls], first: bool) -> None:
         super().__init__()
         self.names = names
         self.tests = tests
@@ -110,10 +147,18 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
             return super().side(node, truth)
         if (test.first == self.first) == truth:
             mine, other = (node.body, node.orelse) if truth else (node.orelse, node.body)
-            under, self.under = self.under, test
+            under, self.under = self.under, test._replace(foreign=self._runs_foreign(other))
+            test = self.under
             self.follow(mine)
             self.under = test._replace(left=True) if _leaves(other) else under
             self.gone |= _leaves(mine)
+        return False
+
+    def _if(self, node: ast.If) -> bool:
+        """What follows a branch that left depends on its test."""
+        super()._if(node)
+        if self.tests.of(node.test) is None and _leaves(node.body) != _leaves(node.orelse):
+            self.conditions = (*self.conditions, Condition(node.test, _leaves(node.orelse)))
         return False
 
     def define(self, node: Function | ast.ClassDef) -> None:
@@ -129,23 +174,63 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
         if isinstance(node, ast.Call) and not self.gone:
-            call = _Called(node, self.statement.lineno, self.under)
-            for name in self._collectives(node):
-                self.env[name] = (*self.env.get(name, ()), call)
+            self._note(node)
         if not isinstance(node, ast.Lambda):
             self.parts(node)
         return ()
 
-    def _collectives(self, call: ast.Call) -> Sequence[str]:
-        """The collectives that a call is, or leads to. Those of a group of its own are left out."""
+    def _note(self, call: ast.Call) -> None:
+        collectives = self._collectives(call)
+        if collectives and not self._is_same_on_all():
+            conditional = not all(self.tests.ask_for_ranks(test) for test, _ in self.conditions)
+            for name, inner in collectives:
+                loops, doubtful = (*self.loops, *inner.loops), inner.conditional or inner.doubtful
+                called = _Called(call, self.statement.lineno, self.under, loops, conditional, doubtful)
+                self.env[name] = (*self.env.get(name, ()), called)
+
+    def _other(self, node: ast.stmt) -> None:
+        """An assertion about the rank ends the job on the ranks where it fails."""
+        super()._other(node)
+        test = self.tests.of(node.test) if isinstance(node, ast.Assert) else None
+        self.gone |= test is not None and test.first != self.first
+
+    def _is_same_on_all(self) -> bool:
+        """Whether the test of ranks is decided by its other parts here, alike on all of them."""
+        if self.under is None or not self.under.needs:
+            return False
+        held = {outcome for test, truth in self.conditions for outcome in outcomes(test, truth)}
+        return any((text, not truth) in held for text, truth in self.under.needs)
+
+    def _runs_foreign(self, statements: Iterable[ast.stmt]) -> bool:
+        """Whether statements may lead to code outside this file that holds collectives."""
+        waiting: list[ast.AST] = [*statements]
+        for statement in waiting:  # grows while it is read
+            for call in (node for node in walk(statement) if isinstance(node, ast.Call)):
+                if function := self.names.functions.get(dotted(call.func)):
+                    waiting += [function] if function not in waiting else []
+                elif not self._is_harmless(call.func):
+                    return True
+        return False
+
+    def _is_harmless(self, callee: ast.expr) -> bool:
+        """Whether a callee is known to hold no collective that this file does not show."""
+        if isinstance(callee, ast.Attribute) and (callee.attr in _HARMLESS or is_accelerator(callee.value)):
+            return True
+        while isinstance(callee, ast.Attribute | ast.Call | ast.Subscript):
+            callee = callee.func if isinstance(callee, ast.Call) else callee.value
+        return not isinstance(callee, ast.Name) or self.names.origin(callee).partition(".")[0] in _KNOWN
+
+    def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
+        """The collectives that a call is, or leads to, and how. Those of a group of its own are left out."""
         func, name = call.func, tail(call.func)
         if isinstance(func, ast.Name) and name in self.names.functions:
-            return self.always.get(name, ())
+            return [(name, inner) for name, calls in self.always.get(name, {}).items() for inner in calls]
+        here = _Called(call, call.lineno)
         if isinstance(func, ast.Attribute) and is_accelerator(func.value):
-            return (f"accelerator.{name}",) if name in _ACCELERATOR else ()
+            return [(f"accelerator.{name}", here)] if name in _ACCELERATOR else ()
         if name not in _GROUP_AT or not self.names.origin(func).startswith("torch.distributed."):
             return ()
-        return () if len(call.args) > _GROUP_AT[name] or "group" in keywords(call) else (name,)
+        return () if len(call.args) > _GROUP_AT[name] or "group" in keywords(call) else [(name, here)]
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

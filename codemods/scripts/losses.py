@@ -83,6 +83,8 @@ class LossReader(Interpreter[TracedValue]):
         """What the methods of a class assign to the attributes of `self`."""
         self.wrapped: dict[str, str] = {}
         """Objects that were wrapped, and the identity of the wrapper of each."""
+        self.made: dict[str, tuple[ast.AST, int, tuple[ast.AST, ...]]] = {}
+        """The function in which each wrapper is made, the line, and the loops around it."""
         self.bypasses: dict[Bypass, None] = {}
         self.synchronises = False
         self.steps = 0
@@ -324,9 +326,17 @@ class LossReader(Interpreter[TracedValue]):
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
         wrappers = [self.wrapped[identity] for identity in value.objects if identity in self.wrapped]
+        wrappers = [wrapper for wrapper in wrappers if not self._is_to_come(wrapper)]
         if not wrappers or value.wrappers or value.inners:
             return value
         return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers))
+
+    def _is_to_come(self, wrapper: str) -> bool:
+        """Whether a wrapper is made further down in a function that is running, so that nothing is inside it yet."""
+        function, line, loops = self.made[wrapper]
+        self.frame.line = self.statement.lineno
+        before = any(frame.node is function and frame.line < line for frame in self.frames)
+        return before and set(loops).isdisjoint(self.loops)
 
     def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""
@@ -344,6 +354,7 @@ class LossReader(Interpreter[TracedValue]):
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
         self.wrapped |= dict.fromkeys(value.objects, identity)
+        self.made[identity] = (self.frame.node, self.statement.lineno, self.loops)
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
     def _local(self, func: ast.expr) -> Function | None:

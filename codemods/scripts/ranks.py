@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.scripts.names import Names, tail, words
 _RANKS = words(
     """
     rank local_rank global_rank world_rank ddp_rank ddp_local_rank process_index local_process_index
-    get_rank get_local_rank RANK LOCAL_RANK
+    get_rank get_local_rank get_data_parallel_rank RANK LOCAL_RANK
     """
 )
 _MAIN = words(
@@ -24,34 +24,42 @@ _MAIN = words(
     """
 )
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
+_DISTRIBUTED = "torch.distributed."
 _Answer: TypeAlias = Callable[[ast.expr], bool | None]
 _YES = (ast.Eq, ast.Lt, ast.LtE, ast.In, ast.Is)
+Outcome: TypeAlias = tuple[str, bool]
+"""The text of a test, and whether it is true."""
 
 
 class RankTest(NamedTuple):
     """A test that differs between ranks: its text and line, and why it differs.
 
     `first` tells whether it is true on the first kind of rank: rank 0, or one on which the parameter has a
-    gradient. `left` tells that the other kind of rank has left under it, so that it decides over what follows.
+    gradient. `needs` is what its other parts must be for the ranks to differ. `left` tells that the other kind of rank
+    has left under it, so that it decides over what follows, `foreign` that it runs code there that this file does not
+    show, and that may hold the same collective.
     """
 
     text: str
     line: int
     depends_on: RankDependence
     first: bool
+    needs: frozenset[Outcome] = frozenset()
     left: bool = False
+    foreign: bool = False
 
 
 class RankTests:
     """Recognises such tests, also by the names that a file gives to ranks and to the tests."""
 
     def __init__(self, names: Names) -> None:
+        self.names = names
         self.ranks: set[str] = set()
         self.answers: dict[str, bool] = {}
         targets = [place.node.target for place in names.places if isinstance(place.node, ast.For)]
         self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
         for name, assigned in names.assigned.items():
-            values = [value for _, value in assigned if not isinstance(value, ast.Constant)]
+            values = [value for _, value in assigned if not _is_constant(value)]
             if values and all(map(self._is_rank, values)):
                 self.ranks.add(name)
             answers = {_answer(value, self._on_rank_0) for value in values}
@@ -63,8 +71,24 @@ class RankTests:
         kinds: dict[RankDependence, _Answer] = {"rank": self._on_rank_0, "gradient": self._with_gradient}
         for dependence, simple in kinds.items():
             if (answer := _answer(test, simple)) is not None:
-                return RankTest(ast.unparse(test), test.lineno, dependence, answer)
+                needs = frozenset(_needs(test, simple))
+                return RankTest(ast.unparse(test), test.lineno, dependence, answer, needs)
         return None
+
+    def ask_for_ranks(self, test: ast.expr) -> bool:
+        """Whether every part of a test asks for the rank, or whether there are several processes."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self.ask_for_ranks(operand)
+            case ast.BoolOp(values=values):
+                return all(map(self.ask_for_ranks, values))
+        parts = [node for node in walk(test) if isinstance(node, ast.expr)]
+        return _SEVERAL.search(ast.unparse(test)) is not None or any(
+            self._is_rank(part)
+            or self._on_rank_0(part) is not None
+            or self.names.origin(part).startswith(_DISTRIBUTED)
+            for part in parts
+        )
 
     def _on_rank_0(self, test: ast.expr) -> bool | None:
         """Whether a simple test is true on rank 0 and not on the others, the other way round, or neither (None)."""
@@ -72,7 +96,9 @@ class RankTests:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
                     if self._is_rank(side):
-                        return None if _asks_for_ranks(op, other) else isinstance(op, _YES)
+                        # Each rank gets its turn of a loop over them.
+                        is_alike = _asks_for_ranks(op, other) or dotted(other) in self.looped
+                        return None if is_alike else isinstance(op, _YES)
                 return None
             case ast.Call(func=func) if tail(func) in _MAIN:
                 return True
@@ -134,6 +160,37 @@ def _answer(test: ast.expr, simple: _Answer) -> bool | None:
         case ast.BoolOp(values=values):
             return next((answer for value in values if (answer := _answer(value, simple)) is not None), None)
     return simple(test)
+
+
+def outcomes(test: ast.expr, truth: bool) -> Iterator[Outcome]:
+    """The outcomes of simple tests without which a test is not true, or not false."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from outcomes(operand, not truth)
+        case ast.BoolOp(op=op, values=values):
+            if isinstance(op, ast.And) == truth:
+                for value in values:
+                    yield from outcomes(value, truth)
+        case _:
+            yield ast.unparse(test), truth
+
+
+def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
+    """What the parts of a test of ranks that ask something else must be for it to differ between ranks."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield from _needs(operand, simple)
+        case ast.BoolOp(op=op, values=values):
+            for value in values:
+                if _answer(value, simple) is None:
+                    yield from outcomes(value, isinstance(op, ast.And))
+                else:
+                    yield from _needs(value, simple)
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """A constant, or a negative number."""
+    return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
 
 
 def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
