@@ -64,16 +64,20 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
-    tests = RankTests(names)
+    concerned, tests = _concerned(names), RankTests(names)
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
     for _ in range(2):  # by the second time, what functions further down call is known
         for name, function in names.functions.items():
+            if name not in concerned:
+                continue
             first, other = (_RankWalk(names, tests, always, first).calls(function.body) for first in (True, False))
             counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in (first, other)]
             always[name] = first if counts[0] == counts[1] else {}
     alone: list[tuple[_Half, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
+        if scope not in concerned:
+            continue
         first, other = (_RankWalk(names, tests, always, first).calls(statements) for first in (True, False))
         for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
             alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
@@ -87,6 +91,18 @@ def collectives(names: Names) -> Iterator[Collective]:
             spot = Spot(span_of(call.node), call.first_line, scope)
             found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
     yield from found.values()
+
+
+def _concerned(names: Names) -> set[str]:
+    """The scopes that call a collective, or a function that does; others are not followed."""
+    called: dict[str, set[str]] = {}
+    for place, call in names.calls:
+        called.setdefault(place.scope, set()).add(tail(call.func))
+    known, found = {*_GROUP_AT, *_ACCELERATOR}, set[str]()
+    while more := {scope for scope, callees in called.items() if scope not in found and callees & known}:
+        found |= more
+        known |= {scope.rpartition(".")[2] for scope in more}
+    return found
 
 
 def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:

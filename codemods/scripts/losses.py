@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -106,22 +106,42 @@ class LossReader(Interpreter[TracedValue]):
 
     def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
+        concerned = self._concerned()
         for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
             self.bypasses.clear()
-            self._everything()
+            self._everything(concerned)
         found: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
             found.setdefault(bypass.spot, bypass)
         return tuple(found.values())
 
-    def _everything(self) -> None:
-        """Follow the module, the functions, and the methods, each on its own."""
+    def _concerned(self) -> set[str]:
+        """The functions and classes that deal with wrappers, or call one that does; all, where the module does."""
+        found = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
+        calls: dict[str, set[str]] = {}
+        for place in self.names.places:
+            unit = place.prefix.partition(".")[0]
+            match place.node:
+                case ast.Attribute(attr="module"):
+                    found.add(unit)
+                case ast.Call(func=func):
+                    calls.setdefault(unit, set()).add(tail(func))
+                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
+                        found.add(unit)
+        while more := {name for name, called in calls.items() if name not in found and called & found}:
+            found |= more
+        return found if "" not in found else {*self.names.functions, *self.names.classes}
+
+    def _everything(self, concerned: Collection[str]) -> None:
+        """Follow the module, and the functions and methods that are concerned, each on its own."""
         self.env = {}
         self.follow(self.names.tree.body)
-        for function in self.names.functions.values():
-            self._run(function, None, {})
+        for name, function in self.names.functions.items():
+            if name in concerned:
+                self._run(function, None, {})
         for cls in self.names.classes.values():
-            for method in methods_of(cls):
+            is_concerned = any(ancestor.name in concerned for ancestor in self.names.lineage(cls))
+            for method in methods_of(cls) if is_concerned else ():
                 # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
                 asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
                 is_given = asked and list(parameters(method))[1:2] == ["model"]
