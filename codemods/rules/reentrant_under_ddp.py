@@ -4,7 +4,8 @@
 Finds `use_reentrant=True` (in `checkpoint(...)`, in `gradient_checkpointing_kwargs`, in any dict of options) and calls
 of `torch.utils.checkpoint.checkpoint` without the option, which means True up to torch 2.13, in scripts that wrap in
 DistributedDataParallel, prepare with accelerate, or start a Trainer in several processes. A
-`gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57.
+`gradient_checkpointing_enable()` without options is information only: it means True up to transformers 4.57. Where
+the package asks for transformers 5, nothing is said of it.
 
 Which launcher runs the script is read from its calls (`DistributedDataParallel(...)`, `deepspeed=`, `fsdp=`, plugins),
 from the commands in its header and comments, and from the configuration files that these name, as long as they lie in
@@ -63,7 +64,8 @@ def _findings(
     context: RuleContext, path: str, script: ScriptFacts, sign: Sign, launches: Sequence[Launch]
 ) -> Iterator[Finding]:
     for switch in script.switches:
-        if switch.kind == "method" and not switch.options:
+        bare = switch.kind == "method" and not switch.options
+        if bare and not context.tree.layers.needs_release(path, "5"):
             message = (
                 f"{switch.text} is reentrant up to transformers 4.57, which does not work with {_WRAPPER} "
                 f'({sign.place}): pass gradient_checkpointing_kwargs={{"use_reentrant": False}}'

@@ -9,10 +9,14 @@ import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.names import TreeNames
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 LAYERS = "modeling_layers"
 _FIRST = "4.52"
@@ -84,26 +88,42 @@ class LayerSources:
             return f"transformers<{_FIRST}"
         return next(filter(admits_releases_without_layers, self.required(path)), "")
 
+    def needs_release(self, path: str, release: str) -> bool:
+        """Whether the package that a file is in asks for this release of transformers or later ones alone."""
+        from packaging.version import Version
+
+        required = self.required(path)
+        return bool(required) and all(
+            any(operator in _LOWER and version >= Version(release) for operator, version in _named(requirement))
+            for requirement in required
+        )
+
 
 def admits_releases_without_layers(requirement: str) -> bool:
     """Whether the oldest release that a requirement names is before the first one with the layer class.
 
     A requirement that names none admits the newest one and says nothing.
     """
-    # `verify` reads the rules in environments of others, which have what models need and no more.
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
-    first = Version(_FIRST)
-    try:
-        named = [
-            (item.operator, Version(Version(item.version.removesuffix(".*")).base_version))
-            for item in Requirement(requirement).specifier
-        ]
-    except (InvalidRequirement, InvalidVersion):
-        return False
+    first, named = Version(_FIRST), _named(requirement)
     lowest = max((version for operator, version in named if operator in _LOWER), default=first)
     highest = ((operator, version) for operator, version in named if operator in _UPPER)
     return lowest < first or any(
         version < first or (operator == "<" and version == first) for operator, version in highest
     )
+
+
+def _named(requirement: str) -> list[tuple[str, Version]]:
+    """The releases that a requirement names, each with its operator; none where it is not understood."""
+    # `verify` reads the rules in environments of others, which have what models need and no more.
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return [
+            (item.operator, Version(Version(item.version.removesuffix(".*")).base_version))
+            for item in Requirement(requirement).specifier
+        ]
+    except (InvalidRequirement, InvalidVersion):
+        return []
