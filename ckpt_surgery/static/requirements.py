@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ckpt_surgery.static.discover import folders_above
 
-_FOLDERS_ABOVE = 8
+_FOLDERS_ABOVE, _FOLDERS_BELOW = 8, 3
 _NAME = "transformers"
 _LINE = re.compile(rf"(?:[\w.-]+::)?({_NAME}(?![\w.-])(?:(?!\s--)[^;#\\])*)")
 """A requirement, with conda's channel; what stands behind `;` says when it holds, and is left out, as hashes are."""
@@ -63,11 +63,11 @@ def _reader_of(name: str) -> int:
     return next(number for number, (pattern, _) in enumerate(_READERS) if fnmatch(name, pattern))
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
     """The files of a folder, and those of the folders in it that hold requirements."""
     for name in _listed(folder):
-        if any(fnmatch(name, pattern) for pattern in _FOLDERS):
-            yield from (f"{name}/{inner}" for inner in _listed(folder / name))
+        if deeper < _FOLDERS_BELOW or any(fnmatch(name, pattern) for pattern in _FOLDERS):
+            yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
         yield name
 
 

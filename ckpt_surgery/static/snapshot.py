@@ -89,8 +89,11 @@ class Snapshot:
         return _sorted(findings), bugs
 
     def _place_of(self, error: Exception, known: Collection[str]) -> str:
-        """The checked file that a rule was at when it failed, by the variables on its way there; empty if not seen."""
-        for frame, _ in traceback.walk_tb(error.__traceback__):
+        """The checked file that a rule was at when it failed, by the variables on its way there; empty if not seen.
+
+        The innermost comes first: what a rule asks of one file may be answered by looking at all of them.
+        """
+        for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
             if frame.f_code is not Snapshot.findings_and_bugs.__code__:
                 for value in frame.f_locals.values():
                     path = getattr(value, "path", value)

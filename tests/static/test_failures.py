@@ -47,10 +47,15 @@ def plant(monkeypatch: pytest.MonkeyPatch, code: str, error: Exception, where: s
         def failing(context: RuleContext) -> Iterator[Finding]:
             if not where:
                 raise error
+            for ref in context.tree.names.checked_classes():
+                look_at_all(context)
+                assert ref
+            yield from find(context)
+
+        def look_at_all(context: RuleContext) -> None:
             for path in context.tree.checked:
                 if path.endswith(where):
                     raise error
-            yield from find(context)
 
         return failing
 
@@ -141,3 +146,14 @@ def test_what_a_worker_cannot_send_is_read_here(tmp_path: Path, monkeypatch: pyt
 def test_an_entry_that_cannot_be_kept_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pickle, "dump", fail(RecursionError()))
     assert len(check([tree(tmp_path, PLAIN)], jobs=1).findings) == 1
+
+
+def test_a_rule_that_fails_at_every_file_ends_and_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path, {f"models/m{n}/modeling_m{n}.py": INLINE for n in range(20)})
+    plant(monkeypatch, "CKPT003", KeyError("odd"), ".py")
+    result = check([root], jobs=1)
+    assert {finding.code for finding in result.findings} == {"CKPT002"}
+    assert len(result.findings) == 20
+    assert len(result.problems) == 11

@@ -37,6 +37,7 @@ def required(root: Path, files: dict[str, str], at: str = "foo/models/modeling_f
         ("requirements.txt", "torch\ntransformers >= 4.40  # the oldest that was tried\n"),
         ("requirements-test.txt", "transformers>=4.40; python_version > '3.9'\n"),
         ("requirements/transformers.txt", "transformers>=4.40\n"),
+        ("requirements/train/cuda/base.txt", "transformers>=4.40\n"),
         ("requirements_lightning.in", "torch\ntransformers[torch]>=4.40\n"),
         ("dev-requirements.txt", "transformers>=4.40 \\\n    --hash=sha256:00\n"),
         ("requirements-locked.txt", "transformers>=4.40 --hash=sha256:00\n"),
