@@ -49,7 +49,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, code: str, error: Exception, where: s
                 raise error
             for ref in context.tree.names.checked_classes():
                 look_at_all(context)
-                assert ref
+                assert ref.path
             yield from find(context)
 
         def look_at_all(context: RuleContext) -> None:
@@ -92,11 +92,11 @@ def test_a_rule_that_fails_at_a_file_is_named_with_it_and_goes_on(
 
 def test_a_rule_that_fails_at_no_file_is_named_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, FILES)
-    plant(monkeypatch, "CKPT003", KeyError("odd"))
-    result = check([root], jobs=1)
+    with monkeypatch.context() as patch:
+        plant(patch, "CKPT003", KeyError("odd"))
+        result = check([root], jobs=1)
     assert [finding.code for finding in result.findings] == ["CKPT001", "CKPT002"]
     assert [problem.path for problem in result.problems] == ["CKPT003"]
-    monkeypatch.undo()
     assert len(check([root], jobs=1).findings) > 2, "what a failing rule left out is not kept"
 
 

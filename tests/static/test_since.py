@@ -21,6 +21,7 @@ def git(folder: Path, *arguments: str) -> None:
 def repository(tmp_path: Path) -> Path:
     (tmp_path / "r").mkdir()
     git(tmp_path / "r", "init", "-q")
+    git(tmp_path / "r", "config", "diff.renames", "false")
     write(tmp_path / "r", "m.py", *(f"line {number}" for number in range(1, 9)))
     write(tmp_path / "r", "old name.py", "a", "b")
     git(tmp_path / "r", "add", ".")
@@ -49,6 +50,11 @@ def test_changed_and_added_lines_count_and_removed_ones_do_not(repository: Path)
     assert covered(repository, "m.py") == [2, 6, 7, 9]
     assert covered(repository, "m.py", before=1) == [2, 3, 6, 7, 8, 9, 10]
     assert covered(repository, "old name.py") == []
+
+
+def test_a_line_that_is_gone_is_no_change_of_those_around_it(repository: Path) -> None:
+    write(repository, "m.py", *(f"line {number}" for number in range(1, 9) if number != 4))
+    assert covered(repository, "m.py", before=1) == []
 
 
 def test_what_was_committed_since_counts_too(repository: Path) -> None:
