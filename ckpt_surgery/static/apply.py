@@ -79,6 +79,7 @@ def apply(
             rounds += 1
         tree.restore({repair.path for finding in chosen for repair in finding.repairs})
         tree.clean_up(copies_follow)
+    findings = [finding for finding in findings if finding.code not in tree.bugs]
     problems += [*unreadable, *unparsed, *chain.from_iterable(tree.bugs.values())]
     wanted = {repair.path for finding in findings for repair in finding.repairs}
     problems += [Problem(path, READ_ONLY) for path in sorted(locked & wanted)]
@@ -208,3 +209,5 @@ class _Tree:
             if isinstance(result, ParsedFile):
                 self.now.files[path] = result
                 self.made[path].append(tuple(repairs[path]))
+            elif result:
+                self.bugs[""].append(result)

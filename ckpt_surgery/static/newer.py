@@ -16,7 +16,7 @@ def as_older(text: str) -> str | None:
 
     Lines, and the bytes of each, stay as many as they were. What has nothing to be made blank comes back as it is.
     """
-    if _DEEP.search(text):
+    if text.startswith("\ufeff") or _DEEP.search(text):  # libcst passes a byte order mark over, `ast` does not
         return None
     import libcst as cst  # only for a file that `ast` does not take
     from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
@@ -24,7 +24,7 @@ def as_older(text: str) -> str | None:
     try:
         module = cst.parse_module(text)
         spans = MetadataWrapper(module, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
-    except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError, ValueError):
+    except Exception:  # whatever is wrong with the text, it stays a file that does not parse
         return None
     data, end = bytearray(text.encode()), 0
     for node, span in sorted(spans.items(), key=lambda item: (item[1].start, -item[1].length)):

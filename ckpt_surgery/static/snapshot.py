@@ -121,7 +121,8 @@ class Snapshot:
         parsed = parse_file(source, use_cache=self.use_cache) if source else None
         if not isinstance(parsed, ParsedFile):
             return None
-        self.imported[path] = replace(parsed.source, text=parsed.text)
+        if parsed.older:
+            self.imported[path] = replace(parsed.source, text=parsed.older)
         return parsed.facts
 
     def _text_beside(self, path: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ckpt_surgery import apply, check
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.finding import Finding, RuleContext
+from ckpt_surgery.codemods.repair import DropImports, SourceRepair
 from ckpt_surgery.static import apply as apply_module
 from ckpt_surgery.static import edits, reading, snapshot
 from ckpt_surgery.static.edits import edits_of
@@ -133,6 +134,34 @@ def test_the_last_step_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     result = apply([tree(tmp_path, PLAIN)], jobs=1)
     assert len(result.problems) == 1
     assert len(result.changes) == 1
+
+
+def test_a_repair_of_the_last_step_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, "from functools import partial\n\n" + INLINE.replace("layer.__call__", "partial(layer)"))
+    real = reading.rewritten_parts
+
+    def failing(file: reading.ParsedFile, repairs: Collection[SourceRepair]) -> object:
+        return fail(KeyError("odd"))() if isinstance(next(iter(repairs)), DropImports) else real(file, repairs)
+
+    monkeypatch.setattr(reading, "rewritten_parts", failing)
+    result = apply([root], jobs=1)
+    assert (len(result.problems), len(result.changes)) == (1, 1)
+
+
+def test_a_rule_that_fails_later_counts_as_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, FILES)
+    keyword = next(rule for rule in RULES if rule.code == "CKPT003")
+    runs: list[RuleContext] = []
+
+    def once(context: RuleContext) -> Iterator[Finding]:
+        runs.append(context)
+        return keyword.find(context) if len(runs) == 1 else iter(fail(KeyError("odd"))())  # type: ignore[call-overload]
+
+    rules = tuple(replace(rule, find=once) if rule is keyword else rule for rule in RULES)
+    monkeypatch.setattr(snapshot, "RULES", rules)
+    result = apply([root], jobs=1)
+    assert result.problems
+    assert "CKPT003" not in {finding.code for finding in (*result.findings, *result.left)}
 
 
 def test_what_a_worker_cannot_send_is_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

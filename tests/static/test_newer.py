@@ -55,6 +55,7 @@ def test_an_fstring_that_is_old_enough_stays() -> None:
         "%matplotlib inline\n",
         "{% if x %}\n",
         "x = (\n",
+        '\ufeff\ufefftype X = "é"\n',
         "x = " + "(" * 5000 + ")" * 5000,
         "x = " + "-" * 500000 + "1",
         'type X = int\nprint "x"\n',
