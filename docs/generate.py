@@ -184,6 +184,7 @@ def type_in_words(field: Field[Any]) -> str:
         "tuple[str, ...]": "list of strings",
         "bool": "boolean",
         "int | None": "integer",
+        "Path | None": "path",
         "OutputFormat": ", ".join(map(code, config.OutputFormat)),
         "Mapping[str, tuple[str, ...]]": "table of lists",
     }[str(field.type)]
@@ -199,7 +200,7 @@ def default_of(field: Field[Any]) -> str:
         case ():
             return code("[]")
         case None:
-            return "one for each core"
+            return "one for each core" if field.name == "jobs" else "none"
     return code("{}")
 
 

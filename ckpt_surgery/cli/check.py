@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt_surgery.cli.config import OutputFormat, load_config
+from ckpt_surgery.cli.config import ConfigError, OutputFormat, load_config
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.options import (
     ExitZero,
@@ -65,21 +66,45 @@ def check_command(
     show_info: Annotated[bool, typer.Option("--show-info", help="Also show findings that are not faults.")] = False,
     include_unsupported: IncludeUnsupported = None,
     no_cache: NoCache = False,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, metavar="FILE", help="Leave out the findings in FILE, which is written if it is not there."
+        ),
+    ] = None,
+    update_baseline: Annotated[
+        bool, typer.Option("--update-baseline", help="Write the baseline anew with the findings of now.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="REV", help="Only findings in lines that changed since this git revision.")
+    ] = None,
 ) -> None:
     """Report faulty gradient checkpointing. No code is run."""
 
     def body() -> int:
         from ckpt_surgery.codemods import RULES
+        from ckpt_surgery.static.baseline import without_known
         from ckpt_surgery.static.check import check
+        from ckpt_surgery.static.discover import installed_models
         from ckpt_surgery.static.render.report import check_report
+        from ckpt_surgery.static.since import changed_lines
 
         if output is not None:
             check_writable(output)
         places = named_paths(paths or ())
         config = load_config(places[0] if places else None)
         options = analysis_options(config, select, ignore, jobs, include_unsupported, no_cache)
+        changed = changed_lines(places or [installed_models()], since) if since is not None else None
+        known = baseline or config.baseline
+        if known is None and update_baseline:
+            raise ConfigError("--update-baseline writes the file of --baseline: give that too")
         with progress_bar() as progress:
             result = check(places or None, progress=progress, **options)
+        if known is not None:
+            codes = {*(options["select"] or [rule.code for rule in RULES])} - {*options["ignore"]}
+            result = without_known(result, known, places=places, codes=codes, update=update_baseline)
+        if changed is not None:
+            result = replace(result, findings=tuple(filter(changed.cover, result.findings)))
         unknown = config.show_unknown if show_unknown is None else show_unknown
         report = check_report(result, RULES, show_info=show_info, show_unknown=unknown)
         for problem in result.problems:

@@ -58,6 +58,8 @@ class Config:
     """Worker processes."""
     output_format: OutputFormat = OutputFormat.TEXT
     """How `check` writes its report."""
+    baseline: Path | None = None
+    """The file of findings that `check` leaves out, relative to the pyproject.toml; written if it is not there."""
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Glob pattern of files to the codes of rules that are ignored in them."""
 
@@ -165,6 +167,12 @@ def _format(value: object, _folder: Path) -> OutputFormat:
     return OutputFormat(value)
 
 
+def _file(value: object, folder: Path) -> Path:
+    if not isinstance(value, str) or not value:
+        raise TypeError("a path")
+    return folder / value
+
+
 def _patterns(value: object, folder: Path) -> tuple[str, ...]:
     return tuple(_anchored(pattern, folder) for pattern in _strings(value, folder))
 
@@ -193,5 +201,6 @@ _READERS: dict[str, Callable[[object, Path], object]] = {
     "show-unknown": _switch,
     "jobs": _jobs,
     "output-format": _format,
+    "baseline": _file,
     "per-file-ignores": _per_file,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from ckpt_surgery.static.discover import discover, read_sources
 from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
-from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress
+from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress, bug
 from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
@@ -66,7 +67,7 @@ def apply(
         tree = _Tree(FileParser(jobs, progress), replace(snapshot, files={**snapshot.files}), snapshot, {*locked})
 
         def find() -> list[Finding]:
-            found = tree.now.findings(tree.now.context(selected, include_unsupported))
+            found = tree.findings(selected, include_unsupported)
             kept, _ = tree.now.unsuppressed(found, per_file_ignores or {})
             return [finding for finding in kept if not families or finding.family in families]
 
@@ -78,7 +79,8 @@ def apply(
             rounds += 1
         tree.restore({repair.path for finding in chosen for repair in finding.repairs})
         tree.clean_up(copies_follow)
-    problems += [*unreadable, *unparsed]
+    findings = [finding for finding in findings if finding.code not in tree.bugs]
+    problems += [*unreadable, *unparsed, *chain.from_iterable(tree.bugs.values())]
     wanted = {repair.path for finding in findings for repair in finding.repairs}
     problems += [Problem(path, READ_ONLY) for path in sorted(locked & wanted)]
     changes = tree.changes()
@@ -103,7 +105,7 @@ def apply(
         findings=tuple(findings),
         left=tuple(left),
         problems=tuple(problems),
-        notes=tuple(tree.notes),
+        notes=(*snapshot.notes, *tree.notes),
         together=tuple(sorted(paths for paths in together if len(paths) > 1)),
         repaired=tuple(finding for finding in tree.repaired if not stays(finding)),
         files=len(sources),
@@ -128,6 +130,14 @@ class _Tree:
     """The repairs of each file, round by round."""
     repaired: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    bugs: dict[str, list[Problem]] = field(default_factory=lambda: defaultdict(list))
+    """Where this package itself failed, by rule; without a rule where it did at a repair."""
+
+    def findings(self, selected: Collection[str], include_unsupported: bool) -> list[Finding]:
+        """What the rules find now. One that fails counts as not selected: the repairs of others may need its own."""
+        found, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported)
+        self.bugs.update(bugs)
+        return self.findings(selected, include_unsupported) if bugs else found
 
     def repair(self, chosen: Sequence[Finding]) -> None:
         """Make the repairs of one round in memory.
@@ -139,9 +149,14 @@ class _Tree:
             for repair in finding.repairs:
                 repairs[repair.path][repair] = None
         results = self.parser.rewrite(self.now.files, repairs)
-        if broken := [path for path in repairs if results[path] is None]:
+        if broken := {path: result for path, result in results.items() if not isinstance(result, ParsedFile)}:
             self.frozen.update(broken)
-            self.notes += [Note(path, "left alone: its repair would not parse; please report it") for path in broken]
+            self.bugs[""] += [result for result in broken.values() if result]
+            self.notes += [
+                Note(path, "left alone: its repair would not parse; please report it")
+                for path, result in broken.items()
+                if result is None
+            ]
             return
         self.repaired += chosen
         self._keep(results, repairs)
@@ -159,11 +174,17 @@ class _Tree:
         width = self.now.width
         for change in self.changes():
             facts = self.now.files[change.path].facts
-            if unused := unused_imports(change.path, facts, change.before, change.after, width):
-                repairs[change.path].append(unused)
-        for repair, note in diverged_copies(self.before, self.now, follow=copies_follow):
-            self.notes.append(note)
-            repairs[repair.path].append(repair)
+            try:
+                if unused := unused_imports(change.path, facts, change.before, change.after, width):
+                    repairs[change.path].append(unused)
+            except Exception as error:
+                self.bugs[""].append(bug(change.path, "looking for unused imports", error))
+        try:
+            for repair, note in diverged_copies(self.before, self.now, follow=copies_follow):
+                self.notes.append(note)
+                repairs[repair.path].append(repair)
+        except Exception as error:
+            self.bugs[""].append(bug("# Copied from", "looking after such comments", error))
         self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:
@@ -175,12 +196,18 @@ class _Tree:
         return [
             FileChange(path, before, file.source.text, tuple(sorted(codes[path])), tuple(self.made[path]))
             for path, file in self.now.files.items()
-            if file.source.text != (before := self.before.text(path))
+            if file.source.text != (before := self.before.files[path].source.text)
         ]
 
-    def _keep(self, results: Mapping[str, ParsedFile | None], repairs: Mapping[str, Collection[SourceRepair]]) -> None:
+    def _keep(
+        self,
+        results: Mapping[str, ParsedFile | Problem | None],
+        repairs: Mapping[str, Collection[SourceRepair]],
+    ) -> None:
         """Take the files as they are after their repairs; one that does not parse then stays as it was."""
         for path, result in results.items():
-            if result is not None:
+            if isinstance(result, ParsedFile):
                 self.now.files[path] = result
                 self.made[path].append(tuple(repairs[path]))
+            elif result:
+                self.bugs[""].append(result)

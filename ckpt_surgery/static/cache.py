@@ -40,9 +40,9 @@ def load_entry(key: str) -> object | None:
 
 
 def store_entry(key: str, entry: object) -> None:
-    """Keep an entry. A cache that cannot be written to is no error."""
+    """Keep an entry. A cache that cannot be written to, or an entry that cannot be pickled, is no error."""
     place = _place(key)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent)
         with os.fdopen(handle, "wb") as file:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -18,12 +19,16 @@ from ckpt_surgery.static.discover import (
     installed_models,
     read_sources,
     source_at,
+    text_at,
 )
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
-from ckpt_surgery.static.results import CheckResult, Progress
+from ckpt_surgery.static.requirements import required_transformers
+from ckpt_surgery.static.results import CheckResult, Note, Progress
 from ckpt_surgery.static.snapshot import RULE_CODES, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
+
+_ENVIRONMENT = "is a virtual environment and was left out: name it to have it checked"
 
 
 def check(
@@ -61,7 +66,8 @@ def check(
     selected = select_codes(select, ignore)
     check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
     given = [installed_models()] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
-    files, problems = discover(given, exclude=exclude)
+    environments: list[str] = []
+    files, problems = discover(given, exclude=exclude, environments=environments)
     scripts = [path for path in map(Path, given) if path.suffix == ".py" and os.path.isfile(path)]
     files += imported_files(scripts, files, exclude)
     sources, unreadable = read_sources(files)
@@ -71,15 +77,18 @@ def check(
     if result is None:
         with gc_paused():
             snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)
-            found = snapshot.findings(snapshot.context(selected, include_unsupported))
+            found, bugs = snapshot.findings_and_bugs(selected, include_unsupported)
             kept, suppressed = snapshot.unsuppressed(found, {})
-        result = CheckResult(tuple(kept), tuple(unparsed), len(sources), suppressed, 0)
-        if cache:
-            store_entry(key, (result, _digests(snapshot.imported)))
+        problems_here = (*unparsed, *chain.from_iterable(bugs.values()))
+        result = CheckResult(tuple(kept), problems_here, len(sources), suppressed, 0, snapshot.notes)
+        if cache and not bugs:
+            store_entry(key, (result, _digests(snapshot.imported), snapshot.required))
     findings = without_ignored(result.findings, per_file_ignores or {})
+    left_out = () if files else tuple(Note(path, _ENVIRONMENT) for path in environments)
     return replace(
         result,
         findings=tuple(findings),
+        notes=(*result.notes, *left_out),
         problems=(*problems, *result.problems),
         suppressed=result.suppressed + len(result.findings) - len(findings),
         seconds=perf_counter() - start,
@@ -98,10 +107,12 @@ def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupp
 
 
 def _cached(key: str) -> CheckResult | None:
-    """The cached result, if every file outside the tree that it depends on is as it was."""
+    """The cached result, if all outside the tree that it depends on is as it was."""
     match load_entry(key):
-        case CheckResult() as result, dict() as imported if imported == _digests({p: source_at(p) for p in imported}):
-            return result
+        case CheckResult() as result, dict() as imported, dict() as required:
+            same = imported == _digests({path: source_at(path) for path in imported})
+            if same and all(required_transformers(path, text_at) == said for path, said in required.items()):
+                return result
     return None
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
+from ckpt_surgery.static.newer import as_older
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.text import one_line
 
@@ -125,7 +126,7 @@ def checked_path(path: str | Path) -> str:
 
 
 def discover(
-    paths: str | Path | Sequence[str | Path], *, exclude: Collection[str] = ()
+    paths: str | Path | Sequence[str | Path], *, exclude: Collection[str] = (), environments: list[str] | None = None
 ) -> tuple[list[Path], list[Problem]]:
     """The Python files under `paths`, or under a single path, each once and always in the same order.
 
@@ -133,7 +134,8 @@ def discover(
     folders, virtual environments, `SKIPPED_FOLDERS` and files that start with `SKIPPED_PREFIXES`; a transformers
     checkout or package folder stands for its `models` folder. `exclude` are patterns as `matches` reads them; they
     never drop a path that is named itself. A link that leads back to a folder above it, or to itself, is passed over
-    in a walk; one that is named and leads to itself is a problem.
+    in a walk; one that is named and leads to itself is a problem. The virtual environments that a walk leaves out are
+    added to `environments`.
 
     Raises:
         OptionError: an empty path.
@@ -144,6 +146,7 @@ def discover(
     files: list[Path] = []
     problems: list[Problem] = []
     seen: set[str] = set()
+    left_out = [] if environments is None else environments
     waiting.extend((_model_folder(checked_path(path)), "", ()) for path in reversed([*named]))
     while waiting or links:  # links last: a file that is also met under its own name is reported under that name
         path, real, above = waiting.pop() if waiting else links.pop(0)
@@ -154,8 +157,10 @@ def discover(
                 continue
             seen.add(real)
             if stat.S_ISDIR(mode):
-                below = [] if above and os.path.isfile(os.path.join(path, "pyvenv.cfg")) else _below(path, exclude)
-                here = (*above, real)
+                if above and _is_environment(path):
+                    left_out.append(path)
+                    continue
+                below, here = _below(path, exclude), (*above, real)
                 links += [(entry.path, "", here) for entry in below if entry.is_symlink()]
                 waiting += [(e.path, os.path.join(real, e.name), here) for e in reversed(below) if not e.is_symlink()]
             elif stat.S_ISREG(mode) and path.endswith(".py"):
@@ -172,6 +177,14 @@ def discover(
         except ValueError:
             problems.append(Problem(path, "is no path: it contains a NUL character"))
     return files, problems
+
+
+def _is_environment(folder: str) -> bool:
+    """Whether a folder is a virtual environment: its mark alone may have been left in a repository."""
+    inside = ("bin/", "Scripts/", "[Ll]ib*/site-packages/", "[Ll]ib*/*/site-packages/")
+    return os.path.isfile(os.path.join(folder, "pyvenv.cfg")) and any(
+        glob.glob(os.path.join(glob.escape(folder), pattern)) for pattern in inside
+    )
 
 
 def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
@@ -205,13 +218,20 @@ def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Co
     return found
 
 
+def _syntax(text: str) -> ast.Module:
+    """A text's syntax tree; empty where it does not parse, which is told where the file is checked."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        older = as_older(text)
+        return _syntax(older if older and older != text else "")
+    except (ValueError, RecursionError, MemoryError):
+        return _syntax("")
+
+
 def _imports(path: Path, folder: Path) -> Iterator[Path]:
     source = source_at(os.fspath(path))
-    try:
-        tree = ast.parse(source.text if source else "")
-    except (SyntaxError, ValueError, RecursionError):  # told as a problem where the file is checked
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(_syntax(source.text if source else "")):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _module_files(folder, alias.name)
@@ -275,6 +295,12 @@ def source_at(path: str) -> SourceFile | None:
     """What is read at a path where there need not be a file that can be read."""
     source = read_source(path) if os.path.isfile(path) else None
     return source if isinstance(source, SourceFile) else None
+
+
+def text_at(path: str) -> str | None:
+    """The text at a path where there need not be a file that can be read."""
+    source = source_at(path)
+    return source.text if source else None
 
 
 def _model_folder(path: str) -> str:

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.static.discover import source_at
 from ckpt_surgery.static.reading import ParsedFile, parse_file, rewritten_parts
-from ckpt_surgery.static.results import FAULTS, lines_of
+from ckpt_surgery.static.results import FAULTS, bug, lines_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,7 +80,12 @@ def _read(path: str) -> ParsedFile | None:
 
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
     """Where repairs change a text, in whole lines."""
-    for part, after in rewritten_parts(file, repairs) or ():
+    try:
+        parts = rewritten_parts(file, repairs)
+    except Exception as error:  # `apply` tells it as a problem; a report is still written
+        bug(file.source.path, "repairing it", error)
+        return
+    for part, after in parts or ():
         old, new = lines_of(file.source.text[part.start : part.end]), lines_of(after)
         starts = [*accumulate(map(len, old), initial=part.start)]
         for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, old, new, False).get_opcodes():

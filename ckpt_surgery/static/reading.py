@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
@@ -17,7 +18,8 @@ from ckpt_surgery.codemods.repair import SourceRepair
 from ckpt_surgery.codemods.repairs.parts import Part, by_part
 from ckpt_surgery.static.cache import load_entry, store_entry
 from ckpt_surgery.static.discover import SourceFile
-from ckpt_surgery.static.results import Problem, Progress
+from ckpt_surgery.static.newer import as_older
+from ckpt_surgery.static.results import Note, Problem, Progress, bug
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -27,36 +29,59 @@ _CHUNK = 4
 
 
 class ParsedFile(NamedTuple):
-    """A file, and what it says."""
+    """A file, and what it says. `older` is the text that was read, where it is not the file's own."""
 
     source: SourceFile
     facts: FileFacts
+    older: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text that its facts are about, line by line and byte by byte that of the file."""
+        return self.older or self.source.text
 
 
-def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem:
-    """What one file says, from the cache if it has that."""
+_Reading: TypeAlias = tuple[FileFacts, str] | Problem | Note
+"""What a file says and the text that says so, where it is not the file's own; or why nothing is known of it."""
+
+
+def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem | Note:
+    """What one file says, from the cache if it has that; a note where it is Python that cannot be read here."""
     return _parsed(source, (_cached(source) if use_cache else None) or _extracted(source, use_cache))
 
 
-def _parsed(source: SourceFile, facts: FileFacts | Problem) -> ParsedFile | Problem:
-    return facts if isinstance(facts, Problem) else ParsedFile(source, facts)
+def _parsed(source: SourceFile, reading: _Reading) -> ParsedFile | Problem | Note:
+    return reading if isinstance(reading, Problem | Note) else ParsedFile(source, *reading)
 
 
-def _cached(source: SourceFile) -> FileFacts | None:
+def _cached(source: SourceFile) -> tuple[FileFacts, str] | None:
     facts = load_entry(source.digest)
-    return facts if isinstance(facts, FileFacts) else None
+    return (facts, "") if isinstance(facts, FileFacts) else None
 
 
-def _extracted(source: SourceFile, use_cache: bool) -> FileFacts | Problem:
+def _extracted(source: SourceFile, use_cache: bool) -> _Reading:
     try:
         facts = extract(source.text)
     except SyntaxError as error:
-        return Problem(source.path, f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it")
-    except (RecursionError, MemoryError, ValueError) as error:
-        return Problem(source.path, f"is too deep for Python's parser ({type(error).__name__}): not checked")
+        older = as_older(source.text)
+        if older is None:
+            return Problem(
+                source.path, f"line {error.lineno or 1} does not parse ({error.msg}): not checked; correct it"
+            )
+        if older == source.text:
+            running = ".".join(map(str, sys.version_info[:2]))
+            return Note(
+                source.path, f"needs a newer Python than {running}, which runs here: not checked", error.lineno or 1
+            )
+        reading = _extracted(replace(source, text=older), use_cache=False)
+        return (reading[0], reading[1] or older) if isinstance(reading, tuple) else reading
+    except (RecursionError, MemoryError) as error:
+        return Problem(source.path, f"is too deep to be read ({type(error).__name__}): not checked")
+    except Exception as error:
+        return bug(source.path, "reading it", error)
     if use_cache:
         store_entry(source.digest, facts)
-    return facts
+    return facts, ""
 
 
 @contextlib.contextmanager
@@ -78,7 +103,7 @@ class FileParser:
     jobs: int | None
     progress: Progress | None
 
-    def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem]:
+    def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem | Note]:
         """What every file says, in the order given."""
         cached = {source.path: facts for source in sources if use_cache and (facts := _cached(source))}
         missing = [source for source in sources if source.path not in cached]
@@ -90,7 +115,7 @@ class FileParser:
 
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]
-    ) -> dict[str, ParsedFile | None]:
+    ) -> dict[str, ParsedFile | Problem | None]:
         """The files after their repairs; None where one cannot be made or the text does not parse then."""
         ordered = sorted(repairs, key=lambda path: len(files[path].source.text), reverse=True)
         items = [(files[path], [*repairs[path]]) for path in ordered]
@@ -106,13 +131,26 @@ class FileParser:
         report = self.progress or (lambda step, done, total: None)
         report(step, done, done + len(items))
         try:
-            results = pool.map(function, items, chunksize=_CHUNK) if pool else map(function, items)
+            results = _mapped(pool, function, items) if pool else map(function, items)
             for number, pair in enumerate(zip(items, results, strict=True), done + 1):
                 yield pair
                 report(step, number, done + len(items))
         finally:
             if pool:
                 pool.shutdown(cancel_futures=True)
+
+
+def _mapped(
+    pool: ProcessPoolExecutor, function: Callable[[_Item], _Result], items: Sequence[_Item]
+) -> Iterator[_Result]:
+    """What worker processes make of items; what is left is made here, where one of them dies or cannot answer."""
+    done = 0
+    try:
+        for result in pool.map(function, items, chunksize=_CHUNK):
+            done += 1
+            yield result
+    except Exception:
+        yield from map(function, items[done:])
 
 
 def rewritten_parts(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
@@ -129,11 +167,14 @@ def rewritten_parts(file: ParsedFile, repairs: Collection[SourceRepair]) -> list
     return made
 
 
-def _rewritten(item: tuple[ParsedFile, Collection[SourceRepair]]) -> ParsedFile | None:
-    parts = rewritten_parts(*item)
+def _rewritten(item: tuple[ParsedFile, Collection[SourceRepair]]) -> ParsedFile | Problem | None:
+    source = item[0].source
+    try:
+        parts = rewritten_parts(*item)
+    except Exception as error:
+        return bug(source.path, "repairing it", error)
     if parts is None:
         return None
-    source = item[0].source
     text = source.text
     for part, after in reversed(parts):
         text = text[: part.start] + after + text[part.end :]

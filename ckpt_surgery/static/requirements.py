@@ -1,33 +1,40 @@
-"""What a package asks of transformers: the requirements in its metadata, read as text and never run."""
+"""What a package asks of transformers: the requirements that its files state, read as text and never run."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
+from fnmatch import fnmatch, translate
 from pathlib import Path
 
 from ckpt_surgery.static.discover import folders_above
 
-_FOLDERS_ABOVE = 8
+_FOLDERS_ABOVE, _FOLDERS_BELOW = 8, 3
 _NAME = "transformers"
-_LINE = re.compile(rf"{_NAME}(?![\w.-])[^;#]*")
-"""A requirement; what stands behind `;` says when it holds, and is left out."""
+_LINE = re.compile(rf"(?:[\w.-]+::)?({_NAME}(?![\w.-])(?:(?!\s--)[^;#\\])*)")
+"""A requirement, with conda's channel; what stands behind `;` says when it holds, and is left out, as hashes are."""
 _EXTRAS_AND_SPACE = re.compile(r"\[[^]]*\]|[()\s]")
+_NAMES_RELEASE = re.compile(r"(?<!!)[<>=~]=*\s*\d")
+"""What has none of these admits the newest release, and says nothing."""
 _CARET = re.compile(r"^[\^~](?!=)")
-_USUAL = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
-"""What is asked for even where it is not there: it may be there the next time."""
+_CONDA = re.compile(rf"^{_NAME}=(?!=)([^=,|]+).*")
+_ITEM = re.compile(r"^\s*(?:-\s+)*[\"']?([^\"'\n]*)", re.M)
+_PIP = re.compile(r"\bpip3?\s+install\b(.*)|\buv\s+(?:pip\s+install|add)\b(.*)")
+_FOLDERS = ("requirements*", "docker*", "conda*", "recipe*")
+"""Folders beside a package that hold requirements of it."""
 
 
 def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
     """The requirements on transformers of the package that a file is in, those of its extras among them.
 
-    They are in `pyproject.toml`, `setup.py`, `setup.cfg` or `requirements*.txt` of a folder above the file, or in the
-    metadata of what is installed there: the first folder that has any, as far up as the repository. `read` gives the
+    They are in the files of `_READERS`, in a folder above the file or in one of `_FOLDERS` there, or in the metadata
+    of what is installed there: the first folder that names a release, as far up as the repository. `read` gives the
     text of a file, or None.
     """
     below = Path(path)
@@ -41,20 +48,34 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple
 
 def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[str]:
     """The requirements that a folder states for the file or folder `part` in it."""
+    for name in sorted(filter(_STATES.fullmatch, _names(folder)), key=_reader_of):
+        if name.endswith(".dist-info"):
+            if not _holds(folder / name, part, read):
+                continue
+            name += "/METADATA"
+        _, reader = _READERS[_reader_of(name)]
+        for line in "\n".join(_strings(reader, read(os.fspath(folder / name)) or "")).splitlines():
+            if (match := _LINE.match(line.strip())) and _NAMES_RELEASE.search(match[1]):
+                yield _CONDA.sub(rf"{_NAME}==\1", _EXTRAS_AND_SPACE.sub("", match[1]))
+
+
+def _reader_of(name: str) -> int:
+    return next(number for number, (pattern, _) in enumerate(_READERS) if fnmatch(name, pattern))
+
+
+def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
+    """The files of a folder, and those of the folders in it that hold requirements."""
+    for name in _listed(folder):
+        if deeper < _FOLDERS_BELOW or any(fnmatch(name, pattern) for pattern in _FOLDERS):
+            yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
+        yield name
+
+
+def _listed(folder: Path) -> list[str]:
     try:
-        names = sorted(os.listdir(folder))
+        return sorted(os.listdir(folder))
     except OSError:
-        return
-    for name in dict.fromkeys([*_USUAL, *names]):
-        if name in _USUAL or (name.startswith("requirements") and name.endswith(".txt")):
-            strings = _strings(name, read(os.fspath(folder / name)) or "")
-        elif name.endswith(".dist-info") and _holds(folder / name, part, read):
-            strings = re.findall("^Requires-Dist:(.*)", read(os.fspath(folder / name / "METADATA")) or "", re.M)
-        else:
-            continue
-        for line in "\n".join(strings).splitlines():
-            if match := _LINE.match(line.strip()):
-                yield _EXTRAS_AND_SPACE.sub("", match.group())
+        return []
 
 
 def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool:
@@ -65,22 +86,50 @@ def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool
     return f"\n{part}/" in f"\n{record}"
 
 
-def _strings(name: str, text: str) -> list[str]:
-    """What may be requirements in a file of this name; nothing where it is not what its name says."""
+def _strings(reader: Callable[[str], Iterator[str]], text: str) -> list[str]:
+    """What may be requirements in a file; nothing where it is not what its name says."""
     try:
-        if name == "pyproject.toml":
-            return [*_of_table(tomllib.loads(text))]
-        if name == "setup.py":
-            constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
-            return [value for value in constants if isinstance(value, str)]
-        if name == "setup.cfg":
-            parser = ConfigParser(interpolation=None)
-            parser.read_string(text)
-            sections = ("options", *(name for name in parser.sections() if name.startswith("options.extras_require")))
-            return [value for section in sections if section in parser for value in parser[section].values()]
+        return [*reader(text)]
     except (SyntaxError, ValueError, RecursionError, ConfigError):
         return []
-    return [text]
+
+
+def _of_lines(text: str) -> Iterator[str]:
+    yield text
+
+
+def _of_metadata(text: str) -> Iterator[str]:
+    yield from re.findall("^Requires-Dist:(.*)", text, re.M)
+
+
+def _of_setup(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _of_sections(text: str) -> Iterator[str]:
+    parser = ConfigParser(interpolation=None)
+    parser.read_string(text)
+    for name in parser.sections():
+        if name == "options" or name.startswith("options.extras_require"):
+            yield from parser[name].values()
+
+
+def _of_items(text: str) -> Iterator[str]:
+    """The items of lists in YAML: conda's, and those of pip among them."""
+    yield from _ITEM.findall(text)
+
+
+def _of_commands(text: str) -> Iterator[str]:
+    """What pip installs in the commands of a Dockerfile."""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        for match in _PIP.finditer("" if line.lstrip().startswith("#") else line):
+            yield from shlex.split(match[1] or match[2])
+
+
+def _of_toml(text: str) -> Iterator[str]:
+    yield from _of_table(tomllib.loads(text))
 
 
 def _of_table(value: object) -> Iterator[str]:
@@ -92,10 +141,31 @@ def _of_table(value: object) -> Iterator[str]:
             yield from _of_table(item)
     elif isinstance(value, dict):
         for key, item in value.items():
-            version = item.get("version") if isinstance(item, dict) else item
-            if key == _NAME and isinstance(version, str):
-                # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
-                exact = version[:1].isdigit()
-                yield _NAME + (f"=={version}" if exact else _CARET.sub(">=", version).removeprefix("*"))
-            else:
-                yield from _of_table(item)
+            several = isinstance(item, list)
+            for entry in item if several else [item]:
+                version = entry.get("version") if isinstance(entry, dict) else None if several else entry
+                if key == _NAME and isinstance(version, str):
+                    # `^4.40` and `~4.40` are the oldest, `4.40` is the only one, `*` is any.
+                    exact = version[:1].isdigit()
+                    yield _NAME + (f"=={version}" if exact else _CARET.sub(">=", version).removeprefix("*"))
+                else:
+                    yield from _of_table(entry)
+
+
+_READERS: tuple[tuple[str, Callable[[str], Iterator[str]]], ...] = (
+    ("pyproject.toml", _of_toml),
+    ("setup.py", _of_setup),
+    ("setup.cfg", _of_sections),
+    ("*requirements*.txt", _of_lines),
+    ("*requirements*.in", _of_lines),
+    ("requirements*/*.txt", _of_lines),
+    ("requirements*/*.in", _of_lines),
+    ("*env*.y*ml", _of_items),
+    ("*conda*.y*ml", _of_items),
+    ("recipe*/meta.yaml", _of_items),
+    ("meta.yaml", _of_items),
+    ("*Dockerfile*", _of_commands),
+    ("*.dist-info*", _of_metadata),
+)
+"""The files that state requirements, and what reads the strings in them that may be some."""
+_STATES = re.compile("|".join(translate(pattern) for pattern, _ in _READERS))

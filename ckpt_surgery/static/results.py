@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import traceback
 from dataclasses import dataclass
 from typing import Protocol
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.codemods.repair import SourceRepair
+from ckpt_surgery.text import error_line
 
 FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 """The findings of these kinds make the exit code 1; the others inform."""
@@ -23,6 +26,25 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"
+
+
+def bug(path: str, doing: str, error: Exception) -> Problem:
+    """The problem where this package itself fails at a file, or at all of them: `path` may be the code of a rule."""
+    if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
+        traceback.print_exception(error)
+    return Problem(path, f"{doing} failed ({error_line(error)}): this is a bug in ckpt_surgery, please report it")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a summary says of a file beside findings and problems. `line` is 0 where it is about the whole file."""
+
+    path: str
+    text: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +82,12 @@ class CheckResult:
     files: int
     suppressed: int
     seconds: float
+    notes: tuple[Note, ...] = ()
 
     @property
     def faults(self) -> tuple[Finding, ...]:
         """The findings that make the exit code 1: safe and unsafe ones."""
         return tuple(finding for finding in self.findings if finding.applicability in FAULTS)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that the summary of `apply` says of one file. `line` is 0 where it is about the whole file."""
-
-    path: str
-    text: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import traceback
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from ckpt_surgery.codemods import RULES
@@ -14,15 +16,17 @@ from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.errors import OptionError
-from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, source_at
+from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, source_at, text_at
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
-from ckpt_surgery.static.results import Problem, Progress
+from ckpt_surgery.static.results import Note, Problem, Progress, bug
 from ckpt_surgery.static.suppress import read_suppressions, without_ignored
 
 RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
+_MOST_FAILURES = 10
+"""A rule that fails at more files is not run any more."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,10 @@ class Snapshot:
     use_cache: bool
     imported: dict[str, SourceFile | None] = field(default_factory=dict)
     """Files that are not checked, read to understand those that are; None for one that cannot be read."""
+    required: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the packages of files ask of transformers, as far as it was asked for."""
+    notes: tuple[Note, ...] = ()
+    """What is said of files that are left out without being a problem."""
 
     @property
     def width(self) -> int:
@@ -40,22 +48,58 @@ class Snapshot:
         return line_length(next(iter(self.files), ""))
 
     def text(self, path: str) -> str:
-        """The text of a checked or imported file."""
-        source = self.files[path].source if path in self.files else self.imported.get(path)
-        return source.text if source else ""
+        """The text of a checked or imported file, as it was read."""
+        file = self.files.get(path) or self.imported.get(path)
+        return file.text if file else ""
 
-    def context(self, selected: Collection[str], include_unsupported: bool) -> RuleContext:
-        """The rules' view of these files."""
-        facts = {path: file.facts for path, file in self.files.items()}
+    def context(
+        self, selected: Collection[str], include_unsupported: bool, unchecked: Collection[str] = ()
+    ) -> RuleContext:
+        """The rules' view of these files. Those that are `unchecked` are only read to understand the others."""
+        facts = {path: file.facts for path, file in self.files.items() if path not in unchecked}
         layers = installed_layers()
         tree = SourceTree(facts, self._facts, self.text, self.width, self._configuration, layers, self._required)
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 
     def findings(self, context: RuleContext) -> list[Finding]:
-        """What the selected rules find, sorted by place."""
-        findings = [finding for rule in RULES if rule.code in context.selected for finding in rule.find(context)]
-        return sorted(findings, key=lambda finding: finding.sort_key)
+        """What the selected rules find, sorted by place. An error in one of them is raised."""
+        return _sorted(finding for rule in RULES if rule.code in context.selected for finding in rule.find(context))
+
+    def findings_and_bugs(
+        self, selected: Collection[str], include_unsupported: bool
+    ) -> tuple[list[Finding], dict[str, list[Problem]]]:
+        """What the selected rules find, and by code which of them fail at which files: all else is still looked at."""
+        context = self.context(selected, include_unsupported)
+        findings: list[Finding] = []
+        bugs: dict[str, list[Problem]] = defaultdict(list)
+        for rule in RULES:
+            failed: list[str] = []
+            while rule.code in selected:
+                try:
+                    view = self.context(selected, include_unsupported, failed) if failed else context
+                    findings += list(rule.find(view))
+                    break
+                except Exception as error:
+                    path = self._place_of(error, failed)
+                    bugs[rule.code].append(bug(path or rule.code, rule.code if path else "it", error))
+                    if not path or len(failed) == _MOST_FAILURES:
+                        break
+                    failed.append(path)
+        return _sorted(findings), bugs
+
+    def _place_of(self, error: Exception, known: Collection[str]) -> str:
+        """The checked file that a rule was at when it failed, by the variables on its way there; empty if not seen.
+
+        The innermost comes first: what a rule asks of one file may be answered by looking at all of them.
+        """
+        for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
+            if frame.f_code is not Snapshot.findings_and_bugs.__code__:
+                for value in frame.f_locals.values():
+                    path = getattr(value, "path", value)
+                    if isinstance(path, str) and path in self.files and path not in known:
+                        return path
+        return ""
 
     def unsuppressed(
         self, findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]
@@ -75,7 +119,11 @@ class Snapshot:
         """The facts of a file that an import leads to, outside the checked ones."""
         source = self._imported(path)
         parsed = parse_file(source, use_cache=self.use_cache) if source else None
-        return parsed.facts if isinstance(parsed, ParsedFile) else None
+        if not isinstance(parsed, ParsedFile):
+            return None
+        if parsed.older:
+            self.imported[path] = replace(parsed.source, text=parsed.older)
+        return parsed.facts
 
     def _text_beside(self, path: str) -> str | None:
         """The text of a file that is no source; None where there is none that can be read."""
@@ -83,7 +131,9 @@ class Snapshot:
         return source.text if source else None
 
     def _required(self, path: str) -> tuple[str, ...]:
-        return required_transformers(path, self._text_beside)
+        if path not in self.required:
+            self.required[path] = required_transformers(path, text_at)
+        return self.required[path]
 
     def _configuration(self, path: str, name: str) -> str | None:
         """The text of a configuration file that a script names; None where it is not found or cannot be read.
@@ -104,13 +154,20 @@ def take_snapshot(
     """Parse the files; a file that does not parse is a problem, and so is a wrong comment."""
     files: dict[str, ParsedFile] = {}
     problems: list[Problem] = []
+    notes: list[Note] = []
     for source, result in zip(sources, FileParser(jobs, progress).parse(sources, use_cache=cache), strict=True):
         if isinstance(result, Problem):
             problems.append(result)
+        elif isinstance(result, Note):
+            notes.append(result)
         else:
             files[source.path] = result
-            problems += [Problem(source.path, said) for said in read_suppressions(source.text, RULE_CODES).mistakes]
-    return Snapshot(files, cache), problems
+            problems += [Problem(source.path, said) for said in read_suppressions(result.text, RULE_CODES).mistakes]
+    return Snapshot(files, cache, notes=tuple(notes)), problems
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: finding.sort_key)
 
 
 def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -> frozenset[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,63 @@ def test_a_file_name_that_is_no_text_can_be_printed(
         monkeypatch.setattr(sys, "stdout", out)
         assert main(["check"]) == 1
     assert "\\udcff.py\n  1:1 CKPT003 [safe] B: \\u2192 wrong" in (tmp_path / "out").read_text()
+
+
+# -- baseline and since
+
+
+@pytest.mark.parametrize("how", ["option", "configuration"])
+@pytest.mark.parametrize("output_format", ["text", "json", "github", "sarif"])
+def test_a_baseline_is_written_once_and_then_leaves_out_what_it_has(
+    check: StandIn, capsys: pytest.CaptureFixture[str], output_format: str, how: str
+) -> None:
+    if how == "configuration":
+        configure("baseline = 'known.json'")
+    options = ["check", "--output-format", output_format, *(["--baseline", "known.json"] if how == "option" else [])]
+    other = replace(finding(), class_name="Other")
+    check.answer = checked(finding(), other)
+    assert main(options) == 0
+    assert main(options) == 0
+    captured = capsys.readouterr()
+    assert "m.py" not in captured.out
+    assert "2 findings of this baseline not shown" in " ".join((captured.out + captured.err).split())
+    check.answer = checked(finding(), finding(line=20), finding(code="CKPT001"))
+    assert main(options) == 1
+    out = capsys.readouterr().out
+    assert out.count("is wrong") == 2
+    assert "1 of it gone" in " ".join(out.split()) or output_format in ("json", "sarif")
+    assert main([*options, "--update-baseline"]) == 0
+    assert main(options) == 0
+
+
+def test_a_problem_stays_one_whatever_the_baseline_has(check: StandIn) -> None:
+    check.answer = checked(finding(), problems=(PROBLEM,))
+    assert [main(["check", "--baseline", "known.json"]) for _ in range(2)] == [2, 2]
+
+
+def test_a_baseline_is_written_anew_only_if_it_is_named(check: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--update-baseline"]) == 2
+    assert "--baseline: give that too" in capsys.readouterr().err
+
+
+def test_only_findings_in_changed_lines_are_reported(
+    check: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    check.answer = checked(finding(), finding(line=4))
+    assert main(["check", ".", "--since", "HEAD"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "ckpt_surgery: error: --since: . is in no git repository: nothing says what was changed there\n"
+    )
+    Path("models").mkdir()
+    Path("models/m.py").write_text("a\nb\nc\nd\n")
+    commands = ["init -q", "add .", "-c user.name=A -c user.email=a@example.com commit -qm first"]
+    for command in commands:
+        subprocess.run(["git", *command.split()], check=True)
+    assert main(["check", ".", "--since", "HEAD"]) == 0
+    Path("models/m.py").write_text("a\nb\nc\nother\n")
+    assert main(["check", ".", "--since", "HEAD"]) == 1
+    out = capsys.readouterr().out
+    assert "  4:5 CKPT" in out
+    assert "  3:5 CKPT" not in out
+    assert main(["check", ".", "--since", "v9"]) == 2

@@ -326,14 +326,15 @@ def test_a_result_of_the_last_step_that_does_not_parse_is_not_written(
 
 def test_a_file_that_never_settles_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {FOO: INLINE, "models/b/modeling_b.py": BY_KEYWORD})
-    real = Snapshot.findings
+    real = Snapshot.findings_and_bugs
 
-    def restless(self: Snapshot, context: object) -> list[Finding]:
+    def restless(self: Snapshot, *options: object) -> tuple[list[Finding], dict[str, list[Problem]]]:
         one_more = DeriveLayer(str(root / FOO), None, Definition("FooLayer"), "AgainLayer", "Again.")
         again = Finding("CKPT001", str(root / FOO), 1, 1, "Foo", "again", Applicability.SAFE, "foo", (one_more,))
-        return [*real(self, context), again]  # type: ignore[arg-type]
+        findings, bugs = real(self, *options)  # type: ignore[arg-type]
+        return [*findings, again], bugs
 
-    monkeypatch.setattr(Snapshot, "findings", restless)
+    monkeypatch.setattr(Snapshot, "findings_and_bugs", restless)
     result = apply([root], jobs=1)
     assert texts(root) == {FOO: INLINE, "models/b/modeling_b.py": FIXED}
     assert any(FOO in note.path and "second run" in note.text for note in result.notes)

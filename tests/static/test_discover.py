@@ -64,6 +64,16 @@ def test_a_virtual_environment_is_passed_over(tmp_path: Path) -> None:
     assert names(tmp_path) == ["kept.py"]
 
 
+@pytest.mark.parametrize("inside", ["bin/x", "Scripts/x", "Lib/site-packages/x", "lib64/python3.11/site-packages/x"])
+def test_a_folder_is_no_environment_by_the_mark_of_one_alone(tmp_path: Path, inside: str) -> None:
+    make(tmp_path, "repository/pyvenv.cfg", "repository/kept.py", "repository/lib/kept.py", f"[env]/{inside}")
+    make(tmp_path, "[env]/pyvenv.cfg", "[env]/other.py")
+    assert names(tmp_path) == ["repository/kept.py", "repository/lib/kept.py"]
+    assert "other.py" in names(tmp_path / "[env]"), "named itself, it is walked"
+    assert [note.path for note in check([tmp_path], jobs=1).notes] == []
+    assert [note.path for note in check([tmp_path], exclude=["repository"]).notes] == [str(tmp_path / "[env]")]
+
+
 def test_a_checkout_and_an_installed_package_mean_their_models(tmp_path: Path) -> None:
     make(tmp_path, "setup.py", "src/transformers/modeling_layers.py", "src/transformers/models/a/modeling_a.py")
     assert names(tmp_path) == ["src/transformers/models/a/modeling_a.py"]

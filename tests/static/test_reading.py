@@ -65,7 +65,7 @@ def test_results_come_in_the_order_of_the_files(tmp_path: Path, jobs: int) -> No
     reported: list[tuple[str, int, int]] = []
     parser = FileParser(jobs, lambda step, done, total: reported.append((step, done, total)))
     results = parser.parse(sources, use_cache=False)
-    paths = [result.path if isinstance(result, Problem) else result.source.path for result in results]
+    paths = [result.source.path if isinstance(result, ParsedFile) else result.path for result in results]
     assert paths == [str(root / name) for name in files]
     assert sum(isinstance(result, Problem) for result in results) == 6
     assert reported[-1] == ("reading", 40, 40)

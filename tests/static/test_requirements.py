@@ -36,6 +36,18 @@ def required(root: Path, files: dict[str, str], at: str = "foo/models/modeling_f
         ("setup.cfg", "[options.extras_require]\nhub = transformers>=4.40\n"),
         ("requirements.txt", "torch\ntransformers >= 4.40  # the oldest that was tried\n"),
         ("requirements-test.txt", "transformers>=4.40; python_version > '3.9'\n"),
+        ("requirements/transformers.txt", "transformers>=4.40\n"),
+        ("requirements/train/cuda/base.txt", "transformers>=4.40\n"),
+        ("requirements_lightning.in", "torch\ntransformers[torch]>=4.40\n"),
+        ("dev-requirements.txt", "transformers>=4.40 \\\n    --hash=sha256:00\n"),
+        ("requirements-locked.txt", "transformers>=4.40 --hash=sha256:00\n"),
+        ("pyproject.toml", '[tool.poetry.dependencies]\ntransformers = [{ version = ">=4.40", python = "3.11" }]\n'),
+        ("pyproject.toml", '[tool.pdm.dev-dependencies]\ntest = ["transformers>=4.40"]\n'),
+        ("pyproject.toml", '[project.optional-dependencies]\ntransformers = ["transformers>=4.40"]\n'),
+        ("environment.yml", "dependencies:\n  - python=3.11\n  - pip:\n      - transformers>=4.40\n"),
+        ("conda/meta.yaml", "requirements:\n  run:\n    - conda-forge::transformers >=4.40\n"),
+        ("Dockerfile", 'RUN apt-get update && \\\n    pip install -U "torch>2" \\\n    "transformers>=4.40"\n'),
+        ("docker/Dockerfile.cuda", "RUN uv pip install --system 'transformers>=4.40' && rm -rf /tmp/x\n"),
         ("foo-1.0.dist-info/METADATA", "Name: foo\nRequires-Dist: transformers (>=4.40) ; extra == 'hub'\n"),
     ],
 )
@@ -53,6 +65,15 @@ def test_every_form_is_read(tmp_path: Path, name: str, text: str) -> None:
         ("setup.cfg", "[metadata]\nkeywords =\n    transformers>=4.40\n"),
         ("bar-1.0.dist-info/METADATA", "Requires-Dist: transformers>=4.40\n"),
         ("notes.txt", "transformers>=4.40\n"),
+        ("requirements.txt", "transformers\ntransformers!=4.41\n# transformers>=4.40\n-e .  # transformers>=4.40\n"),
+        ("requirements.txt", "git+https://github.com/huggingface/transformers@v4.40.0\n"),
+        ("environment.yml", "name: transformers>=4.40\ndependencies:\n  - transformers\n"),
+        ("config.yaml", "- transformers>=4.40\n"),
+        (
+            "Dockerfile",
+            "# pip install transformers==4.40\nRUN echo transformers==4.40\nRUN pip install transformers==$V\n",
+        ),
+        ("data/transformers.txt", "transformers>=4.40\n"),
     ],
 )
 def test_what_says_nothing_of_the_package_is_passed_over(tmp_path: Path, name: str, text: str) -> None:
@@ -65,7 +86,17 @@ def test_the_versions_of_poetry_are_read(tmp_path: Path) -> None:
         for at, version in {"any": "*", "one": "4.40", "range": ">=4.40,!=4.41.*"}.items()
     }
     found = [required(tmp_path, pages, f"{at}/a.py") for at in ("any", "one", "range")]
-    assert found == [("transformers",), ("transformers==4.40",), ("transformers>=4.40,!=4.41.*",)]
+    assert found == [(), ("transformers==4.40",), ("transformers>=4.40,!=4.41.*",)]
+
+
+def test_one_equals_sign_of_conda_is_one_release(tmp_path: Path) -> None:
+    text = "dependencies:\n  - transformers=4.40=py_0\n  - 'transformers=4.41.*'\n"
+    assert required(tmp_path, {"environment.yaml": text}) == ("transformers==4.40", "transformers==4.41.*")
+
+
+def test_a_nearer_folder_that_names_no_release_leaves_it_to_the_others(tmp_path: Path) -> None:
+    files = {"requirements/base.txt": "transformers==4.48.2\n", "foo/requirements.txt": "transformers\n"}
+    assert required(tmp_path, files) == ("transformers==4.48.2",)
 
 
 def test_a_distribution_of_another_name_is_known_by_its_record(tmp_path: Path) -> None:
@@ -85,16 +116,51 @@ def test_nothing_is_read_above_the_repository(tmp_path: Path) -> None:
     assert required(tmp_path, {"requirements.txt": "transformers>=4.40\n"}) == ()
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "foo/setup.cfg"])
+def test_the_oldest_release_that_is_asked_for_decides(tmp_path: Path) -> None:
+    files = {"Dockerfile": "RUN pip install transformers==4.57.6\n", "requirements/a.txt": "transformers>=4.53\n"}
+    files["foo/modeling_foo.py"] = PLAIN.replace("...modeling_utils", "transformers")
+    required(tmp_path, files)
+    assert check([tmp_path], jobs=1).findings[0].applicability.value == "safe"
+    required(tmp_path, {"requirements/b.txt": "transformers~=4.40\n"})
+    (finding,) = check([tmp_path], jobs=1).findings
+    assert "asks for transformers~=4.40" in finding.message
+
+
+SWITCH = """
+model = AutoModelForCausalLM.from_pretrained("m")
+model.gradient_checkpointing_enable()
+model = DistributedDataParallel(model)
+model(**batch).loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("transformers==5.12.1", []),
+        ("transformers", ["CKPT104"]),
+        ("transformers>=4.50\ntransformers>=5", ["CKPT104"]),
+    ],
+)
+def test_what_older_releases_do_is_no_news_where_none_is_asked_for(
+    tmp_path: Path, text: str, codes: list[str]
+) -> None:
+    required(tmp_path, {"requirements.txt": text, "train.py": SWITCH})
+    assert [finding.code for finding in check([tmp_path / "train.py"], jobs=1).findings] == codes
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "foo/setup.cfg", "requirements/a.txt"])
 def test_a_cached_result_does_not_outlive_a_change(tmp_path: Path, name: str) -> None:
     texts = {
         "requirements.txt": "transformers>={}\n",
+        "requirements/a.txt": "transformers>={}\n",
         "pyproject.toml": '[project]\ndependencies = ["transformers>={}"]\n',
         "foo/setup.cfg": "[options]\ninstall_requires = transformers>={}\n",
     }
     model = PLAIN.replace("...modeling_utils", "transformers")
     required(tmp_path, {"foo/modeling_foo.py": model})
     found = [check([tmp_path]).findings[0].applicability.value]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     for release in ("4.40", "4.52"):
         (tmp_path / name).write_text(texts[name].format(release), encoding="utf-8")
         found.append(check([tmp_path]).findings[0].applicability.value)

@@ -1,4 +1,4 @@
-"""The report as workflow commands of GitHub Actions, one for each finding and problem."""
+"""The report as workflow commands of GitHub Actions, one for each finding, problem and note."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ _LEVELS = {**LEVELS, Applicability.INFO: "notice"}
 
 
 def to_github(report: CheckReport) -> str:
-    """One workflow command for each finding and problem, as GitHub Actions reads them from a step's output."""
+    """One workflow command for each finding, problem and note, as GitHub Actions reads them from a step's output."""
     commands = [
         _command(_LEVELS[f.applicability], f.path, sentence(f), line=f.line, col=f.column, title=f.code)
         for f in report.shown
     ]
     commands += [_command("error", p.path, str(p), title="ckpt_surgery") for p in report.result.problems]
+    commands += [_command("notice", note.path, str(note), title="ckpt_surgery") for note in report.result.notes]
     return "".join(commands)
 
 

@@ -16,7 +16,7 @@ _RULE = ("code", "name", "summary")
 
 
 def to_json(report: CheckReport, version: str) -> str:
-    """The report as one JSON object: findings with their edits, problems and counts by rule."""
+    """The report as one JSON object: findings with their edits, problems, notes and counts by rule."""
     edits, result = edits_of(report.shown), report.result
     document = {
         "schema_version": JSON_SCHEMA_VERSION,
@@ -30,6 +30,7 @@ def to_json(report: CheckReport, version: str) -> str:
             for finding in report.shown
         ],
         "problems": [*map(asdict, result.problems)],
+        "notes": [*map(asdict, result.notes)],
         "statistics": [
             {**{name: getattr(rule, name) for name in _RULE}, "count": counts.total(), "by_applicability": counts}
             for rule, counts in statistics(report)

@@ -13,21 +13,20 @@ from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Finding, Subject
 from ckpt_surgery.static.edits import Edit, edits_of
 from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path
-from ckpt_surgery.static.results import Problem
+from ckpt_surgery.static.results import Note, Problem
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 
 
 def to_sarif(report: CheckReport, version: str) -> str:
-    """The report as a SARIF 2.1.0 log with one run; problems become notifications of its invocation."""
+    """The report as a SARIF 2.1.0 log with one run; problems and notes become notifications of its invocation."""
     edits, problems = edits_of(report.shown), report.result.problems
+    notifications = [*map(_notification, problems), *map(_notification, report.result.notes)]
     run = {
         "tool": {"driver": {"name": "ckpt_surgery", "version": version, "rules": [*map(_rule, report.rules)]}},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {"SRCROOT": {"uri": f"{Path.cwd().as_uri().rstrip('/')}/"}},
-        "invocations": [
-            {"executionSuccessful": not problems, "toolExecutionNotifications": [*map(_notification, problems)]}
-        ],
+        "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
         "results": [_result(finding, edits[finding], report.rules) for finding in report.shown],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
@@ -69,9 +68,10 @@ def _fix(edits: Sequence[Edit]) -> dict[str, object]:
     return {"description": {"text": "Repair it as `ckpt_surgery apply` does."}, "artifactChanges": changes}
 
 
-def _notification(problem: Problem) -> dict[str, object]:
-    location = {"physicalLocation": {"artifactLocation": _artifact(problem.path)}}
-    return {"level": "error", "message": {"text": str(problem)}, "locations": [location]}
+def _notification(said: Problem | Note) -> dict[str, object]:
+    location = {"physicalLocation": {"artifactLocation": _artifact(said.path)}}
+    level = "error" if isinstance(said, Problem) else "note"
+    return {"level": level, "message": {"text": str(said)}, "locations": [location]}
 
 
 def _artifact(path: str) -> dict[str, object]:

@@ -67,7 +67,7 @@ def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     commands = {Applicability.SAFE: "ckpt_surgery apply", Applicability.UNSAFE: "apply --unsafe"}
     if ways := [f"{repairable[kind]} with `{command}`" for kind, command in commands.items() if repairable[kind]]:
         lines += wrapped(f"Can be repaired: {listed(ways)}.", width)
-    return lines
+    return lines + _note_lines(result, width)
 
 
 def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) -> list[str]:
@@ -82,11 +82,7 @@ def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) 
             repaired = max(0, faults[rule.code] - left[rule.code])
             why = _why_left([f for f in result.left if f.code == rule.code], result.unsafe)
             lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
-    if result.notes:
-        lines.append("Notes:")
-    for note in result.notes:
-        lines += wrapped(str(note), width, "  - ", "    ")
-    return lines
+    return lines + _note_lines(result, width)
 
 
 def rule_lines(rules: Sequence[Rule], *, width: int = 80) -> list[str]:
@@ -94,6 +90,13 @@ def rule_lines(rules: Sequence[Rule], *, width: int = 80) -> list[str]:
     lines: list[str] = []
     for rule in rules:
         lines += [f"{rule.code} {rule.name}", *wrapped(rule.summary, width, "    ", "    ")]
+    return lines
+
+
+def _note_lines(result: CheckResult | ApplyResult, width: int) -> list[str]:
+    lines = ["Notes:"] if result.notes else []
+    for note in result.notes:
+        lines += wrapped(str(note), width, "  - ", "    ")
     return lines
 
 

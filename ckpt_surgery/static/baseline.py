@@ -1,0 +1,124 @@
+"""The baseline: findings that were there before and are not reported again, in a file beside the code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.errors import OptionError
+from ckpt_surgery.static.results import CheckResult, Note
+from ckpt_surgery.text import plural
+
+_NUMBER = re.compile(r"\d+")
+_VERSION = 1
+
+
+class Known(NamedTuple):
+    """What a finding is known again by, wherever in its file it stands: numbers in its message are all the same.
+
+    `path` is relative to the folder of the baseline, with slashes.
+    """
+
+    path: str
+    code: str
+    class_name: str
+    message: str
+
+
+def without_known(
+    result: CheckResult,
+    file: Path,
+    *,
+    places: Sequence[str | Path],
+    codes: Collection[str],
+    update: bool = False,
+) -> CheckResult:
+    """The result without the findings that a baseline has; a file that is not there yet is written with those of now.
+
+    Of several alike, as many are left out as the baseline has. A note says how many those are, and how many of the
+    baseline are gone among the `places` and `codes` that were checked. With `update` the file is written anew: what it
+    has of other places and codes stays.
+
+    Raises:
+        OptionError: the file cannot be read or written, or is no baseline.
+    """
+    found = [(finding, _known(finding, file)) for finding in result.findings]
+    now = Counter(known for _, known in found)
+    new = not os.path.lexists(file)
+    before = Counter[Known]() if new else _read(file)
+    unread = {_relative(problem.path, file) for problem in result.problems}
+    checked = [os.path.realpath(place) for place in places]
+    elsewhere = {
+        known: count
+        for known, count in before.items()
+        if known.code not in codes or known.path in unread or (checked and not _is_below(known, file, checked))
+    }
+    if new or update:
+        _write(file, now | Counter(elsewhere))
+        note = f"written with {plural(now.total(), 'finding')} of now: from the next run on, only others are reported"
+        return replace(result, findings=(), notes=(*result.notes, Note(str(file), note)))
+    left = before.copy()
+    findings: list[Finding] = []
+    for finding, known in found:
+        if left[known]:
+            left[known] -= 1
+        else:
+            findings.append(finding)
+    gone = sum(count for known, count in left.items() if known not in elsewhere)
+    said = (
+        [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(found) - len(findings)) else []
+    )
+    said += [f"{gone} of it gone: write it anew with --update-baseline"] if gone else []
+    notes = (Note(str(file), "; ".join(said)),) if said else ()
+    return replace(result, findings=tuple(findings), notes=(*result.notes, *notes))
+
+
+def _known(finding: Finding, file: Path) -> Known:
+    message = _NUMBER.sub("#", finding.message)
+    return Known(_relative(finding.path, file), finding.code, finding.class_name, message)
+
+
+def _folder(file: Path) -> str:
+    return os.path.realpath(os.path.dirname(file) or os.curdir)
+
+
+def _relative(path: str | Path, file: Path) -> str:
+    path = os.path.realpath(path)
+    try:
+        return Path(os.path.relpath(path, _folder(file))).as_posix()
+    except ValueError:  # another drive
+        return Path(path).as_posix()
+
+
+def _is_below(known: Known, file: Path, places: Collection[str]) -> bool:
+    path = os.path.normpath(os.path.join(_folder(file), known.path))
+    return path in places or any(path.startswith(os.path.join(place, "")) for place in places)
+
+
+def _read(file: Path) -> Counter[Known]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document["version"] != _VERSION:
+            raise ValueError
+        return Counter(
+            {Known(*(entry[key] for key in Known._fields)): int(entry["count"]) for entry in document["findings"]}
+        )
+    except OSError as error:
+        raise OptionError(f"the baseline {file} cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise OptionError(f"{file} is no baseline: name another file, or remove it to have one written") from None
+
+
+def _write(file: Path, findings: Counter[Known]) -> None:
+    entries = [{**known._asdict(), "count": count} for known, count in sorted(findings.items())]
+    try:
+        file.write_text(json.dumps({"version": _VERSION, "findings": entries}, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"the baseline {file} cannot be written: {error.strerror or error}") from None

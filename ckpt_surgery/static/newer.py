@@ -1,0 +1,65 @@
+"""Files in the syntax of a newer Python than the running one, as text that the running one may read."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_DEEP = re.compile(r"(?:[\[({~+-]\s*|not\s+){300}")
+"""What would take libcst's parser, and this process with it, to the end of the stack."""
+_NOT_AT_END = re.compile(rb"[^\r\n]")
+_AT_END = re.compile(rb" (?=\r?\n)")
+
+
+def as_older(text: str) -> str | None:
+    """A text whose type aliases, type parameters and newer f-strings are blank; None where it is no Python at all.
+
+    Lines, and the bytes of each, stay as many as they were. What has nothing to be made blank comes back as it is.
+    """
+    if text.startswith("\ufeff") or _DEEP.search(text):  # libcst passes a byte order mark over, `ast` does not
+        return None
+    import libcst as cst  # only for a file that `ast` does not take
+    from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+
+    try:
+        module = cst.parse_module(text)
+        spans = MetadataWrapper(module, unsafe_skip_copy=True).resolve(ByteSpanPositionProvider)
+    except Exception:  # whatever is wrong with the text, it stays a file that does not parse
+        return None
+    data, end = bytearray(text.encode()), 0
+    for node, span in sorted(spans.items(), key=lambda item: (item[1].start, -item[1].length)):
+        if isinstance(node, cst.ExceptHandler) and _is_of_python_2(node):
+            return None
+        code = bytes(data[span.start : span.start + span.length])
+        match node:
+            case cst.TypeAlias():
+                blank = b"pass"
+            case cst.TypeParameters():
+                blank = b""
+            case cst.FormattedString() if not _parses(code):
+                blank = b"''"
+            case _:
+                continue
+        if span.start >= end:
+            end = span.start + span.length
+            rest = _NOT_AT_END.sub(b" ", code[len(blank) :])
+            data[span.start : end] = blank + _AT_END.sub(rb"\\", rest)
+    return data.decode()
+
+
+def _is_of_python_2(handler: object) -> bool:
+    """Whether an `except E, e:`, which Python 3.14 reads as two classes, means the name of the error."""
+    import libcst as cst
+
+    match handler:
+        case cst.ExceptHandler(type=cst.Tuple(lpar=(), elements=[_, cst.Element(value=cst.Name(value=name))])):
+            return name[:1].islower()
+    return False
+
+
+def _parses(code: bytes) -> bool:
+    try:
+        ast.parse(b"(" + code + b")")
+    except SyntaxError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""The lines that git says were changed since a revision."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckpt_surgery.codemods.finding import Finding
+from ckpt_surgery.errors import OptionError
+
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_SETTINGS = ("-c", "core.quotePath=false", "-c", "core.fsmonitor=false")
+_DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "-U0", "-M", "--src-prefix=a/", "--dst-prefix=b/")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedLines:
+    """The changed lines of files, by real path; None where all of a file is new."""
+
+    by_file: Mapping[str, Sequence[range] | None]
+
+    def cover(self, finding: Finding) -> bool:
+        """Whether a line of the finding, from the first of its statement on, was changed."""
+        ranges = self.by_file.get(os.path.realpath(finding.path), ())
+        first = min(finding.first_line or finding.line, finding.line)
+        return ranges is None or any(lines.start <= finding.line and first < lines.stop for lines in ranges)
+
+
+def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
+    """What was changed in the repositories of some files and folders since a revision, committed or not.
+
+    Raises:
+        OptionError: a place is in no git repository, or its repository has no such revision; or git is not installed.
+    """
+    folders = dict.fromkeys(place if os.path.isdir(place) else os.path.dirname(place) or os.curdir for place in places)
+    tops = dict.fromkeys(_top(folder) for folder in folders if os.path.isdir(folder))
+    by_file: dict[str, Sequence[range] | None] = {}
+    for top in tops:
+        asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        commit = _git(top, *asked)
+        if not commit:
+            raise OptionError(
+                f"--since: the repository {top} has no revision {revision!r}: give a commit, branch or tag"
+            )
+        for name, lines in _changes(_git(top, *_DIFF, commit.strip(), "--") or "").items():
+            by_file[os.path.realpath(os.path.join(top, name))] = lines
+        for name in (_git(top, "ls-files", "-z", "--others", "--exclude-standard") or "").split("\0"):
+            by_file[os.path.realpath(os.path.join(top, name))] = None
+    return ChangedLines(by_file)
+
+
+def _top(folder: str | Path) -> str:
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    if top is None:
+        raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
+    return top.removesuffix("\n")
+
+
+def _git(folder: str | Path, *arguments: str) -> str | None:
+    """The output of a git command; None where it fails. Variables may not name another repository."""
+    own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", os.fspath(folder), *_SETTINGS, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            check=False,
+        )
+    except OSError as error:
+        raise OptionError(f"--since: git cannot be run ({error.strerror or error}): install it") from None
+    return None if done.returncode else os.fsdecode(done.stdout)
+
+
+def _changes(diff: str) -> dict[str, list[range]]:
+    """The lines that a diff without context adds, by path."""
+    changes: dict[str, list[range]] = defaultdict(list)
+    name = ""
+    lines = iter(diff.split("\n"))
+    for line in lines:
+        if line.startswith("+++ "):
+            path = line[4:].rstrip("\t")
+            name = (ast.literal_eval(path) if path.startswith('"') else path).removeprefix("b/")
+        elif match := _HUNK.match(line):
+            removed, start, added = (1 if group is None else int(group) for group in match.groups())
+            if added:
+                changes[name].append(range(start, start + added))
+            left = removed + added
+            while left:  # what they say may look like a line of the diff's own
+                left -= not next(lines).startswith("\\")
+    return changes
