@@ -1,8 +1,9 @@
 """Calls of a checkpoint function on functions: local ones, lambdas, methods, partials, functions of the module.
 
 A helper that hands its first parameter to a checkpoint function counts as one, with the helper's mode.
-What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Modules
-are not the subject: `method_reader.py` has what is checkpointed by way of `self`.
+What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Any other
+call that gets a function which looks up what the loop rebinds is recorded with what it calls: the tree knows whether
+that checkpoints. Modules are not the subject: `method_reader.py` has what is checkpointed by way of `self`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    CHECKPOINT_ATTRIBUTES,
+    TORCH,
+    Places,
+    is_checkpoint,
+    is_given,
+)
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
@@ -30,6 +37,10 @@ ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "u
 the function is a model's own, which transformers sets together with the option."""
 
 _RESULT = Result(("<checkpoint>",), plain=True)
+_SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
+"""What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
+_MAY_BIND_LATE = re.compile(r"\b(?:for|while) (?:.|\n)*\b(?:lambda|def|partial)\b|\n +def (?:.|\n)*\b(?:for|while) ")
+"""What the text of a function holds that makes another and has a loop."""
 
 
 class Capture(NamedTuple):
@@ -61,6 +72,20 @@ class CheckpointedFunction:
     """Names that are None where the call stands, or may be."""
 
 
+class LateBinding(NamedTuple):
+    """A call that gets a function which looks up `names` when it runs, and a loop around the call rebinds them."""
+
+    scope: str
+    span: Span
+    first_line: int
+    function: str
+    names: tuple[str, ...]
+    place: int | str
+    """Which of the call's arguments the function is."""
+    callees: tuple[str, ...]
+    """What is called may be any of these: a name that the file has, or `self.run`; empty for a checkpoint function."""
+
+
 @dataclass(slots=True)
 class _Place:
     """A checkpoint call where it stands, and what holds results of others there."""
@@ -75,22 +100,30 @@ class _Place:
     """The positions of arguments that hold it in a list, tuple or dict."""
 
 
-def _checkpointed_functions(file: FileSyntax) -> tuple[CheckpointedFunction, ...]:
-    """The checkpoint calls on functions of one file, and those in helpers that run functions alone."""
+@dataclass(slots=True)
+class Checkpointed:
+    """The checkpoint calls on functions of one file, those in helpers that run functions alone among them."""
+
+    calls: tuple[CheckpointedFunction, ...] = ()
+    late: tuple[LateBinding, ...] = ()
+    """The other calls that find late bindings if they checkpoint."""
+
+
+def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
     own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
-    if not any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES)):
-        return ()
     scopes = [(node, node.name, frozenset[str]()) for node in file.functions]
     for owner in file.tree.body:
         if isinstance(owner, ast.ClassDef):
             own_methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
             scopes += [(node, owner.name, frozenset(method.name for method in own_methods)) for node in own_methods]
-    calls = _Calls(own, frozenset(node.name for node in file.functions))
-    concerned = [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]
-    for function, name, methods in concerned:
-        calls.learn(function, name, methods)
-    concerned = [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]
-    return tuple(call for scope in concerned for call in calls.read(*scope)) + tuple(calls.in_helpers())
+    calls = _Calls(own, frozenset(file.checkpoint_names), frozenset(node.name for node in file.functions))
+    if any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES)):
+        for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
+            calls.learn(*scope)
+    texts = ((scope, file.text(scope[0])) for scope in scopes)
+    concerned = [scope for scope, text in texts if calls.may_be_in(text) or _MAY_BIND_LATE.search(text)]
+    found = tuple(call for scope in concerned for call in calls.read(*scope))
+    return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
 
 
 class _Calls:
@@ -98,11 +131,14 @@ class _Calls:
 
     Args:
         torch_names: what the file calls torch's checkpoint function.
+        names: what it calls any checkpoint function.
         functions: the functions that the module defines.
     """
 
-    def __init__(self, torch_names: Collection[str], functions: frozenset[str]) -> None:
+    def __init__(self, torch_names: Collection[str], names: frozenset[str], functions: frozenset[str]) -> None:
+        self.names = names
         self.functions = functions
+        self.late: list[LateBinding] = []
         self._torch_names = torch_names
         words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in torch_names)}
         self._words = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
@@ -139,6 +175,7 @@ class _Calls:
             if captures is not None:
                 call = self._made(place, scope, captures)
                 yield replace(call, containers=tuple(sorted(place.containers)), dropped=reader.dropped(place))
+        self.late += reader.late(scope)
         for inner in reader.inner:
             yield from self.read(inner, scope, methods)
 
@@ -180,6 +217,8 @@ class _Scope(ModuleFlow):
         parameters = _parameters(function.args) - {"self"}
         super().__init__(dict.fromkeys(parameters, NOTHING))
         self.places: dict[int, _Place] = {}
+        self.others: dict[int, _Place] = {}
+        """Other calls in loops."""
         self.inner: list[ast.FunctionDef] = []
         """The functions that it defines."""
         self._calls = calls
@@ -187,6 +226,8 @@ class _Scope(ModuleFlow):
         self._bound = set(parameters)
         self._made: dict[str, list[ast.expr | ast.FunctionDef]] = {}
         """What names are bound to, where that may be a function."""
+        self._aliases: dict[str, list[ast.expr]] = {}
+        """What names are bound to, where that may be a checkpoint function."""
         self._none: dict[int, str] = {}
         """Names that are set to None, by line."""
         self.follow(function.body)
@@ -200,6 +241,8 @@ class _Scope(ModuleFlow):
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """Note a name that may stand for a function, and one that is set to None."""
         super().assign(target, value)
+        if isinstance(target, ast.Name) and not isinstance(value, ast.Constant):
+            self._aliases.setdefault(target.id, []).append(value)
         match target, value:
             case ast.Name(id=name), ast.Lambda() | ast.Call():
                 self._made.setdefault(name, []).append(value)
@@ -215,6 +258,8 @@ class _Scope(ModuleFlow):
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """Note a checkpoint call, and what it is given."""
         if not node.args or not self._calls.is_one(node.func):
+            if self.loops:
+                self.others.setdefault(id(node), _Place(node, self.statement, self.loops))
             return super().called(node, base, callee, values)
         place = self.places.setdefault(id(node), _Place(node, self.statement, self.loops))
         place.names |= {name for name, value in self.env.items() if _RESULT in value.all}
@@ -233,6 +278,40 @@ class _Scope(ModuleFlow):
             Capture(name, late and name in rebound, name in place.names, kept)
             for name, (late, kept) in sorted(names.items())
         )
+
+    def late(self, scope: str) -> Iterator[LateBinding]:
+        """The calls that get a function which looks up what the loops around them rebind."""
+        for place in (*self.others.values(), *self.places.values()):
+            call = place.call
+            given: list[tuple[int | str, ast.expr]] = [*enumerate(call.args)]
+            given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+            for at, value in given:
+                said = at == 0 and id(call) in self.places and self._captured(value) is not None
+                looked_up = set() if said else self._looked_up(value)
+                names = sorted(looked_up & _rebound(place)) if looked_up else ()
+                if names:
+                    span, line = span_of(call), place.statement.lineno
+                    text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
+                    yield LateBinding(scope, span, line, text, tuple(names), at, callees)
+
+    def _looked_up(self, node: ast.expr) -> set[str]:
+        """What a function looks up when it runs."""
+        captured = self._captured(node) if isinstance(node, ast.Lambda | ast.Name | ast.Call) else None
+        return {name for name, (late, _) in (captured or {}).items() if late}
+
+    def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
+        """What a call's function may be."""
+        match node:
+            case ast.Name(id=name) if name in self._aliases and name not in asked:
+                for value in self._aliases[name]:
+                    yield from self._callees(value, asked | {name})
+            case ast.IfExp(body=body, orelse=orelse):
+                yield from self._callees(body, asked)
+                yield from self._callees(orelse, asked)
+            case ast.Call(func=function, args=[inner]) if dotted(function).rpartition(".")[2] == "partial":
+                yield from self._callees(inner, asked)
+            case ast.Name() | ast.Attribute():
+                yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
 
     def dropped(self, place: _Place) -> tuple[str, ...]:
         """The names that a statement before the call sets to None."""
@@ -260,15 +339,18 @@ class _Scope(ModuleFlow):
     def _of_function(self, function: ast.FunctionDef | ast.Lambda) -> dict[str, tuple[bool, bool]]:
         early = [*function.args.defaults, *(value for value in function.args.kw_defaults if value)]
         captured = {name: (False, True) for value in early for name in self._values(value)}
-        body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
-        nodes = [node for part in body for node in walk(part)]
-        own = _parameters(function.args).union(*map(_stored, body))
-        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        nodes = _body(function)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         values = [value for call in calls for value in (*call.args, *(keyword.value for keyword in call.keywords))]
         given = {value.id for value in values if isinstance(value, ast.Name)}
-        captured.update({name: (True, name in given) for name in (loaded - own) & self._bound})
+        captured.update({name: (True, name in given) for name in self._free(function)})
         return captured
+
+    def _free(self, function: ast.FunctionDef | ast.Lambda) -> set[str]:
+        """The names of this scope that a function looks up when it runs."""
+        nodes = _body(function)
+        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        return (loaded - _own(function)) & self._bound
 
     def _values(self, value: ast.expr) -> set[str]:
         """The names of this scope that an expression hands on as they are."""
@@ -281,24 +363,53 @@ def _rebound(place: _Place) -> set[str]:
 
     A loop that runs the backward pass itself is over before it rebinds anything.
     """
-    loops = [loop for loop in place.loops if isinstance(loop, ast.For | ast.While) and not _runs_backward(loop)]
-    names = {name for loop in loops if isinstance(loop, ast.For) for name in _stored(loop.target)}
+    loops = [loop for loop in place.loops if isinstance(loop, ast.For | ast.While)]
+    last = _last_beside(place.statement, loops[-1]) if loops else None
+    if isinstance(last, ast.Return | ast.Raise):
+        loops = []
+    elif isinstance(last, ast.Break):
+        loops.pop()
+    loops = [loop for loop in loops if not _is_over(loop)]
+    targets = [loop.target for loop in loops if isinstance(loop, ast.For)]
+    targets += [head.target for made in place.loops if isinstance(made, ast.ListComp) for head in made.generators]
+    names = set[str]().union(*map(_stored, targets))
     inside = [node for loop in loops[:1] for node in walk(loop)]
     assigned = [node for node in inside if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)]
     before = -1
     while len(names) > before:
         before = len(names)
         for statement in assigned:
-            nodes = list(walk(statement.value)) if statement.value else []
+            if statement.value is None or _is_same_for_all(statement.value):
+                continue
+            nodes = walk(statement.value)
             read = {node.id for node in nodes if isinstance(node, ast.Name)}
             if isinstance(statement, ast.AugAssign) or place.call in nodes or read & names:
                 names |= _stored(statement)
     return names
 
 
-def _runs_backward(loop: ast.AST) -> bool:
-    calls = (dotted(node.func) for node in walk(loop) if isinstance(node, ast.Call))
-    return any(name.endswith(("backward", "autograd.grad")) for name in calls)
+def _last_beside(statement: ast.stmt, loop: ast.AST) -> ast.AST | None:
+    """The last of the statements that run with one of a loop."""
+    suites = (getattr(node, part, None) for node in walk(loop) for part in ("body", "orelse"))
+    return next((suite[-1] for suite in suites if isinstance(suite, list) and statement in suite), None)
+
+
+def _is_over(loop: ast.AST) -> bool:
+    """Whether a loop may run the backward pass before it goes on, itself or by whom it yields to."""
+    return any(
+        isinstance(node, ast.Yield | ast.YieldFrom)
+        or (isinstance(node, ast.Attribute) and (node.attr == "backward" or dotted(node).endswith("autograd.grad")))
+        for node in walk(loop)
+    )
+
+
+def _is_same_for_all(value: ast.expr) -> bool:
+    """Whether a value is a size or type of a tensor, as in `x.size(0)` and `x.shape[:2]`."""
+    if isinstance(value, ast.Tuple):
+        return all(map(_is_same_for_all, value.elts))
+    while isinstance(value, ast.Subscript | ast.Call):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return isinstance(value, ast.Attribute) and value.attr in _SAME_FOR_ALL
 
 
 def _parameters(arguments: ast.arguments) -> set[str]:
@@ -306,27 +417,42 @@ def _parameters(arguments: ast.arguments) -> set[str]:
     return {argument.arg for argument in every if argument}
 
 
+def _body(function: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
+    body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
+    return [node for part in body for node in walk(part)]
+
+
+def _own(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """The names that a function, or one inside it, binds itself."""
+    own = _parameters(function.args)
+    for node in _body(function):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            own |= _parameters(node.args) | {getattr(node, "name", "")}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+    return own
+
+
 def _stored(node: ast.AST) -> set[str]:
     nodes = walk(node)
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]](
-    "checkpointed", _checkpointed_functions, nothing=(), signs=("checkpoint",)
+CHECKPOINTED = FileFact[Checkpointed](
+    "checkpointed", _checkpointed_functions, nothing=Checkpointed(), signs=("checkpoint",)
 )
 
 
-def _functions(file: FileSyntax) -> tuple[str, ...]:
-    return tuple(sorted(file.helpers.functions))
-
-
-def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+def _methods(cls: ast.ClassDef, file: FileSyntax) -> dict[str, Places]:
     if not file.may_checkpoint:
-        return ()
+        return {}
     methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
-    return tuple(dict.fromkeys(file.helpers.of_class(methods)))
+    return dict(file.helpers.of_class(methods))
 
 
-FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=("checkpoint",))
-METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=())
+FUNCTIONS = FileFact[dict[str, Places]](
+    "checkpointing_functions", lambda file: file.helpers.functions, nothing={}, signs=("checkpoint",)
+)
+"""Functions that checkpoint what they are given, and which arguments."""
+METHODS = ClassFact[dict[str, Places]]("checkpointing_methods", _methods, nothing={}, signs=())
 """Methods, and attributes that hold a checkpoint function."""

@@ -28,6 +28,17 @@ def run_both(layer, both):
     return run_layer(layer, *both)
 
 
+def wrapped(function):
+    def custom_forward(*inputs):
+        return function(*inputs)
+
+    return custom_forward
+
+
+def recomputed(wanted, function, *args):
+    return checkpoint(wrapped(function), *args, use_reentrant=False) if wanted else function(*args)
+
+
 def forward(layers, states, aux):
     for layer in layers:
         {body}
@@ -80,6 +91,14 @@ BOUND = "states, aux = checkpoint(lambda x, y, layer=layer: run_layer(layer, x, 
 PARTIAL = "states, aux = checkpoint(partial(run_layer, layer, aux=aux), states, use_reentrant={mode})"
 LIST = "states, aux = checkpoint(run_both, layer, [states, aux], use_reentrant={mode})"
 KEYWORD = "states, aux = checkpoint(run_layer, layer, states, aux=aux, use_reentrant={mode})"
+ALIAS = "run = checkpoint if aux is not None else recomputed; " + LATE.replace("checkpoint(", "run(")
+PARTIAL_LATE = (
+    "states, aux = checkpoint(partial(lambda k, x, y: run_layer(layer, x, y), 1), states, aux, use_reentrant={mode})"
+)
+HELPER = "states, aux = recomputed(True, lambda x, y: run_layer(layer, x, y), states, aux)"
+HELPER_BOUND = HELPER.replace("x, y:", "x, y, layer=layer:")
+HELPER_PARTIAL = "states, aux = recomputed(True, partial(run_layer, layer), states, aux)"
+HELPER_FACTORY = "states, aux = recomputed(True, wrapped(partial(run_layer, layer)), states, aux)"
 FAILS = "RuntimeError"
 ENDLESS = "NeverEnds"
 
@@ -108,6 +127,12 @@ def trained(path: Path) -> dict[str, Any]:
         pytest.param(
             CARRIED, False, "wrong gradients", "looks up `aux`", id="the loop rebinds a tensor: non-reentrant"
         ),
+        pytest.param(ALIAS, False, "wrong gradients", "looks up `layer`", id="another name for checkpoint"),
+        pytest.param(PARTIAL_LATE, False, "wrong gradients", "looks up `layer`", id="a partial of a lambda"),
+        pytest.param(HELPER, False, "wrong gradients", "looks up `layer`", id="a helper"),
+        pytest.param(HELPER_BOUND, False, "equal", "", id="a helper: a default binds the layer"),
+        pytest.param(HELPER_PARTIAL, False, "equal", "", id="a helper: a partial binds the layer"),
+        pytest.param(HELPER_FACTORY, False, "equal", "", id="a helper: a factory binds the layer"),
         pytest.param(PARTIAL, True, FAILS, "captures `aux`", id="a partial: reentrant"),
         pytest.param(PARTIAL, False, "equal", "", id="a partial: non-reentrant"),
         pytest.param(LIST, True, FAILS, "inside `[states, aux]`", id="a list: reentrant"),
