@@ -73,13 +73,17 @@ class CheckpointedFunction:
 
 
 class LateBinding(NamedTuple):
-    """A call that gets a function which looks up `names` when it runs, and a loop around the call rebinds them."""
+    """A call that gets a function which looks up `names` when it runs, and what rebinds them before the recompute.
+
+    That is a loop around the call, or a statement of the same suite: that of the call, or a later one.
+    """
 
     scope: str
     span: Span
     first_line: int
     function: str
     names: tuple[str, ...]
+    in_loop: bool
     place: int | str
     """Which of the call's arguments the function is."""
     callees: tuple[str, ...]
@@ -218,10 +222,11 @@ class _Scope(ModuleFlow):
         super().__init__(dict.fromkeys(parameters, NOTHING))
         self.places: dict[int, _Place] = {}
         self.others: dict[int, _Place] = {}
-        """Other calls in loops."""
+        """Other calls."""
         self.inner: list[ast.FunctionDef] = []
         """The functions that it defines."""
         self._calls = calls
+        self._function = function
         self._methods = methods
         self._bound = set(parameters)
         self._made: dict[str, list[ast.expr | ast.FunctionDef]] = {}
@@ -258,7 +263,7 @@ class _Scope(ModuleFlow):
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """Note a checkpoint call, and what it is given."""
         if not node.args or not self._calls.is_one(node.func):
-            if self.loops:
+            if node.args or node.keywords:
                 self.others.setdefault(id(node), _Place(node, self.statement, self.loops))
             return super().called(node, base, callee, values)
         place = self.places.setdefault(id(node), _Place(node, self.statement, self.loops))
@@ -287,12 +292,23 @@ class _Scope(ModuleFlow):
             given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
             for at, value in given:
                 said = at == 0 and id(call) in self.places and self._captured(value) is not None
-                looked_up = set() if said else self._looked_up(value)
-                names = sorted(looked_up & _rebound(place)) if looked_up else ()
-                if names:
-                    span, line = span_of(call), place.statement.lineno
-                    text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
-                    yield LateBinding(scope, span, line, text, tuple(names), at, callees)
+                looked_up = self._looked_up(value)
+                in_loop = looked_up & _rebound(place) if looked_up else set[str]()
+                later = (looked_up - in_loop) & self._rebound_later(place.statement) if looked_up else set[str]()
+                for names in (set[str]() if said else in_loop, later):
+                    if names:
+                        span, line = span_of(call), place.statement.lineno
+                        text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
+                        how = names is in_loop
+                        yield LateBinding(scope, span, line, text, tuple(sorted(names)), how, at, callees)
+
+    def _rebound_later(self, statement: ast.stmt) -> set[str]:
+        """The names that a statement, or a later one that surely runs, gives another value."""
+        suite = _suite_of(statement, self._function)
+        later = suite[suite.index(statement) :] if suite and not _is_over(self._function) else []
+        assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
+        values = [node for node in assigned if not isinstance(node.value, ast.Constant)]
+        return set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
 
     def _looked_up(self, node: ast.expr) -> set[str]:
         """What a function looks up when it runs."""
@@ -364,7 +380,8 @@ def _rebound(place: _Place) -> set[str]:
     A loop that runs the backward pass itself is over before it rebinds anything.
     """
     loops = [loop for loop in place.loops if isinstance(loop, ast.For | ast.While)]
-    last = _last_beside(place.statement, loops[-1]) if loops else None
+    suite = _suite_of(place.statement, loops[-1]) if loops else []
+    last = suite[-1] if suite else None
     if isinstance(last, ast.Return | ast.Raise):
         loops = []
     elif isinstance(last, ast.Break):
@@ -388,10 +405,10 @@ def _rebound(place: _Place) -> set[str]:
     return names
 
 
-def _last_beside(statement: ast.stmt, loop: ast.AST) -> ast.AST | None:
-    """The last of the statements that run with one of a loop."""
-    suites = (getattr(node, part, None) for node in walk(loop) for part in ("body", "orelse"))
-    return next((suite[-1] for suite in suites if isinstance(suite, list) and statement in suite), None)
+def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:
+    """The statements that run with one inside a node."""
+    suites = (getattr(inner, part, None) for inner in walk(node) for part in ("body", "orelse"))
+    return next((suite for suite in suites if isinstance(suite, list) and statement in suite), [])
 
 
 def _is_over(loop: ast.AST) -> bool:

@@ -4,9 +4,10 @@
 Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
 helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
-twice, and names that the loop around the call rebinds. The last are found whatever the checkpoint function is called:
-an alias, transformers' own, a helper of another file. A helper that is not at hand is unknown, and only if its name
-says `checkpoint`. A call of torch's function without `use_reentrant` is information.
+twice, and names that it looks up and that the loop around the call, or a later statement, rebinds. Such names are
+found whatever the checkpoint function is called: an alias, transformers' own, a helper of another file. A helper that
+is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's function without `use_reentrant`
+is information.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
@@ -68,7 +69,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
         for late in read.late:
             answer = checkpoints(context.tree, path, late)
-            message, applicability = _late(late.function, late.names), Applicability.UNSAFE
+            how = "the loop rebinds" if late.in_loop else "is rebound after the call"
+            message, applicability = _late(late.function, late.names, how), Applicability.UNSAFE
             if answer is Answer.UNKNOWN:
                 message, applicability = f"if {late.callees[0]} checkpoints it, {message}", Applicability.UNKNOWN
             if answer is not Answer.NO:
@@ -79,12 +81,12 @@ def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicabi
     """What is wrong with a call where the loop around it rebinds what its function looks up."""
     rebound = [capture.name for capture in function.captures if capture.rebound]
     if rebound:
-        yield _late(function.callee, rebound), Applicability.UNSAFE
+        yield _late(function.callee, rebound, "the loop rebinds"), Applicability.UNSAFE
 
 
-def _late(function: str, names: Iterable[str]) -> str:
+def _late(function: str, names: Iterable[str], how: str) -> str:
     return (
-        f"{function} looks up {quoted(names)}, which the loop rebinds, and the recompute finds the last value: "
+        f"{function} looks up {quoted(names)}, which {how}, and the recompute finds the last value: "
         "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
     )
 

@@ -171,3 +171,26 @@ def test_past_state_is_written_again_in_the_recompute(tmp_path: Path) -> None:
     names = trained(root / FOO)
     assert names["outcome"] == "equal"
     assert len(names["past_key_values"]) == 6, "three layers, each written twice"
+
+
+STRAIGHT = HEAD.replace(
+    "def run_both", "def step_by_step(layer, states, aux):\n    {line}\n    return {names}\n\n\ndef run_both"
+)
+"""The head with a function that has no loop."""
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome", "finding"),
+    [
+        pytest.param(
+            "states, aux", "wrong gradients", "is rebound after the call", id="what the call reads is rebound"
+        ),
+        pytest.param("new, new_aux", "equal", "", id="what the call reads stays"),
+    ],
+)
+def test_without_a_loop(tmp_path: Path, names: str, outcome: str, finding: str) -> None:
+    line = f"{names} = checkpoint(lambda: run_layer(layer, states, aux), use_reentrant=False)"
+    body = "states, aux = step_by_step(layer, states, aux)"
+    root = tree(tmp_path, STRAIGHT.format(line=line, names=names, body=body))
+    assert [finding in item.message for item in found(root, "CKPT012")] == [True] * bool(finding)
+    assert trained(root / FOO)["outcome"] == outcome
