@@ -39,8 +39,8 @@ the function is a model's own, which transformers sets together with the option.
 _RESULT = Result(("<checkpoint>",), plain=True)
 _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
 """What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
-_MAY_BIND_LATE = re.compile(r"\b(?:for|while) (?:.|\n)*\b(?:lambda|def|partial)\b|\n +def (?:.|\n)*\b(?:for|while) ")
-"""What the text of a function holds that makes another and has a loop."""
+_MAY_BIND_LATE = re.compile(r"\blambda\b|\n +def ")
+"""What the text of a function holds that makes another."""
 
 
 class Capture(NamedTuple):
@@ -121,11 +121,14 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
             own_methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
             scopes += [(node, owner.name, frozenset(method.name for method in own_methods)) for node in own_methods]
     calls = _Calls(own, frozenset(file.checkpoint_names), frozenset(node.name for node in file.functions))
-    if any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES)):
+    has_calls = any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES))
+    if has_calls:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
     texts = ((scope, file.text(scope[0])) for scope in scopes)
-    concerned = [scope for scope, text in texts if calls.may_be_in(text) or _MAY_BIND_LATE.search(text)]
+    concerned = [
+        scope for scope, text in texts if _MAY_BIND_LATE.search(text) or (has_calls and calls.may_be_in(text))
+    ]
     found = tuple(call for scope in concerned for call in calls.read(*scope))
     return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
 

@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
+_SIGN = re.compile(rf"(?<!\bself)\.{FLAG}\s*=[^=]")
 _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 _SAME = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
@@ -39,7 +40,9 @@ class _Scope(NamedTuple):
 
 
 def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
-    nodes = walk(file.tree) if file.mentions("transformers") else []
+    if not (file.mentions("transformers") and _SIGN.search(file.source)):
+        return
+    nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
     read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
     imported = dict(_imported(nodes))

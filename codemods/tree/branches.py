@@ -62,7 +62,8 @@ def _checkpoints(tree: SourceTree, path: str, late: LateBinding, name: str) -> A
         helps = tree.names.read(place[0])[FUNCTIONS].get(place[1], frozenset())
     if helps is not None:
         return Answer.YES if late.place in helps else Answer.NO
-    return Answer.UNKNOWN if "checkpoint" in attribute else Answer.NO
+    files = attribute.startswith(("save", "load"))
+    return Answer.UNKNOWN if "checkpoint" in attribute and not files else Answer.NO
 
 
 def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:

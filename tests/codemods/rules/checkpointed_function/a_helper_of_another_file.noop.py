@@ -19,6 +19,7 @@ class FooModel(Recomputing):
             states = recomputed(True, partial(layer, at=at), states)
             states = recomputed(lambda: at > 2, layer, states)
             states = run_now(lambda states: layer(states), states)
+            self.saver.save_checkpoint(lambda: layer, at)
             states = self.run_checkpointed(lambda states: layer(states), states)
         return states
 # file: models/recomputing.py
