@@ -39,8 +39,6 @@ the function is a model's own, which transformers sets together with the option.
 _RESULT = Result(("<checkpoint>",), plain=True)
 _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
 """What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
-_MAY_BIND_LATE = re.compile(r"\blambda\b|\n +def ")
-"""What the text of a function holds that makes another."""
 
 
 class Capture(NamedTuple):
@@ -126,11 +124,14 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
     texts = ((scope, file.text(scope[0])) for scope in scopes)
-    concerned = [
-        scope for scope, text in texts if _MAY_BIND_LATE.search(text) or (has_calls and calls.may_be_in(text))
-    ]
+    concerned = [scope for scope, text in texts if _makes_functions(text) or (has_calls and calls.may_be_in(text))]
     found = tuple(call for scope in concerned for call in calls.read(*scope))
     return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
+
+
+def _makes_functions(text: str) -> bool:
+    """Whether a function of this text makes another: its own `def` is among the first characters."""
+    return "lambda" in text or text.find("def ", len("        def ")) > 0
 
 
 class _Calls:

@@ -16,7 +16,7 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
-_SIGN = re.compile(rf"(?<!\bself)\.{FLAG}\s*=[^=]")
+_SET = re.compile(rf"\.{FLAG}\s*=[^=]")
 _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
 _SAME = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
@@ -40,7 +40,8 @@ class _Scope(NamedTuple):
 
 
 def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
-    if not (file.mentions("transformers") and _SIGN.search(file.source)):
+    places = (match.start() for match in _SET.finditer(file.source))
+    if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
         return
     nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
