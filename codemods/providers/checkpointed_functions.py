@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
     TORCH,
@@ -24,6 +25,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
+from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
 
@@ -53,6 +55,16 @@ class Capture(NamedTuple):
     """Whether the function hands it to a call."""
 
 
+class WrittenInput(NamedTuple):
+    """An argument that a checkpointed function writes into."""
+
+    name: str
+    how: Write
+    by_keyword: bool
+    has_gradient: bool
+    """Whether its name says so, or it is what a checkpoint call returned."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointedFunction:
     """A call of a checkpoint function on a function of this file. `args` begin with that function."""
@@ -68,6 +80,7 @@ class CheckpointedFunction:
     """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
     dropped: tuple[str, ...] = ()
     """Names that are None where the call stands, or may be."""
+    written: tuple[WrittenInput, ...] = ()
 
 
 class LateBinding(NamedTuple):
@@ -113,12 +126,14 @@ class Checkpointed:
 
 def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
     own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
-    scopes = [(node, node.name, frozenset[str]()) for node in file.functions]
+    functions = {node.name: node for node in file.functions}
+    scopes: list[tuple[ast.FunctionDef, str, Mapping[str, ast.FunctionDef]]]
+    scopes = [(node, node.name, {}) for node in file.functions]
     for owner in file.tree.body:
         if isinstance(owner, ast.ClassDef):
-            own_methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
-            scopes += [(node, owner.name, frozenset(method.name for method in own_methods)) for node in own_methods]
-    calls = _Calls(own, frozenset(file.checkpoint_names), frozenset(node.name for node in file.functions))
+            methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+            scopes += [(node, owner.name, methods) for node in methods.values()]
+    calls = _Calls(own, frozenset(file.checkpoint_names), functions)
     has_calls = any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES))
     if has_calls:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
@@ -143,7 +158,9 @@ class _Calls:
         functions: the functions that the module defines.
     """
 
-    def __init__(self, torch_names: Collection[str], names: frozenset[str], functions: frozenset[str]) -> None:
+    def __init__(
+        self, torch_names: Collection[str], names: frozenset[str], functions: Mapping[str, ast.FunctionDef]
+    ) -> None:
         self.names = names
         self.functions = functions
         self.late: list[LateBinding] = []
@@ -165,14 +182,16 @@ class _Calls:
         name = dotted(function)
         return is_given(function) or name in self._torch_names or name in self._helpers
 
-    def learn(self, function: ast.FunctionDef, scope: str, methods: frozenset[str]) -> None:
+    def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
         """See whether a function is a helper, which hands its first parameter to a checkpoint function."""
         first = next((argument.arg for argument in function.args.args if argument.arg != "self"), "")
         for place in _Scope(function, self, methods).places.values():
             if dotted(place.call.args[0]) == first:
                 self._helpers[f"self.{function.name}" if methods else function.name] = self._made(place, scope, ())
 
-    def read(self, function: ast.FunctionDef, scope: str, methods: frozenset[str]) -> Iterator[CheckpointedFunction]:
+    def read(
+        self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]
+    ) -> Iterator[CheckpointedFunction]:
         """Read a function and those that it defines; `methods` are those of its class."""
         reader = _Scope(function, self, methods)
         for place in reader.places.values():
@@ -182,7 +201,8 @@ class _Calls:
                 self._running[helper] = self._running.get(helper, True) and captures is not None
             if captures is not None:
                 call = self._made(place, scope, captures)
-                yield replace(call, containers=tuple(sorted(place.containers)), dropped=reader.dropped(place))
+                containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
+                yield replace(call, containers=containers, dropped=reader.dropped(place), written=written)
         self.late += reader.late(scope)
         for inner in reader.inner:
             yield from self.read(inner, scope, methods)
@@ -221,7 +241,7 @@ class _Calls:
 class _Scope(ModuleFlow):
     """Reads one function: its checkpoint calls, the names that it binds, and the functions that it makes of them."""
 
-    def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: frozenset[str]) -> None:
+    def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: Mapping[str, ast.FunctionDef]) -> None:
         parameters = _parameters(function.args) - {"self"}
         super().__init__(dict.fromkeys(parameters, NOTHING))
         self.places: dict[int, _Place] = {}
@@ -336,6 +356,33 @@ class _Scope(ModuleFlow):
     def dropped(self, place: _Place) -> tuple[str, ...]:
         """The names that a statement before the call sets to None."""
         return tuple(dict.fromkeys(name for line, name in self._none.items() if line < place.statement.lineno))
+
+    def written(self, place: _Place) -> Iterator[WrittenInput]:
+        """The arguments of a checkpoint call that its function writes into."""
+        function, *given = place.call.args
+        keywords = {keyword.arg: keyword.value for keyword in place.call.keywords}
+        for node in self._functions(function):
+            names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
+            arguments = dict(zip([name for name in names if name != "self"], given, strict=False))
+            for name, how in written_inputs(node).items():
+                value = arguments.get(name, keywords.get(name))
+                carried = isinstance(value, ast.Name) and value.id in place.names
+                has_gradient = carried or is_gradient(name)
+                if value is not None and (has_gradient or how in ("method", "method again")):
+                    yield WrittenInput(name, how, name not in arguments, has_gradient)
+
+    def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
+        """What a function of this scope, of the module or of the class is."""
+        match node:
+            case ast.Lambda():
+                return [node]
+            case ast.Name(id=name) if name in self._made:
+                return [made for made in self._made[name] if isinstance(made, ast.FunctionDef | ast.Lambda)]
+            case ast.Name(id=name) if name in self._calls.functions:
+                return [self._calls.functions[name]]
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self._methods:
+                return [self._methods[name]]
+        return []
 
     def _captured(self, node: ast.expr | ast.FunctionDef) -> dict[str, tuple[bool, bool]] | None:
         """The names that a function captures: whether it looks them up when it runs, and whether it passes them on."""

@@ -4,15 +4,18 @@
 Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
 helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
-twice, and names that it looks up and that the loop around the call, or a later statement, rebinds. Such names are
-found whatever the checkpoint function is called: an alias, transformers' own, a helper of another file. A helper that
-is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's function without `use_reentrant`
-is information.
+twice, inputs that it writes into, and names that it looks up and that the loop around the call, or a later statement,
+rebinds. Such names are found whatever the checkpoint function is called: an alias, transformers' own, a helper of
+another file. A helper that is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's
+function without `use_reentrant` is information.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
 value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
 equal loss, in both modes.
+
+The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
+written into; it does not notice one by keyword, and the gradients are wrong.
 
 A reentrant checkpoint sees only tensors that are arguments themselves: a captured one loses its gradient, or the
 backward pass fails or never ends. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without
@@ -39,7 +42,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS, CheckpointedFunction
+from ckpt_surgery.codemods.providers.checkpointed_functions import (
+    CHECKPOINTED,
+    TORCH_OPTIONS,
+    CheckpointedFunction,
+    ReentrantOption,
+)
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
@@ -113,6 +121,7 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
         faults.append(
             f"{callee} is given {again}, past state that the recompute writes again: pass None while checkpointing"
         )
+    faults += _written(function, option)
     if option != "non_reentrant":
         faults += _lost(function, rebound)
     if faults:
@@ -120,6 +129,24 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     elif option == "default" and not _is_distributed(context, path):
         message = f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
         yield message, Applicability.INFO
+
+
+def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterator[str]:
+    """What the function writes into, so that the recompute begins with other values.
+
+    Torch notices for tensors that it is given by position, and raises; in reentrant mode for those with gradient.
+    """
+    for written in function.written:
+        if written.by_keyword and option == "non_reentrant" and written.how in ("method", "operator"):
+            yield (
+                f"{function.callee} writes into `{written.name}`, which it gets by keyword: the recompute begins with "
+                "what is written, and the gradients are wrong; write into a copy"
+            )
+        elif not written.by_keyword and (written.has_gradient or option == "non_reentrant"):
+            yield (
+                f"{function.callee} writes into `{written.name}`, which it is given: the backward pass raises a "
+                "RuntimeError; write into a copy"
+            )
 
 
 def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[str]:

@@ -44,6 +44,7 @@ def forward(layers, states, aux):
         {body}
     return states, aux
 """
+REFERENCE = "run_layer(layer, states, aux)"
 STEP = """
 
 class NeverEnds(Exception):
@@ -103,10 +104,10 @@ FAILS = "RuntimeError"
 ENDLESS = "NeverEnds"
 
 
-def trained(path: Path) -> dict[str, Any]:
+def trained(path: Path, reference: str = REFERENCE) -> dict[str, Any]:
     """The file's names, with what a step of its forward comes to as `outcome`: how the gradients are, or an error."""
     names: dict[str, Any] = {}
-    exec(path.read_text(encoding="utf-8") + STEP, names)
+    exec(path.read_text(encoding="utf-8") + STEP.replace(REFERENCE, reference), names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return names | {"outcome": names["outcome"]()}
@@ -194,3 +195,31 @@ def test_without_a_loop(tmp_path: Path, names: str, outcome: str, finding: str) 
     root = tree(tmp_path, STRAIGHT.format(line=line, names=names, body=body))
     assert [finding in item.message for item in found(root, "CKPT012")] == [True] * bool(finding)
     assert trained(root / FOO)["outcome"] == outcome
+
+
+WRITTEN = HEAD.replace(
+    "def run_both",
+    "def run(layer, hidden_states, aux):\n    {line}\n    return run_layer(layer, hidden_states, aux)\n\n\n"
+    "def run_both",
+)
+"""The head with a function that may write into what it is given."""
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "outcome", "finding"),
+    [
+        pytest.param("aux.add_(1.0)", "aux * 1, use_reentrant=False", FAILS, "is given", id="by position"),
+        pytest.param("hidden_states += 1.0", "aux * 1, use_reentrant=True", FAILS, "is given", id="reentrant"),
+        pytest.param("hidden_states[:, 0] = 0", "aux * 1, use_reentrant=False", FAILS, "is given", id="an item"),
+        pytest.param(
+            "aux.add_(1.0)", "aux=aux * 1, use_reentrant=False", "wrong gradients", "keyword", id="by keyword"
+        ),
+        pytest.param("aux.relu_()", "aux=aux * 1, use_reentrant=False", "equal", "", id="the same again"),
+        pytest.param("aux = aux + 1; aux.add_(1.0)", "aux * 1, use_reentrant=False", "equal", "", id="a copy"),
+    ],
+)
+def test_an_input_that_is_written_into(tmp_path: Path, line: str, given: str, outcome: str, finding: str) -> None:
+    body = f"states, aux = checkpoint(run, layer, states * 1, {given})"
+    root = tree(tmp_path, WRITTEN.format(line=line, body=body))
+    assert [finding in item.message for item in found(root, "CKPT012")] == [True] * bool(finding)
+    assert trained(root / FOO, reference="run(layer, states * 1, aux * 1)")["outcome"] == outcome
