@@ -257,6 +257,8 @@ class _Scope(ModuleFlow):
         """What names are bound to, where that may be a function."""
         self._aliases: dict[str, list[ast.expr]] = {}
         """What names are bound to, where that may be a checkpoint function."""
+        self._asked: set[str] = set()
+        """The names whose functions are being looked into: one may be made of itself."""
         self._none: dict[int, str] = {}
         """Names that are set to None, by line."""
         self.follow(function.body)
@@ -389,8 +391,10 @@ class _Scope(ModuleFlow):
         match node:
             case ast.Lambda() | ast.FunctionDef():
                 return self._of_function(node)
-            case ast.Name(id=name) if name in self._made:
+            case ast.Name(id=name) if name in self._made and name not in self._asked:
+                self._asked.add(name)
                 made = [captured for value in self._made[name] if (captured := self._captured(value)) is not None]
+                self._asked.discard(name)
                 return {key: value for captured in made for key, value in captured.items()} if made else None
             case ast.Name(id=name):
                 return {} if name in self._calls.functions and name not in self._bound else None

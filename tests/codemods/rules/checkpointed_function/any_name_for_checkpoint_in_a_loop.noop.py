@@ -2,6 +2,7 @@
 # CKPT012 unsafe | states = either(run, states | looks up `layer`
 # CKPT012 unsafe | states = filled(run, states) | looks up `layer`
 # CKPT012 unsafe | states = checkpoint(function=run | looks up `layer`
+# CKPT012 unsafe | states = checkpoint(run_again | looks up `layer`
 # CKPT012 unknown | states = checkpoint_states(run, states) | if checkpoint_states checkpoints it, run looks up `layer`
 from functools import partial
 
@@ -29,4 +30,7 @@ class FooModel(nn.Module):
             states = checkpoint(function=run, states=states, use_reentrant=False)
             states = checkpoint_states(run, states)
             states = offload(run, states)
+            run_again = partial(run, 1)
+            run_again = partial(run_again, key=2)
+            states = checkpoint(run_again, states, use_reentrant=False)
         return states
