@@ -27,7 +27,8 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.rebinding import bound_in, nodes_of, parameters_of, rebound_by_loops, rebound_later
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
 
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
@@ -39,8 +40,6 @@ ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "u
 the function is a model's own, which transformers sets together with the option."""
 
 _RESULT = Result(("<checkpoint>",), plain=True)
-_SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
-"""What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
 
 
 class Capture(NamedTuple):
@@ -242,7 +241,7 @@ class _Scope(ModuleFlow):
     """Reads one function: its checkpoint calls, the names that it binds, and the functions that it makes of them."""
 
     def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: Mapping[str, ast.FunctionDef]) -> None:
-        parameters = _parameters(function.args) - {"self"}
+        parameters = parameters_of(function.args) - {"self"}
         super().__init__(dict.fromkeys(parameters, NOTHING))
         self.places: dict[int, _Place] = {}
         self.others: dict[int, _Place] = {}
@@ -304,7 +303,7 @@ class _Scope(ModuleFlow):
         names = self._captured(place.call.args[0])
         if names is None:
             return None
-        rebound = _rebound(place)
+        rebound = rebound_by_loops(place.call, place.statement, place.loops)
         return tuple(
             Capture(name, late and name in rebound, name in place.names, kept)
             for name, (late, kept) in sorted(names.items())
@@ -319,22 +318,18 @@ class _Scope(ModuleFlow):
             for at, value in given:
                 said = at == 0 and id(call) in self.places and self._captured(value) is not None
                 looked_up = self._looked_up(value)
-                in_loop = looked_up & _rebound(place) if looked_up else set[str]()
-                later = (looked_up - in_loop) & self._rebound_later(place.statement) if looked_up else set[str]()
+                in_loop = (
+                    looked_up & rebound_by_loops(place.call, place.statement, place.loops) if looked_up else set[str]()
+                )
+                later = (
+                    (looked_up - in_loop) & rebound_later(place.statement, self._function) if looked_up else set[str]()
+                )
                 for names in (set[str]() if said else in_loop, later):
                     if names:
                         span, line = span_of(call), place.statement.lineno
                         text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
                         how = names is in_loop
                         yield LateBinding(scope, span, line, text, tuple(sorted(names)), how, at, callees)
-
-    def _rebound_later(self, statement: ast.stmt) -> set[str]:
-        """The names that a statement, or a later one that surely runs, gives another value."""
-        suite = _suite_of(statement, self._function)
-        later = suite[suite.index(statement) :] if suite and not _is_over(self._function) else []
-        assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
-        values = [node for node in assigned if not isinstance(node.value, ast.Constant)]
-        return set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
 
     def _looked_up(self, node: ast.expr) -> set[str]:
         """What a function looks up when it runs."""
@@ -410,7 +405,7 @@ class _Scope(ModuleFlow):
     def _of_function(self, function: ast.FunctionDef | ast.Lambda) -> dict[str, tuple[bool, bool]]:
         early = [*function.args.defaults, *(value for value in function.args.kw_defaults if value)]
         captured = {name: (False, True) for value in early for name in self._values(value)}
-        nodes = _body(function)
+        nodes = nodes_of(function)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         values = [value for call in calls for value in (*call.args, *(keyword.value for keyword in call.keywords))]
         given = {value.id for value in values if isinstance(value, ast.Name)}
@@ -419,95 +414,14 @@ class _Scope(ModuleFlow):
 
     def _free(self, function: ast.FunctionDef | ast.Lambda) -> set[str]:
         """The names of this scope that a function looks up when it runs."""
-        nodes = _body(function)
+        nodes = nodes_of(function)
         loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        return (loaded - _own(function)) & self._bound
+        return (loaded - bound_in(function)) & self._bound
 
     def _values(self, value: ast.expr) -> set[str]:
         """The names of this scope that an expression hands on as they are."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
-
-
-def _rebound(place: _Place) -> set[str]:
-    """The names that have another value after the loops around a call: their targets, and what is made of these.
-
-    A loop that runs the backward pass itself is over before it rebinds anything.
-    """
-    loops = [loop for loop in place.loops if isinstance(loop, ast.For | ast.While)]
-    suite = _suite_of(place.statement, loops[-1]) if loops else []
-    last = suite[-1] if suite else None
-    if isinstance(last, ast.Return | ast.Raise):
-        loops = []
-    elif isinstance(last, ast.Break):
-        loops.pop()
-    loops = [loop for loop in loops if not _is_over(loop)]
-    targets = [loop.target for loop in loops if isinstance(loop, ast.For)]
-    targets += [head.target for made in place.loops if isinstance(made, ast.ListComp) for head in made.generators]
-    names = set[str]().union(*map(_stored, targets))
-    inside = [node for loop in loops[:1] for node in walk(loop)]
-    assigned = [node for node in inside if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)]
-    before = -1
-    while len(names) > before:
-        before = len(names)
-        for statement in assigned:
-            if statement.value is None or _is_same_for_all(statement.value):
-                continue
-            nodes = walk(statement.value)
-            read = {node.id for node in nodes if isinstance(node, ast.Name)}
-            if isinstance(statement, ast.AugAssign) or place.call in nodes or read & names:
-                names |= _stored(statement)
-    return names
-
-
-def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:
-    """The statements that run with one inside a node."""
-    suites = (getattr(inner, part, None) for inner in walk(node) for part in ("body", "orelse"))
-    return next((suite for suite in suites if isinstance(suite, list) and statement in suite), [])
-
-
-def _is_over(loop: ast.AST) -> bool:
-    """Whether a loop may run the backward pass before it goes on, itself or by whom it yields to."""
-    return any(
-        isinstance(node, ast.Yield | ast.YieldFrom)
-        or (isinstance(node, ast.Attribute) and (node.attr == "backward" or dotted(node).endswith("autograd.grad")))
-        for node in walk(loop)
-    )
-
-
-def _is_same_for_all(value: ast.expr) -> bool:
-    """Whether a value is a size or type of a tensor, as in `x.size(0)` and `x.shape[:2]`."""
-    if isinstance(value, ast.Tuple):
-        return all(map(_is_same_for_all, value.elts))
-    while isinstance(value, ast.Subscript | ast.Call):
-        value = value.func if isinstance(value, ast.Call) else value.value
-    return isinstance(value, ast.Attribute) and value.attr in _SAME_FOR_ALL
-
-
-def _parameters(arguments: ast.arguments) -> set[str]:
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return {argument.arg for argument in every if argument}
-
-
-def _body(function: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
-    body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
-    return [node for part in body for node in walk(part)]
-
-
-def _own(function: ast.FunctionDef | ast.Lambda) -> set[str]:
-    """The names that a function, or one inside it, binds itself."""
-    own = _parameters(function.args)
-    for node in _body(function):
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            own |= _parameters(node.args) | {getattr(node, "name", "")}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            own.add(node.id)
-    return own
-
-
-def _stored(node: ast.AST) -> set[str]:
-    nodes = walk(node)
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 CHECKPOINTED = FileFact[Checkpointed](

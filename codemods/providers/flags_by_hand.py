@@ -31,7 +31,7 @@ class FlagByHand(NamedTuple):
     scope: str
 
 
-class _Scope(NamedTuple):
+class _Region(NamedTuple):
     """The statements in which a name means the same; names begin with `start`."""
 
     name: str
@@ -48,12 +48,12 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
     imported = dict(_imported(nodes))
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
-    scopes = [_Scope("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
+    scopes = [_Region("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
         if isinstance(node, ast.ClassDef):
-            scopes.append(_Scope(node.name, "self.", walk(node)))
+            scopes.append(_Region(node.name, "self.", walk(node)))
         elif isinstance(node, ast.FunctionDef):
-            scopes.append(_Scope(node.name, "", walk(node)))
+            scopes.append(_Region(node.name, "", walk(node)))
     found = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
     yield from {flag.span: flag for flag in found if flag.target.rpartition(".")[2] not in read}.values()
 
@@ -70,7 +70,7 @@ def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
                 yield from ((alias.asname or alias.name, "") for alias in names if alias.name == "transformers")
 
 
-def _in_scope(scope: _Scope, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:
+def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:
     bound = _Bound(scope.nodes, imported)
     for node in scope.nodes:
         match node:
