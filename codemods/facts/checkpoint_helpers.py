@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -22,6 +23,10 @@ CHECKPOINT_ATTRIBUTES = frozenset({FUNCTION, FUNCTION.removeprefix("_")})
 _CURRIED = re.compile(r"checkpoint\((?:[^()]|\([^()]*\))*\)\s*\(")
 _SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.checkpoint", "import checkpoint")
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
+Places: TypeAlias = frozenset[int | str]
+"""Arguments of a call, by position and by name."""
+FIRST: Places = frozenset({0, "function"})
+"""Where torch's checkpoint function takes what it runs."""
 
 
 def checkpoint_names(source: str) -> Mapping[str, str]:
@@ -127,8 +132,8 @@ class CheckpointHelpers:
     """The helpers of one file. `names` are those that the file has for a checkpoint function."""
 
     names: frozenset[str]
-    functions: set[str] = field(default_factory=set)
-    """Functions that checkpoint one of their parameters."""
+    functions: dict[str, Places] = field(default_factory=dict)
+    """Functions that checkpoint parameters, and which."""
     makers: set[str] = field(default_factory=set)
     """Functions that return a checkpoint function."""
 
@@ -139,8 +144,8 @@ class CheckpointHelpers:
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
         """Find the helpers among a file's functions."""
         for function in functions:
-            if self._hands_on(function):
-                self.functions.add(function.name)
+            if handed := self._hands_on(function):
+                self.functions[function.name] = handed
             elif any(self._is_function(node.value) for node in walk(function) if isinstance(node, ast.Return)):
                 self.makers.add(function.name)
 
@@ -149,88 +154,94 @@ class CheckpointHelpers:
         assigned = [node for node in statements if isinstance(node, ast.Assign) and self._is_function(node.value)]
         return frozenset(target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
 
-    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[str]:
-        """The methods and attributes of a class that checkpoint what they are given."""
+    def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, Places]]:
+        """The methods and attributes of a class that checkpoint what they are given, and what of it."""
         for method in methods:
-            if self._hands_on(method):
-                yield method.name
+            if handed := self._hands_on(method):
+                yield method.name, handed
             for node in walk(method):
                 match node:
                     case (
                         ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=value)
                         | ast.AnnAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name), value=value)
                     ) if self._is_function(value):
-                        yield name
+                        yield name, FIRST
 
-    def _hands_on(self, function: ast.FunctionDef) -> bool:
-        """Whether a function gives one of its parameters to a checkpoint function to run."""
-        names = self.names | self.functions
-        handed = _Handed(_parameters(function) - {"self"}, function)
-        return any(is_checkpoint(call.func, names) for call, first in handed.calls if first)
+    def _hands_on(self, function: ast.FunctionDef) -> Places:
+        """The parameters that a function gives to a checkpoint function to run."""
+        names = {*self.names, *self.functions}
+        positional, others = _parameters(function)
+        calls = _Handed({*positional, *others}, function).calls
+        handed = _NONE.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
+        return handed | {positional.index(name) for name in handed if name in positional}
 
     def _is_function(self, value: ast.expr | None) -> bool:
-        return value is not None and is_checkpoint_function(value, self.names | self.functions, self.makers)
+        return value is not None and is_checkpoint_function(value, {*self.names, *self.functions}, self.makers)
 
 
 def handed_to(function: ast.FunctionDef) -> Iterator[str]:
     """The functions to which one hands its first parameter, or parts of it, as the first argument with others."""
     first = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
-    for call, is_handed in _Handed(first, function).calls:
+    for call, handed in _Handed(first, function).calls:
         name = dotted(call.func)
-        if is_handed and name and len(call.args) + len(call.keywords) > 1:
+        if handed and name and len(call.args) + len(call.keywords) > 1:
             yield name
 
 
-class _Handed(Interpreter[bool]):
+_NONE: frozenset[str] = frozenset()
+
+
+class _Handed(Interpreter[frozenset[str]]):
     """Follows parameters of a function, and parts of them, to the calls that get one as their first argument.
 
-    A value tells whether it is a parameter, or a function that runs one.
+    A value tells which parameters it is, or runs.
     """
 
-    nothing = False
+    nothing = _NONE
 
     def __init__(self, parameters: Iterable[str], function: ast.FunctionDef) -> None:
-        super().__init__(dict.fromkeys(parameters, True))
-        self.calls: list[tuple[ast.Call, bool]] = []
+        super().__init__({name: frozenset({name}) for name in parameters})
+        self.calls: list[tuple[ast.Call, frozenset[str]]] = []
         self.follow(function.body)
 
-    def join(self, values: Sequence[bool]) -> bool:
+    def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
         """Any of the values."""
-        return any(values)
+        return _NONE.union(*values)
 
-    def compute(self, values: Sequence[bool]) -> bool:
+    def compute(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
         """What is computed is no module."""
-        return False
+        return _NONE
 
-    def attribute(self, node: ast.Attribute, base: bool) -> bool:
+    def attribute(self, node: ast.Attribute, base: frozenset[str]) -> frozenset[str]:
         """`layer.forward` means the layer."""
         return base
 
-    def function(self, node: ast.Lambda) -> bool:
+    def function(self, node: ast.Lambda) -> frozenset[str]:
         """A lambda runs what it calls."""
         self.value(node.body)
-        return self._calls_one(node)
+        return self._called_in(node)
 
     def define(self, node: Function | ast.ClassDef) -> None:
         """A function inside runs what it calls."""
         self.enter(node.body, dict(self.env))
-        self.env[node.name] = self._calls_one(node)
+        self.env[node.name] = self._called_in(node)
 
-    def _calls_one(self, node: ast.AST) -> bool:
+    def _called_in(self, node: ast.AST) -> frozenset[str]:
         called = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
-        return any(self.env.get(inner.id, False) for inner in called if isinstance(inner, ast.Name))
+        return self.join([self.env.get(inner.id, _NONE) for inner in called if isinstance(inner, ast.Name)])
 
-    def call(self, node: ast.Call) -> bool:
+    def call(self, node: ast.Call) -> frozenset[str]:
         """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
-        owner = self.value(node.func) and isinstance(node.func, ast.Attribute)
+        owner = self.value(node.func) if isinstance(node.func, ast.Attribute) else _NONE
         values = [self.value(argument) for argument in node.args]
         for keyword in node.keywords:
             self.value(keyword.value)
-        self.calls.append((node, bool(values) and values[0]))
-        handed = (value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name))
-        return owner or any(handed)  # `fn.to(dtype)` is fn again
+        self.calls.append((node, values[0] if values else _NONE))
+        handed = [value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name)]
+        return self.join([owner, *handed])  # `fn.to(dtype)` is fn again
 
 
-def _parameters(function: ast.FunctionDef) -> set[str]:
-    arguments = function.args
-    return {node.arg for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
+    """The parameters of a function without `self`: those that may be given by position, and the others."""
+    positional = [node.arg for node in (*function.args.posonlyargs, *function.args.args) if node.arg != "self"]
+    return positional, [node.arg for node in function.args.kwonlyargs]

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
@@ -27,6 +27,10 @@ _GETTING = frozenset({"get", "pop", "setdefault"})
 _TAKING = frozenset({"clear", "pop", "popitem", "popleft", "remove"})
 _RANDOM = re.compile(r"(?:random|np\.random|numpy\.random)\.")
 _CACHES = ("past", "cache")
+_SAME_AGAIN = re.compile(r"(?:copy|fill|masked_fill|relu|zero)_$")
+"""Methods that write the same where they run a second time."""
+Write: TypeAlias = Literal["method", "method again", "operator", "item"]
+"""How a tensor is written into; `method again` where that changes nothing the second time."""
 _DEEPEST = 4
 """Functions that call one another deeper than this are not followed."""
 
@@ -87,10 +91,19 @@ def kept_values(
     return tuple(sorted(kept, key=lambda value: -value.flow))
 
 
+def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
+    """The parameters that a function writes into before it binds them to anything else, and how."""
+    body: list[ast.stmt] = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
+    node = ast.FunctionDef("forward", function.args, body, [])
+    reader = _ForwardReader({"forward": node}, lambda name: None)
+    reader.run(node, dict(_given(node)))
+    return {place: how for (place, _), how in reader.inputs.items()}
+
+
 def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
     """What the parameters of a forward hold. The first is what a block transforms."""
     nodes = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
-    for position, node in enumerate(nodes[1:]):
+    for position, node in enumerate(node for node in nodes if node.arg != "self"):
         annotation = ast.unparse(node.annotation) if node.annotation else ""
         if any(word in node.arg for word in _CACHES) or is_switch(node.arg, annotation) or node.arg.endswith("len"):
             yield node.arg, ValueFlow.NOTHING
@@ -116,7 +129,7 @@ class _ForwardReader(Interpreter[_Held]):
         """Attributes whose next value is made of the one before, each with the method."""
         self.drawn: dict[tuple[str, str], None] = {}
         """Random numbers of Python and numpy, and what is taken out of containers that outlive the call."""
-        self.inputs: dict[tuple[str, str], None] = {}
+        self.inputs: dict[tuple[str, str], Write] = {}
         """Tensors that the forward is given and writes into."""
         self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is ValueFlow.GRADIENT)
         self._methods = methods
@@ -232,7 +245,7 @@ class _ForwardReader(Interpreter[_Held]):
         flow, target = self.value(node.value).flow, node.target
         if isinstance(target, ast.Name):
             before = self.env.get(target.id, _Held(ValueFlow.NOTHING, target.id))
-            self._write_input(target)
+            self._write_input(target, "operator")
             if isinstance(node.value, ast.List | ast.ListComp) or target.id not in self._own:
                 self._keep(before.place, flow)  # `losses += [loss]` adds to the list itself
             self.env[target.id] = before._replace(flow=max(flow, before.flow))
@@ -251,7 +264,7 @@ class _ForwardReader(Interpreter[_Held]):
     def store(self, target: ast.Attribute | ast.Subscript, value: _Held) -> None:
         """Record what goes to an attribute or an item."""
         if isinstance(target, ast.Subscript) and self._is_tensor_write(target):
-            self._write_input(target.value)
+            self._write_input(target.value, "item")
         else:
             self._keep(self._place(target), value.flow)
 
@@ -281,12 +294,12 @@ class _ForwardReader(Interpreter[_Held]):
             key = (place, self._method)
             self.kept[key] = max(flow, self.kept.get(key, ValueFlow.NOTHING))
 
-    def _write_input(self, target: ast.expr) -> None:
+    def _write_input(self, target: ast.expr, how: Write) -> None:
         """Record that a tensor is written into that the forward was given."""
         if isinstance(target, ast.Name) and len(self._active) == 1:
             place = self.env.get(target.id, _NOTHING).place
             if place in self._inputs:
-                self.inputs[(place, self._method)] = None
+                self.inputs[(place, self._method)] = how
 
     def _without_load(self, attribute: str, value: ast.expr) -> tuple[_Held, bool]:
         """What a value holds, and whether it reads an attribute: that alone does not count as read."""
@@ -351,7 +364,7 @@ class _ForwardReader(Interpreter[_Held]):
         if attribute:
             self.counted[(f"self.{attribute}", self._method)] = None
         elif writes and name != "requires_grad_":
-            self._write_input(owner)
+            self._write_input(owner, "method again" if _SAME_AGAIN.match(name) else "method")
         place = f"{base.place}[{ast.unparse(node.args[0])}]" if name in _GETTING and node.args and base.place else ""
         if name in _MEASURES or name in _NO_VALUES or name.endswith("_like"):
             return _Held(ValueFlow.NOTHING, place)

@@ -1,24 +1,34 @@
 """Calls of a checkpoint function on functions: local ones, lambdas, methods, partials, functions of the module.
 
 A helper that hands its first parameter to a checkpoint function counts as one, with the helper's mode.
-What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Modules
-are not the subject: `method_reader.py` has what is checkpointed by way of `self`.
+What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Any other
+call that gets a function which looks up what the loop rebinds is recorded with what it calls: the tree knows whether
+that checkpoints. Modules are not the subject: `method_reader.py` has what is checkpointed by way of `self`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, TORCH, is_given
+from ckpt_surgery.codemods.facts.argument_names import is_gradient
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    CHECKPOINT_ATTRIBUTES,
+    TORCH,
+    Places,
+    is_checkpoint,
+    is_given,
+)
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
+from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.rebinding import bound_in, nodes_of, parameters_of, rebound_by_loops, rebound_later
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
 
 TORCH_OPTIONS = frozenset(
     {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
@@ -44,6 +54,16 @@ class Capture(NamedTuple):
     """Whether the function hands it to a call."""
 
 
+class WrittenInput(NamedTuple):
+    """An argument that a checkpointed function writes into."""
+
+    name: str
+    how: Write
+    by_keyword: bool
+    has_gradient: bool
+    """Whether its name says so, or it is what a checkpoint call returned."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointedFunction:
     """A call of a checkpoint function on a function of this file. `args` begin with that function."""
@@ -59,6 +79,25 @@ class CheckpointedFunction:
     """The arguments that hold what checkpoint calls returned in a list, tuple or dict."""
     dropped: tuple[str, ...] = ()
     """Names that are None where the call stands, or may be."""
+    written: tuple[WrittenInput, ...] = ()
+
+
+class LateBinding(NamedTuple):
+    """A call that gets a function which looks up `names` when it runs, and what rebinds them before the recompute.
+
+    That is a loop around the call, or a statement of the same suite: that of the call, or a later one.
+    """
+
+    scope: str
+    span: Span
+    first_line: int
+    function: str
+    names: tuple[str, ...]
+    in_loop: bool
+    place: int | str
+    """Which of the call's arguments the function is."""
+    callees: tuple[str, ...]
+    """What is called may be any of these: a name that the file has, or `self.run`; empty for a checkpoint function."""
 
 
 @dataclass(slots=True)
@@ -75,22 +114,38 @@ class _Place:
     """The positions of arguments that hold it in a list, tuple or dict."""
 
 
-def _checkpointed_functions(file: FileSyntax) -> tuple[CheckpointedFunction, ...]:
-    """The checkpoint calls on functions of one file, and those in helpers that run functions alone."""
+@dataclass(slots=True)
+class Checkpointed:
+    """The checkpoint calls on functions of one file, those in helpers that run functions alone among them."""
+
+    calls: tuple[CheckpointedFunction, ...] = ()
+    late: tuple[LateBinding, ...] = ()
+    """The other calls that find late bindings if they checkpoint."""
+
+
+def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
     own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
-    if not any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES)):
-        return ()
-    scopes = [(node, node.name, frozenset[str]()) for node in file.functions]
+    functions = {node.name: node for node in file.functions}
+    scopes: list[tuple[ast.FunctionDef, str, Mapping[str, ast.FunctionDef]]]
+    scopes = [(node, node.name, {}) for node in file.functions]
     for owner in file.tree.body:
         if isinstance(owner, ast.ClassDef):
-            own_methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
-            scopes += [(node, owner.name, frozenset(method.name for method in own_methods)) for node in own_methods]
-    calls = _Calls(own, frozenset(node.name for node in file.functions))
-    concerned = [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]
-    for function, name, methods in concerned:
-        calls.learn(function, name, methods)
-    concerned = [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]
-    return tuple(call for scope in concerned for call in calls.read(*scope)) + tuple(calls.in_helpers())
+            methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+            scopes += [(node, owner.name, methods) for node in methods.values()]
+    calls = _Calls(own, frozenset(file.checkpoint_names), functions)
+    has_calls = any(f"{name}(" in file.source for name in (*own, *CHECKPOINT_ATTRIBUTES))
+    if has_calls:
+        for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
+            calls.learn(*scope)
+    texts = ((scope, file.text(scope[0])) for scope in scopes)
+    concerned = [scope for scope, text in texts if _makes_functions(text) or (has_calls and calls.may_be_in(text))]
+    found = tuple(call for scope in concerned for call in calls.read(*scope))
+    return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
+
+
+def _makes_functions(text: str) -> bool:
+    """Whether a function of this text makes another: its own `def` is among the first characters."""
+    return "lambda" in text or text.find("def ", len("        def ")) > 0
 
 
 class _Calls:
@@ -98,11 +153,16 @@ class _Calls:
 
     Args:
         torch_names: what the file calls torch's checkpoint function.
+        names: what it calls any checkpoint function.
         functions: the functions that the module defines.
     """
 
-    def __init__(self, torch_names: Collection[str], functions: frozenset[str]) -> None:
+    def __init__(
+        self, torch_names: Collection[str], names: frozenset[str], functions: Mapping[str, ast.FunctionDef]
+    ) -> None:
+        self.names = names
         self.functions = functions
+        self.late: list[LateBinding] = []
         self._torch_names = torch_names
         words = {*CHECKPOINT_ATTRIBUTES, *(name.rpartition(".")[2] for name in torch_names)}
         self._words = re.compile(rf"\b(?:{'|'.join(sorted(map(re.escape, words)))})\b")
@@ -121,14 +181,16 @@ class _Calls:
         name = dotted(function)
         return is_given(function) or name in self._torch_names or name in self._helpers
 
-    def learn(self, function: ast.FunctionDef, scope: str, methods: frozenset[str]) -> None:
+    def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
         """See whether a function is a helper, which hands its first parameter to a checkpoint function."""
         first = next((argument.arg for argument in function.args.args if argument.arg != "self"), "")
         for place in _Scope(function, self, methods).places.values():
             if dotted(place.call.args[0]) == first:
                 self._helpers[f"self.{function.name}" if methods else function.name] = self._made(place, scope, ())
 
-    def read(self, function: ast.FunctionDef, scope: str, methods: frozenset[str]) -> Iterator[CheckpointedFunction]:
+    def read(
+        self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]
+    ) -> Iterator[CheckpointedFunction]:
         """Read a function and those that it defines; `methods` are those of its class."""
         reader = _Scope(function, self, methods)
         for place in reader.places.values():
@@ -138,7 +200,9 @@ class _Calls:
                 self._running[helper] = self._running.get(helper, True) and captures is not None
             if captures is not None:
                 call = self._made(place, scope, captures)
-                yield replace(call, containers=tuple(sorted(place.containers)), dropped=reader.dropped(place))
+                containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
+                yield replace(call, containers=containers, dropped=reader.dropped(place), written=written)
+        self.late += reader.late(scope)
         for inner in reader.inner:
             yield from self.read(inner, scope, methods)
 
@@ -176,17 +240,24 @@ class _Calls:
 class _Scope(ModuleFlow):
     """Reads one function: its checkpoint calls, the names that it binds, and the functions that it makes of them."""
 
-    def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: frozenset[str]) -> None:
-        parameters = _parameters(function.args) - {"self"}
+    def __init__(self, function: ast.FunctionDef, calls: _Calls, methods: Mapping[str, ast.FunctionDef]) -> None:
+        parameters = parameters_of(function.args) - {"self"}
         super().__init__(dict.fromkeys(parameters, NOTHING))
         self.places: dict[int, _Place] = {}
+        self.others: dict[int, _Place] = {}
+        """Other calls."""
         self.inner: list[ast.FunctionDef] = []
         """The functions that it defines."""
         self._calls = calls
+        self._function = function
         self._methods = methods
         self._bound = set(parameters)
         self._made: dict[str, list[ast.expr | ast.FunctionDef]] = {}
         """What names are bound to, where that may be a function."""
+        self._aliases: dict[str, list[ast.expr]] = {}
+        """What names are bound to, where that may be a checkpoint function."""
+        self._asked: set[str] = set()
+        """The names whose functions are being looked into: one may be made of itself."""
         self._none: dict[int, str] = {}
         """Names that are set to None, by line."""
         self.follow(function.body)
@@ -200,6 +271,8 @@ class _Scope(ModuleFlow):
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """Note a name that may stand for a function, and one that is set to None."""
         super().assign(target, value)
+        if isinstance(target, ast.Name) and not isinstance(value, ast.Constant):
+            self._aliases.setdefault(target.id, []).append(value)
         match target, value:
             case ast.Name(id=name), ast.Lambda() | ast.Call():
                 self._made.setdefault(name, []).append(value)
@@ -215,6 +288,8 @@ class _Scope(ModuleFlow):
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
         """Note a checkpoint call, and what it is given."""
         if not node.args or not self._calls.is_one(node.func):
+            if node.args or node.keywords:
+                self.others.setdefault(id(node), _Place(node, self.statement, self.loops))
             return super().called(node, base, callee, values)
         place = self.places.setdefault(id(node), _Place(node, self.statement, self.loops))
         place.names |= {name for name, value in self.env.items() if _RESULT in value.all}
@@ -228,23 +303,93 @@ class _Scope(ModuleFlow):
         names = self._captured(place.call.args[0])
         if names is None:
             return None
-        rebound = _rebound(place)
+        rebound = rebound_by_loops(place.call, place.statement, place.loops)
         return tuple(
             Capture(name, late and name in rebound, name in place.names, kept)
             for name, (late, kept) in sorted(names.items())
         )
 
+    def late(self, scope: str) -> Iterator[LateBinding]:
+        """The calls that get a function which looks up what the loops around them rebind."""
+        for place in (*self.others.values(), *self.places.values()):
+            call = place.call
+            given: list[tuple[int | str, ast.expr]] = [*enumerate(call.args)]
+            given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+            for at, value in given:
+                said = at == 0 and id(call) in self.places and self._captured(value) is not None
+                looked_up = self._looked_up(value)
+                in_loop = (
+                    looked_up & rebound_by_loops(place.call, place.statement, place.loops) if looked_up else set[str]()
+                )
+                later = (
+                    (looked_up - in_loop) & rebound_later(place.statement, self._function) if looked_up else set[str]()
+                )
+                for names in (set[str]() if said else in_loop, later):
+                    if names:
+                        span, line = span_of(call), place.statement.lineno
+                        text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
+                        how = names is in_loop
+                        yield LateBinding(scope, span, line, text, tuple(sorted(names)), how, at, callees)
+
+    def _looked_up(self, node: ast.expr) -> set[str]:
+        """What a function looks up when it runs."""
+        captured = self._captured(node) if isinstance(node, ast.Lambda | ast.Name | ast.Call) else None
+        return {name for name, (late, _) in (captured or {}).items() if late}
+
+    def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
+        """What a call's function may be."""
+        match node:
+            case ast.Name(id=name) if name in self._aliases and name not in asked:
+                for value in self._aliases[name]:
+                    yield from self._callees(value, asked | {name})
+            case ast.IfExp(body=body, orelse=orelse):
+                yield from self._callees(body, asked)
+                yield from self._callees(orelse, asked)
+            case ast.Call(func=function, args=[inner]) if dotted(function).rpartition(".")[2] == "partial":
+                yield from self._callees(inner, asked)
+            case ast.Name() | ast.Attribute():
+                yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
+
     def dropped(self, place: _Place) -> tuple[str, ...]:
         """The names that a statement before the call sets to None."""
         return tuple(dict.fromkeys(name for line, name in self._none.items() if line < place.statement.lineno))
+
+    def written(self, place: _Place) -> Iterator[WrittenInput]:
+        """The arguments of a checkpoint call that its function writes into."""
+        function, *given = place.call.args
+        keywords = {keyword.arg: keyword.value for keyword in place.call.keywords}
+        for node in self._functions(function):
+            names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
+            arguments = dict(zip([name for name in names if name != "self"], given, strict=False))
+            for name, how in written_inputs(node).items():
+                value = arguments.get(name, keywords.get(name))
+                carried = isinstance(value, ast.Name) and value.id in place.names
+                has_gradient = carried or is_gradient(name)
+                if value is not None and (has_gradient or how in ("method", "method again")):
+                    yield WrittenInput(name, how, name not in arguments, has_gradient)
+
+    def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
+        """What a function of this scope, of the module or of the class is."""
+        match node:
+            case ast.Lambda():
+                return [node]
+            case ast.Name(id=name) if name in self._made:
+                return [made for made in self._made[name] if isinstance(made, ast.FunctionDef | ast.Lambda)]
+            case ast.Name(id=name) if name in self._calls.functions:
+                return [self._calls.functions[name]]
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if name in self._methods:
+                return [self._methods[name]]
+        return []
 
     def _captured(self, node: ast.expr | ast.FunctionDef) -> dict[str, tuple[bool, bool]] | None:
         """The names that a function captures: whether it looks them up when it runs, and whether it passes them on."""
         match node:
             case ast.Lambda() | ast.FunctionDef():
                 return self._of_function(node)
-            case ast.Name(id=name) if name in self._made:
+            case ast.Name(id=name) if name in self._made and name not in self._asked:
+                self._asked.add(name)
                 made = [captured for value in self._made[name] if (captured := self._captured(value)) is not None]
+                self._asked.discard(name)
                 return {key: value for captured in made for key, value in captured.items()} if made else None
             case ast.Name(id=name):
                 return {} if name in self._calls.functions and name not in self._bound else None
@@ -260,15 +405,18 @@ class _Scope(ModuleFlow):
     def _of_function(self, function: ast.FunctionDef | ast.Lambda) -> dict[str, tuple[bool, bool]]:
         early = [*function.args.defaults, *(value for value in function.args.kw_defaults if value)]
         captured = {name: (False, True) for value in early for name in self._values(value)}
-        body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
-        nodes = [node for part in body for node in walk(part)]
-        own = _parameters(function.args).union(*map(_stored, body))
-        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        nodes = nodes_of(function)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         values = [value for call in calls for value in (*call.args, *(keyword.value for keyword in call.keywords))]
         given = {value.id for value in values if isinstance(value, ast.Name)}
-        captured.update({name: (True, name in given) for name in (loaded - own) & self._bound})
+        captured.update({name: (True, name in given) for name in self._free(function)})
         return captured
+
+    def _free(self, function: ast.FunctionDef | ast.Lambda) -> set[str]:
+        """The names of this scope that a function looks up when it runs."""
+        nodes = nodes_of(function)
+        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        return (loaded - bound_in(function)) & self._bound
 
     def _values(self, value: ast.expr) -> set[str]:
         """The names of this scope that an expression hands on as they are."""
@@ -276,57 +424,21 @@ class _Scope(ModuleFlow):
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
 
 
-def _rebound(place: _Place) -> set[str]:
-    """The names that have another value after the loops around a call: their targets, and what is made of these.
-
-    A loop that runs the backward pass itself is over before it rebinds anything.
-    """
-    loops = [loop for loop in place.loops if isinstance(loop, ast.For | ast.While) and not _runs_backward(loop)]
-    names = {name for loop in loops if isinstance(loop, ast.For) for name in _stored(loop.target)}
-    inside = [node for loop in loops[:1] for node in walk(loop)]
-    assigned = [node for node in inside if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)]
-    before = -1
-    while len(names) > before:
-        before = len(names)
-        for statement in assigned:
-            nodes = list(walk(statement.value)) if statement.value else []
-            read = {node.id for node in nodes if isinstance(node, ast.Name)}
-            if isinstance(statement, ast.AugAssign) or place.call in nodes or read & names:
-                names |= _stored(statement)
-    return names
-
-
-def _runs_backward(loop: ast.AST) -> bool:
-    calls = (dotted(node.func) for node in walk(loop) if isinstance(node, ast.Call))
-    return any(name.endswith(("backward", "autograd.grad")) for name in calls)
-
-
-def _parameters(arguments: ast.arguments) -> set[str]:
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return {argument.arg for argument in every if argument}
-
-
-def _stored(node: ast.AST) -> set[str]:
-    nodes = walk(node)
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-
-
-CHECKPOINTED = FileFact[tuple[CheckpointedFunction, ...]](
-    "checkpointed", _checkpointed_functions, nothing=(), signs=("checkpoint",)
+CHECKPOINTED = FileFact[Checkpointed](
+    "checkpointed", _checkpointed_functions, nothing=Checkpointed(), signs=("checkpoint",)
 )
 
 
-def _functions(file: FileSyntax) -> tuple[str, ...]:
-    return tuple(sorted(file.helpers.functions))
-
-
-def _methods(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
+def _methods(cls: ast.ClassDef, file: FileSyntax) -> dict[str, Places]:
     if not file.may_checkpoint:
-        return ()
+        return {}
     methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
-    return tuple(dict.fromkeys(file.helpers.of_class(methods)))
+    return dict(file.helpers.of_class(methods))
 
 
-FUNCTIONS = FileFact[tuple[str, ...]]("checkpointing_functions", _functions, nothing=(), signs=("checkpoint",))
-METHODS = ClassFact[tuple[str, ...]]("checkpointing_methods", _methods, nothing=(), signs=())
+FUNCTIONS = FileFact[dict[str, Places]](
+    "checkpointing_functions", lambda file: file.helpers.functions, nothing={}, signs=("checkpoint",)
+)
+"""Functions that checkpoint what they are given, and which arguments."""
+METHODS = ClassFact[dict[str, Places]]("checkpointing_methods", _methods, nothing={}, signs=())
 """Methods, and attributes that hold a checkpoint function."""

@@ -4,13 +4,18 @@
 Looks at checkpoint calls on functions instead of modules: local functions, lambdas, methods, `functools.partial`. A
 helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
-twice, and names that the loop around the call rebinds. A call of torch's function without `use_reentrant` is
-information.
+twice, inputs that it writes into, and names that it looks up and that the loop around the call, or a later statement,
+rebinds. Such names are found whatever the checkpoint function is called: an alias, transformers' own, a helper of
+another file. A helper that is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's
+function without `use_reentrant` is information.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
 value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
 equal loss, in both modes.
+
+The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
+written into; it does not notice one by keyword, and the gradients are wrong.
 
 A reentrant checkpoint sees only tensors that are arguments themselves: a captured one loses its gradient, or the
 backward pass fails or never ends. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without
@@ -33,16 +38,22 @@ reported only. Pass gradient tensors as arguments and bind the rest as defaults,
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS, CheckpointedFunction
+from ckpt_surgery.codemods.providers.checkpointed_functions import (
+    CHECKPOINTED,
+    TORCH_OPTIONS,
+    CheckpointedFunction,
+    ReentrantOption,
+)
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
-from ckpt_surgery.codemods.tree.branches import beside_direct_calls
+from ckpt_surgery.codemods.tree.branches import beside_direct_calls, checkpoints
+from ckpt_surgery.codemods.tree.classes import Answer
 from ckpt_surgery.codemods.wording import quoted
 
 RULE = Declaration(code="CKPT012", repair=RepairKind.SAFE, commit="{}: the checkpoint call takes keyword arguments")
@@ -53,17 +64,39 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """Yield the findings of every checkpoint call on a function that no repair of CKPT002 takes away."""
+    """Yield the findings of every checkpoint call on a function; where CKPT002 has the call, late binding alone."""
     for path in context.tree.checked:
-        facts = context.tree.names.facts(path)
-        functions = facts[CHECKPOINTED] if facts else ()
-        blocks = set(beside_direct_calls(context.tree, path)) if functions else set()
-        for function in functions:
-            for message, applicability in _faults(context, path, function) if function.span not in blocks else ():
+        read = context.tree.names.read(path)[CHECKPOINTED]
+        blocks = set(beside_direct_calls(context.tree, path)) if read.calls else set()
+        for function in read.calls:
+            faults = _bound_late(function) if function.span in blocks else _faults(context, path, function)
+            for message, applicability in faults:
                 safe = applicability is Applicability.SAFE
                 repairs = (_repair(context, path, function),) if safe else ()
                 scope, line = function.scope, function.first_line
                 yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
+        for late in read.late:
+            answer = checkpoints(context.tree, path, late)
+            how = "the loop rebinds" if late.in_loop else "is rebound after the call"
+            message, applicability = _late(late.function, late.names, how), Applicability.UNSAFE
+            if answer is Answer.UNKNOWN:
+                message, applicability = f"if {late.callees[0]} checkpoints it, {message}", Applicability.UNKNOWN
+            if answer is not Answer.NO:
+                yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
+
+
+def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
+    """What is wrong with a call where the loop around it rebinds what its function looks up."""
+    rebound = [capture.name for capture in function.captures if capture.rebound]
+    if rebound:
+        yield _late(function.callee, rebound, "the loop rebinds"), Applicability.UNSAFE
+
+
+def _late(function: str, names: Iterable[str], how: str) -> str:
+    return (
+        f"{function} looks up {quoted(names)}, which {how}, and the recompute finds the last value: "
+        "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
+    )
 
 
 def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
@@ -82,17 +115,13 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
         message = f"{callee} is given {quoted(unclear)}: if that is past state, the recompute writes it again"
         yield message, Applicability.UNKNOWN
     rebound = [capture.name for capture in function.captures if capture.rebound]
-    faults = []
-    if rebound:
-        faults.append(
-            f"{callee} looks up {quoted(rebound)}, which the loop rebinds, and the recompute finds the last value: "
-            "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
-        )
+    faults = [message for message, _ in _bound_late(function)]
     if len(past) > len(unclear):
         again = quoted(name for name in past if name not in _ANY_CACHE)
         faults.append(
             f"{callee} is given {again}, past state that the recompute writes again: pass None while checkpointing"
         )
+    faults += _written(function, option)
     if option != "non_reentrant":
         faults += _lost(function, rebound)
     if faults:
@@ -100,6 +129,24 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     elif option == "default" and not _is_distributed(context, path):
         message = f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
         yield message, Applicability.INFO
+
+
+def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterator[str]:
+    """What the function writes into, so that the recompute begins with other values.
+
+    Torch notices for tensors that it is given by position, and raises; in reentrant mode for those with gradient.
+    """
+    for written in function.written:
+        if written.by_keyword and option == "non_reentrant" and written.how in ("method", "operator"):
+            yield (
+                f"{function.callee} writes into `{written.name}`, which it gets by keyword: the recompute begins with "
+                "what is written, and the gradients are wrong; write into a copy"
+            )
+        elif not written.by_keyword and (written.has_gradient or option == "non_reentrant"):
+            yield (
+                f"{function.callee} writes into `{written.name}`, which it is given: the backward pass raises a "
+                "RuntimeError; write into a copy"
+            )
 
 
 def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[str]:

@@ -7,13 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
+from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, Places
 from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
-from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, TORCH_OPTIONS
+from ckpt_surgery.codemods.providers.checkpointed_functions import (
+    CHECKPOINTED,
+    FUNCTIONS,
+    METHODS,
+    TORCH_OPTIONS,
+    LateBinding,
+)
 from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
-from ckpt_surgery.codemods.tree.classes import ClassRef
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
 
@@ -23,20 +30,44 @@ _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
     """Whether a function that is checkpointed finds other values in the recompute, because the loop rebinds names."""
-    functions = tree.names.read(owner.path)[CHECKPOINTED]
+    read = tree.names.read(owner.path)[CHECKPOINTED]
     return any(
-        capture.rebound for function in functions if function.span == checkpoint.span for capture in function.captures
+        capture.rebound for function in read.calls if function.span == checkpoint.span for capture in function.captures
     )
 
 
 def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
     """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
-    functions = {function.span for function in tree.names.read(owner.path)[CHECKPOINTED] if function.option != "model"}
+    functions = {
+        function.span for function in tree.names.read(owner.path)[CHECKPOINTED].calls if function.option != "model"
+    }
     return all(
         checkpoint.span in functions
         and not any(tree.containers.reached(owner, path) for path in paths_behind(owner, inline, checkpoint))
         for checkpoint in inline.checkpoints
     )
+
+
+def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:
+    """Whether what is called with a function checkpoints it: where several may be called, whether one of them does."""
+    answers = {_checkpoints(tree, path, late, name) for name in late.callees}
+    return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
+
+
+def _checkpoints(tree: SourceTree, path: str, late: LateBinding, name: str) -> Answer:
+    base, _, attribute = name.rpartition(".")
+    helps: Places | None = None if name else FIRST
+    if base == "self":
+        refs = [ref for owner in tree.names.defined(path, late.scope) for ref in tree.bases.lineage(owner)]
+        helps = next((ref.cls[METHODS][attribute] for ref in refs if attribute in ref.cls[METHODS]), None)
+        if any(method.name == attribute for ref in refs for method in ref.cls.methods):
+            helps = helps or frozenset()
+    elif place := tree.names.function(path, name):
+        helps = tree.names.read(place[0])[FUNCTIONS].get(place[1], frozenset())
+    if helps is not None:
+        return Answer.YES if late.place in helps else Answer.NO
+    files = attribute.startswith(("save", "load"))
+    return Answer.UNKNOWN if "checkpoint" in attribute and not files else Answer.NO
 
 
 def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:

@@ -124,7 +124,7 @@ class TreeNames:
         by_module: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for path in self.checked:
             steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
-            for at in range(len(steps) - 1, 0, -1):
+            for at in range(len(steps) - 1, -1, -1):
                 by_module[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
         return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in by_module.items()}
 

@@ -28,11 +28,23 @@ def run_both(layer, both):
     return run_layer(layer, *both)
 
 
+def wrapped(function):
+    def custom_forward(*inputs):
+        return function(*inputs)
+
+    return custom_forward
+
+
+def recomputed(wanted, function, *args):
+    return checkpoint(wrapped(function), *args, use_reentrant=False) if wanted else function(*args)
+
+
 def forward(layers, states, aux):
     for layer in layers:
         {body}
     return states, aux
 """
+REFERENCE = "run_layer(layer, states, aux)"
 STEP = """
 
 class NeverEnds(Exception):
@@ -80,14 +92,22 @@ BOUND = "states, aux = checkpoint(lambda x, y, layer=layer: run_layer(layer, x, 
 PARTIAL = "states, aux = checkpoint(partial(run_layer, layer, aux=aux), states, use_reentrant={mode})"
 LIST = "states, aux = checkpoint(run_both, layer, [states, aux], use_reentrant={mode})"
 KEYWORD = "states, aux = checkpoint(run_layer, layer, states, aux=aux, use_reentrant={mode})"
+ALIAS = "run = checkpoint if aux is not None else recomputed; " + LATE.replace("checkpoint(", "run(")
+PARTIAL_LATE = (
+    "states, aux = checkpoint(partial(lambda k, x, y: run_layer(layer, x, y), 1), states, aux, use_reentrant={mode})"
+)
+HELPER = "states, aux = recomputed(True, lambda x, y: run_layer(layer, x, y), states, aux)"
+HELPER_BOUND = HELPER.replace("x, y:", "x, y, layer=layer:")
+HELPER_PARTIAL = "states, aux = recomputed(True, partial(run_layer, layer), states, aux)"
+HELPER_FACTORY = "states, aux = recomputed(True, wrapped(partial(run_layer, layer)), states, aux)"
 FAILS = "RuntimeError"
 ENDLESS = "NeverEnds"
 
 
-def trained(path: Path) -> dict[str, Any]:
+def trained(path: Path, reference: str = REFERENCE) -> dict[str, Any]:
     """The file's names, with what a step of its forward comes to as `outcome`: how the gradients are, or an error."""
     names: dict[str, Any] = {}
-    exec(path.read_text(encoding="utf-8") + STEP, names)
+    exec(path.read_text(encoding="utf-8") + STEP.replace(REFERENCE, reference), names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return names | {"outcome": names["outcome"]()}
@@ -108,6 +128,12 @@ def trained(path: Path) -> dict[str, Any]:
         pytest.param(
             CARRIED, False, "wrong gradients", "looks up `aux`", id="the loop rebinds a tensor: non-reentrant"
         ),
+        pytest.param(ALIAS, False, "wrong gradients", "looks up `layer`", id="another name for checkpoint"),
+        pytest.param(PARTIAL_LATE, False, "wrong gradients", "looks up `layer`", id="a partial of a lambda"),
+        pytest.param(HELPER, False, "wrong gradients", "looks up `layer`", id="a helper"),
+        pytest.param(HELPER_BOUND, False, "equal", "", id="a helper: a default binds the layer"),
+        pytest.param(HELPER_PARTIAL, False, "equal", "", id="a helper: a partial binds the layer"),
+        pytest.param(HELPER_FACTORY, False, "equal", "", id="a helper: a factory binds the layer"),
         pytest.param(PARTIAL, True, FAILS, "captures `aux`", id="a partial: reentrant"),
         pytest.param(PARTIAL, False, "equal", "", id="a partial: non-reentrant"),
         pytest.param(LIST, True, FAILS, "inside `[states, aux]`", id="a list: reentrant"),
@@ -146,3 +172,54 @@ def test_past_state_is_written_again_in_the_recompute(tmp_path: Path) -> None:
     names = trained(root / FOO)
     assert names["outcome"] == "equal"
     assert len(names["past_key_values"]) == 6, "three layers, each written twice"
+
+
+STRAIGHT = HEAD.replace(
+    "def run_both", "def step_by_step(layer, states, aux):\n    {line}\n    return {names}\n\n\ndef run_both"
+)
+"""The head with a function that has no loop."""
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome", "finding"),
+    [
+        pytest.param(
+            "states, aux", "wrong gradients", "is rebound after the call", id="what the call reads is rebound"
+        ),
+        pytest.param("new, new_aux", "equal", "", id="what the call reads stays"),
+    ],
+)
+def test_without_a_loop(tmp_path: Path, names: str, outcome: str, finding: str) -> None:
+    line = f"{names} = checkpoint(lambda: run_layer(layer, states, aux), use_reentrant=False)"
+    body = "states, aux = step_by_step(layer, states, aux)"
+    root = tree(tmp_path, STRAIGHT.format(line=line, names=names, body=body))
+    assert [finding in item.message for item in found(root, "CKPT012")] == [True] * bool(finding)
+    assert trained(root / FOO)["outcome"] == outcome
+
+
+WRITTEN = HEAD.replace(
+    "def run_both",
+    "def run(layer, hidden_states, aux):\n    {line}\n    return run_layer(layer, hidden_states, aux)\n\n\n"
+    "def run_both",
+)
+"""The head with a function that may write into what it is given."""
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "outcome", "finding"),
+    [
+        pytest.param("aux.add_(1.0)", "aux * 1, use_reentrant=False", FAILS, "is given", id="by position"),
+        pytest.param("hidden_states += 1.0", "aux * 1, use_reentrant=True", FAILS, "is given", id="reentrant"),
+        pytest.param("hidden_states[:, 0] = 0", "aux * 1, use_reentrant=False", FAILS, "is given", id="an item"),
+        pytest.param(
+            "aux.add_(1.0)", "aux=aux * 1, use_reentrant=False", "wrong gradients", "keyword", id="by keyword"
+        ),
+        pytest.param("aux.relu_()", "aux=aux * 1, use_reentrant=False", "equal", "", id="the same again"),
+        pytest.param("aux = aux + 1; aux.add_(1.0)", "aux * 1, use_reentrant=False", "equal", "", id="a copy"),
+    ],
+)
+def test_an_input_that_is_written_into(tmp_path: Path, line: str, given: str, outcome: str, finding: str) -> None:
+    body = f"states, aux = checkpoint(run, layer, states * 1, {given})"
+    root = tree(tmp_path, WRITTEN.format(line=line, body=body))
+    assert [finding in item.message for item in found(root, "CKPT012")] == [True] * bool(finding)
+    assert trained(root / FOO, reference="run(layer, states * 1, aux * 1)")["outcome"] == outcome

@@ -25,3 +25,8 @@ def test_files_loaded_to_understand_others_are_not_checked() -> None:
     tree = source_tree({FOO: "from ..bar.modeling_bar import B\nclass A(B): ..."}, {BAR: "class B: ..."})
     assert tree.bases.is_layer(class_named(tree, "A")) is Answer.NO
     assert [ref.name for ref in tree.names.checked_classes()] == ["A"]
+
+
+def test_a_function_is_found_from_the_top_of_the_files_that_are_checked() -> None:
+    tree = source_tree({"foo/run.py": "from foo.tools import given", "foo/tools.py": "def given(): ..."})
+    assert tree.names.function("foo/run.py", "given") == ("foo/tools.py", "given")

@@ -1,0 +1,134 @@
+"""Where a file sets `gradient_checkpointing` of what is surely a model of transformers.
+
+`self.tower = SiglipVisionModel(config)` in a class, and `self.tower.gradient_checkpointing = True` in it; the same of
+names in one function, or at module level. A name that is also bound to anything else is not followed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
+
+_SET = re.compile(rf"\.{FLAG}\s*=[^=]")
+_MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
+_MAKERS = (".from_pretrained", ".from_config", "._from_config")
+_SAME = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
+"""Methods of a module that return it."""
+
+
+class FlagByHand(NamedTuple):
+    """A flag that is set: of what, by what statement, in which class or function."""
+
+    target: str
+    span: Span
+    scope: str
+
+
+class _Region(NamedTuple):
+    """The statements in which a name means the same; names begin with `start`."""
+
+    name: str
+    start: str
+    nodes: list[ast.AST]
+
+
+def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
+    places = (match.start() for match in _SET.finditer(file.source))
+    if not file.mentions("transformers") or all(file.source.endswith("self", 0, at) for at in places):
+        return
+    nodes = walk(file.tree)
+    flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
+    read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
+    imported = dict(_imported(nodes))
+    module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
+    scopes = [_Region("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            scopes.append(_Region(node.name, "self.", walk(node)))
+        elif isinstance(node, ast.FunctionDef):
+            scopes.append(_Region(node.name, "", walk(node)))
+    found = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
+    yield from {flag.span: flag for flag in found if flag.target.rpartition(".")[2] not in read}.values()
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """The names that stand for something of transformers, each with what that is called there."""
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module=str(module), names=names, level=0) if (
+                module.partition(".")[0] == "transformers"
+            ):
+                yield from ((alias.asname or alias.name, alias.name) for alias in names)
+            case ast.Import(names=names):
+                yield from ((alias.asname or alias.name, "") for alias in names if alias.name == "transformers")
+
+
+def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:
+    bound = _Bound(scope.nodes, imported)
+    for node in scope.nodes:
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
+                target = dotted(owner)
+                own = target.startswith(scope.start) if scope.start else "." not in target
+                switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
+                off = isinstance(value, ast.Constant) and not value.value
+                if own and not (off or switched) and bound.is_model(target):
+                    yield FlagByHand(target, span_of(node), scope.name)
+
+
+class _Bound:
+    """What the names of a scope are bound to."""
+
+    def __init__(self, nodes: Iterable[ast.AST], imported: Mapping[str, str]) -> None:
+        self._imported = imported
+        self._values: dict[str, list[ast.expr]] = {}
+        for node in nodes:
+            match node:
+                case ast.Assign(targets=targets, value=value):
+                    self._bind(targets, value)
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    self._bind([target], value)
+                case ast.For(target=target):
+                    self._bind([target], target)
+                case ast.withitem(optional_vars=ast.expr() as target):
+                    self._bind([target], target)
+                case ast.arg(arg=name):
+                    self._values.setdefault(name, []).append(ast.Name(name))
+
+    def _bind(self, targets: Iterable[ast.expr], value: ast.expr) -> None:
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                if not (isinstance(value, ast.Constant) and value.value is None):
+                    self._values.setdefault(dotted(part), []).append(value)
+
+    def is_model(self, name: str, asked: frozenset[str] = frozenset()) -> bool:
+        """Whether all that a name is bound to is a model of transformers; None aside."""
+        values = self._values.get(name, []) if name not in asked else []
+        return bool(values) and all(self._makes_one(value, asked | {name}) for value in values)
+
+    def _makes_one(self, value: ast.expr, asked: frozenset[str]) -> bool:
+        match value:
+            case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=name)) if name in _SAME:
+                return self._makes_one(inner, asked)
+            case ast.Call(func=function, keywords=keywords):
+                name = dotted(function)
+                for maker in _MAKERS:
+                    name = name.removesuffix(maker)
+                head, _, rest = name.partition(".")
+                remote = "Auto" in name and any(word.arg in (None, "trust_remote_code") for word in keywords)
+                return head in self._imported and not remote and bool(_MODEL.match(self._imported[head] + rest))
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)) if name != "self":
+                return self.is_model(name, asked)
+        return False
+
+
+FLAGS_BY_HAND = FileFact[tuple[FlagByHand, ...]](
+    "flags_by_hand", lambda file: tuple(_flags(file)), nothing=(), signs=(f".{FLAG}",)
+)
