@@ -121,13 +121,14 @@ def check_command(
 
 def _write(report: CheckReport, output_format: OutputFormat, output: Path | None, statistics: bool) -> None:
     """Write the report: the document alone to standard output or `output`, everything else to standard error."""
-    from ckpt_surgery.static.render.text import finding_lines, statistics_lines, summary_lines
+    from ckpt_surgery.static.render.text import finding_lines, information_lines, statistics_lines, summary_lines
 
     width = PLAIN_WIDTH if output else width_of(sys.stdout)
     counts = statistics_lines(report, width=width) if statistics else []
     summary = summary_lines(report, width=width)
     if output_format is OutputFormat.TEXT:
-        write_report([*(counts or finding_lines(report, width=width)), *summary], output)
+        findings = [] if counts else [*finding_lines(report, width=width), *information_lines(report)]
+        write_report([*counts, *findings, *summary], output)
         return
     write_document(_document(report, output_format), output)
     for line in [*counts, *summary]:

@@ -13,10 +13,7 @@ from ckpt_surgery.text import listed, plural, wrapped
 
 
 def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
-    """The findings by file, those with faults first, wrapped at `width` columns; no path or message is cut short.
-
-    Information that is not shown is one line a file.
-    """
+    """The findings by file, those with faults first, wrapped at `width` columns; no path or message is cut short."""
     lines: list[str] = []
     for path, findings in by_file(report.shown).items():
         lines.append(display_path(path))
@@ -24,15 +21,19 @@ def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
             said = f"{finding.line}:{finding.column} {finding.code} [{finding.applicability}] {sentence(finding)}"
             lines += wrapped(said, width, "  ", "      ")
         lines.append("")
-    if Applicability.INFO in report.hidden:
-        lines.append("Information (--show-info):")
-        told: dict[str, Counter[str]] = defaultdict(Counter)
-        for finding in report.result.findings:
-            if finding.applicability is Applicability.INFO:
-                told[finding.path][finding.code] += 1
-        lines += [f"  {display_path(path)}: {_counted(codes)}" for path, codes in told.items()]
-        lines.append("")
     return lines
+
+
+def information_lines(report: CheckReport) -> list[str]:
+    """Information that is not shown, in one line a file."""
+    if Applicability.INFO not in report.hidden:
+        return []
+    told: dict[str, Counter[str]] = defaultdict(Counter)
+    for finding in report.result.findings:
+        if finding.applicability is Applicability.INFO:
+            told[finding.path][finding.code] += 1
+    files = [f"  {display_path(path)}: {_counted(codes)}" for path, codes in told.items()]
+    return ["Information (--show-info):", *files, ""]
 
 
 def _counted(codes: Counter[str]) -> str:

@@ -31,6 +31,7 @@ from ckpt_surgery.static.render.sarif import to_sarif
 from ckpt_surgery.static.render.text import (
     apply_lines,
     finding_lines,
+    information_lines,
     statistics_lines,
     summary_lines,
 )
@@ -147,7 +148,7 @@ class TestText:
 
     def test_information_is_a_line_a_file_where_it_is_not_shown(self) -> None:
         every = [finding(kind=INFO), finding(kind=INFO), finding("CKPT001", INFO), finding(kind=INFO, path="a.py")]
-        assert finding_lines(shown(*every), width=120) == [
+        assert information_lines(shown(*every)) == [
             "Information (--show-info):",
             "  models/gpt2/modeling_gpt2.py: 2 x CKPT003, CKPT001",
             "  a.py: CKPT003",
