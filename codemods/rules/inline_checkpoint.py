@@ -81,6 +81,7 @@ class Obstacle(WordedReason):
     NO_BRANCH = "there is no else branch with a direct call to keep"
     NO_ELSE = "the branch has no else of its own"
     OTHER_FORM = "it is {}: make it an `if` of its own, with an `else`"
+    SWITCHES = "{} switches the checkpointing of what it runs by itself"
     NOT_CALLED = "the else branch does not call {}"
     UNKNOWN_CALLEE = "the class of {} cannot be determined ({})"
     NOTHING_KNOWN = "the class of {} cannot be determined (nothing shows what it holds)"
@@ -172,7 +173,7 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     missing = context.tree.switches.of_branches(owner)
     if missing:
         return _Repair(reasons=(missing,))
-    obstacle = _obstacle(inline)
+    obstacle = _obstacle(inline) or _switched(context, owner, inline)
     if obstacle:
         return _Repair(reasons=(obstacle,))
     results = [_layers(context, owner, checkpoint, inline) for checkpoint in inline.checkpoints]
@@ -199,6 +200,13 @@ def _obstacle(inline: InlineBranch) -> Because | None:
         return Obstacle.OTHER_FORM.about("an elif" if inline.is_elif else "a conditional expression")
     uncalled = (call.callee for call in inline.checkpoints if not _is_called_directly(call, inline))
     return next(map(Obstacle.NOT_CALLED.about, uncalled), None)
+
+
+def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Because | None:
+    """A checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
+    source = context.tree.source(owner.path)
+    switching = (call.callee for call in inline.checkpoints if call.body and FLAG in source.of(call.body))
+    return next(map(Obstacle.SWITCHES.about, switching), None)
 
 
 def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> bool:
