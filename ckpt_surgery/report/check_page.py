@@ -8,7 +8,7 @@ from html import escape
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.report.html import page_of
-from ckpt_surgery.static.discover import source_at
+from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
 from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence
 from ckpt_surgery.static.render.text import summary_lines
@@ -46,8 +46,7 @@ def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str])
 
 def _excerpt(finding: Finding) -> Iterator[str]:
     """The lines around a finding, its own marked."""
-    source = source_at(finding.path)
-    lines = source.text.splitlines() if source else []
+    lines = (text_at(finding.path) or "").splitlines()
     first = max(finding.line - _AROUND, 1)
     for number, line in enumerate(lines[first - 1 : finding.line + _AROUND], first):
         text = f"{number:>5}  {escape(line)}"
@@ -57,8 +56,7 @@ def _excerpt(finding: Finding) -> Iterator[str]:
 def _diff(edits: Sequence[Edit]) -> Iterator[str]:
     """What edits change, file by file."""
     for path in dict.fromkeys(edit.path for edit in edits):
-        source = source_at(path)
-        before = source.text if source else ""
+        before = text_at(path) or ""
         after = apply_edits(before, [edit for edit in edits if edit.path == path])
         shown = display_path(path)
         for line in difflib.unified_diff(lines_of(before), lines_of(after), shown, shown, n=_AROUND):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ckpt_surgery.codemods.facts.file_facts import Import
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.names import TreeNames
+from ckpt_surgery.codemods.tree.requirements import named_releases
 
 LAYERS = "modeling_layers"
 _FIRST = "4.52"
@@ -90,18 +91,10 @@ def admits_releases_without_layers(requirement: str) -> bool:
 
     A requirement that names none admits the newest one and says nothing.
     """
-    # `verify` reads the rules in environments of others, which have what models need and no more.
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     first = Version(_FIRST)
-    try:
-        named = [
-            (item.operator, Version(Version(item.version.removesuffix(".*")).base_version))
-            for item in Requirement(requirement).specifier
-        ]
-    except (InvalidRequirement, InvalidVersion):
-        return False
+    named = [(item.operator, Version(version.base_version)) for item, version in named_releases(requirement) or ()]
     lowest = max((version for operator, version in named if operator in _LOWER), default=first)
     highest = ((operator, version) for operator, version in named if operator in _UPPER)
     return lowest < first or any(

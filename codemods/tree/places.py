@@ -50,10 +50,6 @@ class Places:
         """The `if` at a span."""
         return self._occurrence(span, ast.If)
 
-    def choice(self, span: Span) -> Occurrence:
-        """The conditional expression at a span."""
-        return self._occurrence(span, ast.IfExp)
-
     def _occurrence(self, span: Span, *kinds: type[ast.expr | ast.stmt]) -> Occurrence:
         definition, scope = self._scope(span)
         inside = statements_below(scope) if kinds == (ast.If,) else _inside(scope)
@@ -64,7 +60,7 @@ class Places:
 
     def _code(self, node: ast.expr | ast.stmt) -> str:
         """What an occurrence is found by."""
-        if isinstance(node, ast.If | ast.IfExp):
+        if isinstance(node, ast.If):
             return ""
         return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
 

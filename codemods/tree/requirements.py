@@ -1,8 +1,25 @@
-"""Which releases of transformers the requirements that hold for a file surely rule out."""
+"""What requirements on transformers say: the releases that they name, and those that they surely rule out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.specifiers import Specifier
+    from packaging.version import Version
+
+
+def named_releases(requirement: str) -> list[tuple[Specifier, Version]] | None:
+    """The specifiers of a requirement, each with its release, `.*` left out; None where it is not understood."""
+    # `verify` reads the rules in environments of others, which have what models need and no more.
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return [(item, Version(item.version.removesuffix(".*"))) for item in Requirement(requirement).specifier]
+    except (InvalidRequirement, InvalidVersion):
+        return None
 
 
 def only_since(release: str, requirements: Collection[str]) -> bool:
@@ -27,20 +44,15 @@ def _named(release: str, requirements: Collection[str]) -> Iterator[list[tuple[s
 
     `==4.46.*` is taken for `>=4.46`, which rules out less, and an address for a requirement that rules out nothing.
     """
-    # `verify` reads the rules in environments of others, which have what models need and no more.
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import InvalidVersion, Version
+    from packaging.version import Version
 
     first = Version(release)
     for requirement in requirements:
-        try:
-            specifiers = [item for item in Requirement(requirement).specifier if item.operator != "!="]
-            versions = [Version(item.version.removesuffix(".*")) for item in specifiers]
-        except (InvalidRequirement, InvalidVersion):
-            continue
+        named = named_releases(requirement)
         items = [
             (">=" if item.version.endswith(".*") else item.operator, (version > first) - (version < first))
-            for item, version in zip(specifiers, versions, strict=True)
+            for item, version in named or ()
+            if item.operator != "!="
         ]
-        if items or "@" in requirement:
+        if items or (named is not None and "@" in requirement):
             yield items
