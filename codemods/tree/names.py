@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts, Import
@@ -21,13 +21,15 @@ Loader = Callable[[str], FileFacts | None]
 class TreeNames:
     """The names of `files` (path to facts).
 
-    `load` is asked for files that an import names and `files` lacks, such as a parent model beside a file that is
-    checked alone; it returns None where there is none.
+    `load` is asked for files that an import names and `files` lacks: those of the tree that were not worth parsing,
+    and a parent model beside a file that is checked alone. It returns None where there is none. `unparsed` are the
+    paths of the former.
     """
 
-    def __init__(self, files: Mapping[str, FileFacts], load: Loader) -> None:
+    def __init__(self, files: Mapping[str, FileFacts], load: Loader, unparsed: Collection[str] = ()) -> None:
         self.files = dict(files)
         self.checked = tuple(files)
+        self.unparsed = frozenset(unparsed)
         self._load = load
 
     def facts(self, path: str) -> FileFacts | None:
@@ -120,9 +122,9 @@ class TreeNames:
 
     @cached_property
     def _by_module(self) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """The checked files by all that absolute imports may call them, with the folder that each name begins in."""
+        """The files of the tree by what absolute imports may call them, with the folder that each name begins in."""
         by_module: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for path in self.checked:
+        for path in (*self.checked, *self.unparsed):
             steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
             for at in range(len(steps) - 1, -1, -1):
                 by_module[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
