@@ -90,7 +90,7 @@ class TreeNames:
             return path, name
         starred = ((item.module, name) for item in self._imports(path).get("*", ()))
         for module, original in (*self._origins(path, name), *starred):
-            for file in self._function_files(path, module):
+            for file in self._files(path, module):
                 if found := self.function(file, original):
                     return found
         return None
@@ -110,8 +110,8 @@ class TreeNames:
             module = below + item.original if rest and item.original else item.module
             yield module, rest or item.original or name
 
-    def _function_files(self, path: str, module: str) -> Iterator[str]:
-        """Where a module's functions may be: also in a package's first file, and behind an absolute import."""
+    def _files(self, path: str, module: str) -> Iterator[str]:
+        """Where a module may be: a file, a package's first file, or behind an absolute import."""
         target = self._module_file(path, module)
         if target:
             yield target
@@ -131,14 +131,13 @@ class TreeNames:
         return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in by_module.items()}
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
-        target = self._module_file(path, module)
-        if target and self.facts(target) is not None:
-            targets = self.named(target, name)
-            if targets:
-                yield from targets
-                return
-            if self.function(target, name):
-                return  # no class, and `Containers` follows what it returns
+        for file in self._files(path, module):
+            if self.facts(file) is not None:
+                if targets := self.named(file, name):
+                    yield from targets
+                    return
+                if self.function(file, name):
+                    return  # no class, and `Containers` follows what it returns
         yield External(name, module)
 
     @kept
