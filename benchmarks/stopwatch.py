@@ -6,6 +6,7 @@ Standard library only, so that a process which imports this stays small and star
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import resource
 import signal
@@ -22,7 +23,6 @@ from typing import IO
 _SAMPLE_SECONDS = 0.05
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """What `ru_maxrss` counts in, in bytes."""
-SOURCES = ("modeling_*.py", "modular_*.py")
 
 
 class CommandFailed(RuntimeError):
@@ -146,22 +146,20 @@ def _tail(file: IO[bytes], keep: int) -> str:
     return file.read().decode("utf-8", errors="replace")
 
 
-def modeling_files(folder: Path) -> list[Path]:
-    """The `modeling_*.py` and `modular_*.py` files below a folder, in order of path."""
-    return sorted(path for pattern in SOURCES for path in folder.rglob(pattern))
-
-
 def time_parsing(folder: Path, *, kept: bool, clock: Callable[[], float] = perf_counter) -> float:
-    """The seconds that `ast.parse` takes over the modeling files of a folder, one after the other.
+    """The seconds that `ast.parse` takes over the files that `check` reads in a folder, one after the other.
 
     The texts are read before. Each tree is dropped at once, or with `kept` only after the last.
     """
-    texts = [path.read_text(encoding="utf-8") for path in modeling_files(folder)]
+    from ckpt_surgery.static.discover import discover, read_sources
+
+    texts = [source.text for source in read_sources(discover([folder])[0])[0]]
     trees: list[ast.Module] = []
     start = clock()
     for text in texts:
-        if kept:
-            trees.append(ast.parse(text))
-        else:
-            ast.parse(text)
+        with contextlib.suppress(SyntaxError):
+            tree = ast.parse(text)
+            if kept:
+                trees.append(tree)
+            del tree
     return clock() - start

@@ -2,7 +2,8 @@
 
 Every contestant runs in turn, round after round, and each ratio is taken within its round. Prints a table
 of figures and targets; writes json. Needs no torch. Three rounds take_snapshot about 25 minutes on two cores, nearly
-all of them mlinter's and libcst's: `--only check help` takes one.
+all of them mlinter's and libcst's: `--only check help` takes one. With `--tree FOLDER` other people's code is
+checked, whatever is in the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if str(ROOT) not in sys.path:
 from benchmarks.figures import Figure, finish, option_parser, rounds_option
 from benchmarks.releases import ReleaseError, fetch
 from benchmarks.stopwatch import CommandFailed, Run
-from benchmarks.tree_speed_report import as_json, figures, table
+from benchmarks.tree_speed_report import RELEASE, TREE, as_json, figures, table
 from benchmarks.tree_speed_runs import CHECKED, GROUPS, Contestant, contestants
 
 
@@ -34,24 +35,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _say("getting ready")
         models = fetch(CHECKED) / "models"
-        everyone = contestants(options.only, models, kept=options.kept)
+        everyone = contestants(options.only, models, kept=options.kept, tree=options.tree)
         with tempfile.TemporaryDirectory(prefix="tree-speed-") as scratch:
             samples = play(everyone, options.runs, Path(scratch))
-        measured = [*figures(samples), *(phases(models) if options.profile else ())]
+        measured = [*figures(samples, TREE if options.tree else RELEASE), *(phases(models) if options.profile else ())]
     except (ReleaseError, CommandFailed) as error:
         print(f"tree_speed: {error}.", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"tree_speed: {error.filename}: {error.strerror or error}.", file=sys.stderr)
         return 2
-    text = as_json(measured, samples, options.runs)
-    return finish("tree_speed", measured, text, options.out, [table(measured, options.runs)])
+    checked = options.tree.name if options.tree else f"transformers {CHECKED}"
+    text = as_json(measured, samples, options.runs, checked)
+    return finish("tree_speed", measured, text, options.out, [table(measured, options.runs, checked)])
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = option_parser("tree_speed", __doc__)
     parser.add_argument("--runs", type=rounds_option, default=3, metavar="N", help="rounds (default: 3)")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS, help="run these, not all")
+    parser.add_argument("--tree", type=Path, metavar="FOLDER", help="check this, not a release of transformers")
     parser.add_argument("--kept", action="store_true", help="also time ast.parse with all trees kept (slow)")
     parser.add_argument("--profile", action="store_true", help="also time the phases of one check in one process")
     return parser.parse_args(arguments)

@@ -35,16 +35,20 @@ HEAVY = ("torch", "transformers")
 Contestant = Callable[[Path], Iterator[tuple[str, Run]]]
 
 
-def contestants(only: Sequence[str], models: Path, *, kept: bool) -> list[Contestant]:
-    """The wanted ones, with all that they need already fetched, installed and compiled."""
+def contestants(only: Sequence[str], models: Path, *, kept: bool, tree: Path | None = None) -> list[Contestant]:
+    """The wanted ones, with all that they need already fetched, installed and compiled.
+
+    `models` is that folder of the release, which is checked unless there is a `tree`.
+    """
+    checked = tree or models
     _ours("--help")
     contestants: list[Contestant] = []
     if "check" in only:
-        contestants += [lambda scratch: _parse(models, kept), lambda scratch: _check(models, scratch)]
+        contestants += [lambda scratch: _parse(checked, kept), lambda scratch: _check(checked, scratch)]
     if "mlinter" in only:
         # The cache that the release was unpacked into: <cache>/releases/transformers-5.23.0/src/transformers/models.
         python = _mlinter_python(models.parents[4] / "tools" / MLINTER)
-        contestants.append(lambda scratch: _mlinter(python, models, scratch))
+        contestants.append(lambda scratch: _mlinter(python, checked, scratch, (0, 1) if tree else (1,)))
     if "apply" in only:
         package = fetch(REPAIRED)
         contestants.append(lambda scratch: _apply(package, scratch))
@@ -78,11 +82,11 @@ def _check(models: Path, scratch: Path) -> Iterator[tuple[str, Run]]:
         yield name, _ours("check", "--jobs", JOBS, "--exit-zero", models, cache=scratch)
 
 
-def _mlinter(python: Path, models: Path, scratch: Path) -> Iterator[tuple[str, Run]]:
+def _mlinter(python: Path, models: Path, scratch: Path, accept: tuple[int, ...] = (1,)) -> Iterator[tuple[str, Run]]:
     def lint(cache: str, *options: str | Path) -> Run:
-        # It ends with 1 where it found something, as it does in every release.
+        # It ends with 1 where it found something, as it does in every release of transformers.
         command = [python, "-m", "mlinter", *options, models]
-        return measure(command, environment={"XDG_CACHE_HOME": str(scratch / cache)}, accept=(1,))
+        return measure(command, environment={"XDG_CACHE_HOME": str(scratch / cache)}, accept=accept)
 
     for name in ("mlinter, cold", "mlinter, warm"):
         yield name, lint("all")

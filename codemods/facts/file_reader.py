@@ -67,7 +67,7 @@ def read_facts(
         values=tuple(values),
         makers=tuple(makers),
         functions=tuple(function.name for function in file.functions),
-        provided=_provided([fact for fact in of_file if file.mentions(*fact.signs)], file),
+        provided=_provided([fact for fact in of_file if fact.may_be_in(file.source)], file),
     )
 
 

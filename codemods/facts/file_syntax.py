@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import accumulate
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.syntax import dotted
 
 
@@ -57,7 +57,7 @@ class FileSyntax:
     @cached_property
     def may_checkpoint(self) -> bool:
         """Whether the file speaks of checkpointing at all."""
-        return "checkpoint" in self.source
+        return speaks_of_checkpointing(self.source)
 
     @cached_property
     def helpers(self) -> CheckpointHelpers:

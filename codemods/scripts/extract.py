@@ -75,10 +75,7 @@ def may_be_script(text: str) -> bool:
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     """What a file says as a training script, or None if there is nothing for a rule to look at."""
-    may = _interests(text)
-    if not any(may):
-        return None
-    names = Names(tree)
+    may, names = _interests(text), Names(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
         bypasses=losses.read() if may.around else (),

@@ -161,6 +161,10 @@ def tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+_MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+"""Nodes that only say what the node above them does."""
+
+
 def _places(tree: ast.Module) -> list[ScriptNode]:
     """Every node with its place, in the order of `ast.walk`."""
     places = [ScriptNode(tree, ast.Pass())]
@@ -176,6 +180,8 @@ def _places(tree: ast.Module) -> list[ScriptNode]:
         elif isinstance(node, ast.If | ast.IfExp):
             tests = (*tests, node.test)
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, _MARKS):
+                continue
             inner = child if isinstance(child, ast.stmt) else statement
             places.append(ScriptNode(child, inner, scope, tests, prefix))
     return places

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stopwatch import CommandFailed, children, high_water, measure, modeling_files, time_parsing
+from benchmarks.stopwatch import CommandFailed, children, high_water, measure, time_parsing
 
 MEGABYTE = 10**6
 TWO_PROCESSES = """
@@ -131,20 +131,13 @@ def ends(pid: int) -> bool:
     return False
 
 
-def test_modeling_and_modular_files_at_any_depth_are_parsed_and_no_others(tmp_path: Path) -> None:
-    names = ["a/modeling_a.py", "b/deep/modular_b.py"]
-    for name in [*names, "a/configuration_a.py", "a/modeling_a.txt"]:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x = 1\n")
-    assert [path.relative_to(tmp_path).as_posix() for path in modeling_files(tmp_path)] == names
-
-
 @pytest.mark.parametrize("kept", [True, False])
-def test_parsing_is_timed_without_reading_and_every_file_is_parsed(
+def test_parsing_is_timed_without_reading_and_what_check_reads_is_parsed(
     tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "two"):
         (tmp_path / f"modeling_{name}.py").write_text(f"{name} = 1\n")
+    (tmp_path / "test_three.py").write_text("three = 1\n")
     events: list[str] = []
     monkeypatch.setattr(ast, "parse", events.append)
     ticks = iter((10.0, 12.5))
@@ -155,3 +148,8 @@ def test_parsing_is_timed_without_reading_and_every_file_is_parsed(
 
     assert time_parsing(tmp_path, kept=kept, clock=clock) == 2.5
     assert events == ["tick", "one = 1\n", "two = 1\n", "tick"]
+
+
+def test_what_does_not_parse_ends_no_timing(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text('print "x"\n')
+    assert time_parsing(tmp_path, kept=False) > 0

@@ -14,7 +14,7 @@ from benchmarks import tree_speed, tree_speed_report, tree_speed_runs
 from benchmarks.figures import Figure, Target
 from benchmarks.releases import ReleaseError
 from benchmarks.stopwatch import CommandFailed, Run
-from benchmarks.tree_speed_report import MEGABYTE, as_json, figures, table
+from benchmarks.tree_speed_report import MEGABYTE, TREE, as_json, figures, table
 from benchmarks.tree_speed_runs import Contestant, differing, imported, only_rule, require_same_work
 from tests.codemods.snippets import TOY
 
@@ -74,6 +74,14 @@ def test_each_time_that_is_too_long_is_a_missed_target(name: str, seconds: float
     assert missed(rounds({**GOOD, name: seconds})) == [figure]
 
 
+def test_other_peoples_code_has_a_target_of_its_own() -> None:
+    samples = rounds({"check, cold": 4.0, "ast.parse": 3.0})
+    assert missed(samples) == []
+    assert [figure.name for figure in figures(samples, TREE) if figure.verdict == "missed"] == [
+        "check, cold / ast.parse"
+    ]
+
+
 @pytest.mark.parametrize("kind", ["peak", "main", "worker"])
 @pytest.mark.parametrize("name", ["check, cold", "apply"])
 def test_each_process_that_is_too_large_is_a_missed_target(name: str, kind: str) -> None:
@@ -111,7 +119,7 @@ def test_the_limit_itself_is_good_enough(target: Target, good: float, bad: float
 
 def test_json_names_what_was_missed_and_keeps_every_run() -> None:
     samples = rounds({**GOOD, "--help": 0.4}, main=3)
-    content = json.loads(as_json(figures(samples), samples, 1))
+    content = json.loads(as_json(figures(samples), samples, 1, "transformers"))
     assert content["missed"] == ["--help"]
     assert content["runs"]["apply"] == [{"seconds": 10.0, "processor": 0.0, "peak": 0, "main": 3, "worker": 0}]
     (help_,) = (figure for figure in content["figures"] if figure["name"] == "--help")
@@ -121,7 +129,9 @@ def test_json_names_what_was_missed_and_keeps_every_run() -> None:
 def test_the_table_shows_target_and_verdict_beside_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    Console(width=120).print(table([Figure("--help", (0.4,), "s", Target(0.3)), Figure("apply", (12.3,), "s")], 1))
+    Console(width=120).print(
+        table([Figure("--help", (0.4,), "s", Target(0.3)), Figure("apply", (12.3,), "s")], 1, "a tree")
+    )
     lines = capsys.readouterr().out.splitlines()
     (help_,) = (line for line in lines if "--help" in line)
     (apply,) = (line for line in lines if "apply " in line and "12.3" in line)
@@ -158,7 +168,7 @@ def played(monkeypatch: pytest.MonkeyPatch, seconds: Mapping[str, float], models
         yield from ((name, Run(value)) for name, value in seconds.items())
 
     monkeypatch.setattr(tree_speed, "fetch", lambda version: models.parent)
-    monkeypatch.setattr(tree_speed, "contestants", lambda only, models, kept: [contestant])
+    monkeypatch.setattr(tree_speed, "contestants", lambda only, models, kept, tree: [contestant])
 
 
 @pytest.mark.parametrize(("cold", "code"), [(5.0, 0), (6.1, 1)])
