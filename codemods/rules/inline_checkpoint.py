@@ -43,7 +43,9 @@ calls the same, or it is an `elif` or a conditional expression. It also stays wh
 switch a layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
-information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
+information, which also tells where it is reentrant: a block that is given nothing with a gradient, as behind frozen
+embeddings, is then not trained. It is unsafe only if it disagrees with the direct call about more than caches and what
+is returned.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ from dataclasses import dataclass, replace
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
+from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT, refused
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.repairs.calls import call_repair, non_reentrant
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
@@ -151,8 +154,11 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs):  # it works as it is
-        applicability = Applicability.INFO
+    if not (differences or repairs):  # it works as it is, unless it raises
+        notes = dict(_reentrant(context, owner, inline))
+        said += notes
+        repairs = tuple(dict.fromkeys(filter(None, notes.values())))
+        applicability = Applicability.SAFE if repairs else Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
@@ -167,6 +173,25 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
     """The modes that the checkpoint calls of a branch set, as they are written."""
     arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
+
+
+def _reentrant(
+    context: RuleContext, owner: ClassRef, inline: InlineBranch
+) -> Iterator[tuple[str, SourceRepair | None]]:
+    """What is to be said of reentrant calls in a branch that stays, with a repair for what they refuse."""
+    calls = context.tree.names.read(owner.path)[REENTRANT]
+    for span in (checkpoint.span for checkpoint in inline.checkpoints if checkpoint.span in calls):
+        said = any(argument.name == "use_reentrant" for argument in calls[span])
+        how = "with use_reentrant=True" if said else "without use_reentrant, which means True up to torch 2.13"
+        keywords = refused(calls[span])
+        if keywords:
+            repair = non_reentrant(context.tree, owner.path, span, calls[span])
+            yield f"called {how}, it refuses {quoted(keywords)} by keyword: use_reentrant=False takes it", repair
+        elif ".requires_grad" not in (inline.test or ""):
+            yield (
+                f"called {how}: behind frozen layers, where no input needs a gradient, nothing in it is trained",
+                None,
+            )
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
