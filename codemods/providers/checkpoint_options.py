@@ -34,8 +34,8 @@ def refused(arguments: Iterable[Argument]) -> list[str]:
 
 
 def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:
-    own = {name for name, module in file.checkpoint_names.items() if module == TORCH}
-    for node in walk(file.tree) if own else ():
+    own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
+    for node in walk(file.tree) if file.mentions(*(f"{name}(" for name in own)) else ():
         if isinstance(node, ast.Call) and dotted(node.func) in own:
             arguments = arguments_of(node)
             modes = [argument.text for argument in arguments if argument.name in ("use_reentrant", "**")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt_surgery.codemods.facts.syntax import Argument, Span
+from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.repair import ImportName, NewArgument, PassArguments, ReplaceName
 from ckpt_surgery.codemods.tree.layer_sources import LAYERS
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
@@ -14,16 +14,6 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 def call_repair(tree: SourceTree, path: str, call: Span, arguments: Sequence[NewArgument]) -> PassArguments:
     """The call at a span with these arguments."""
     return PassArguments(path, call, tree.places(path).call(call), tuple(arguments), tree.width)
-
-
-def non_reentrant(tree: SourceTree, path: str, call: Span, arguments: Sequence[Argument]) -> PassArguments:
-    """The same checkpoint call with `use_reentrant=False`; `arguments` are all of its own."""
-    option = NewArgument(None, "use_reentrant", "False")
-    made = [
-        option if argument.name == "use_reentrant" else NewArgument(position, argument.name)
-        for position, argument in enumerate(arguments)
-    ]
-    return call_repair(tree, path, call, made if option in made else [*made, option])
 
 
 def name_repair(tree: SourceTree, path: str, name: Span, new: str) -> ReplaceName:

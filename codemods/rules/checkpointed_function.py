@@ -56,7 +56,8 @@ from ckpt_surgery.codemods.providers.checkpointed_functions import (
     ReentrantOption,
 )
 from ckpt_surgery.codemods.providers.script import SCRIPT
-from ckpt_surgery.codemods.repairs.calls import non_reentrant
+from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
+from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.branches import beside_direct_calls, checkpoints
 from ckpt_surgery.codemods.tree.classes import Answer
@@ -78,7 +79,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             faults = _bound_late(function) if function.span in blocks else _faults(context, path, function)
             for message, applicability in faults:
                 safe = applicability is Applicability.SAFE
-                repairs = (non_reentrant(context.tree, path, function.span, function.args),) if safe else ()
+                repairs = (_repair(context, path, function),) if safe else ()
                 scope, line = function.scope, function.first_line
                 yield context.finding(RULE, path, function.span, scope, message, applicability, repairs, line)
         for late in read.late:
@@ -95,9 +96,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _drawn(unkept: Unkept) -> str:
-    dropout = f"dropout (`{unkept.dropout}`)" if unkept.dropout else "dropout, if there is any,"
-    how = f"{dropout} has another mask in the recompute than in the forward"
-    return f"with preserve_rng_state=False {how}: the gradients are wrong; leave it out"
+    if not unkept.dropout:
+        return (
+            "preserve_rng_state=False is right only where nothing draws random numbers: each dropout has another mask"
+        )
+    how = "the recompute draws another mask, and the gradients are wrong"
+    return f"preserve_rng_state=False in a file with dropout (`{unkept.dropout}`): {how}; leave it out"
 
 
 def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
@@ -203,3 +207,14 @@ def _is_distributed(context: RuleContext, path: str) -> bool:
     """Whether CKPT104 looks at the call."""
     script = context.tree.names.files[path][SCRIPT]
     return script is not None and data_parallel(script) is not None
+
+
+def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> SourceRepair:
+    """The same call with `use_reentrant=False`."""
+    option = NewArgument(None, _OPTION, "False")
+    arguments = [
+        option if argument.name == _OPTION else NewArgument(position, argument.name)
+        for position, argument in enumerate(function.args)
+    ]
+    made = arguments if option in arguments else [*arguments, option]
+    return call_repair(context.tree, path, function.span, made)

@@ -45,7 +45,7 @@ switch a layer on: no model of transformers among the files holds the class, the
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
 information, which also tells where it is reentrant: a block that is given nothing with a gradient, as behind frozen
 embeddings, is then not trained. It is unsafe only if it disagrees with the direct call about more than caches and what
-is returned.
+is returned, or passes a keyword in a reentrant call, which raises.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT, refused
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import call_repair, non_reentrant
+from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG
@@ -154,11 +155,10 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs):  # it works as it is, unless it raises
+    if not (differences or repairs):  # it works as it is, unless it is reentrant
         notes = dict(_reentrant(context, owner, inline))
         said += notes
-        repairs = tuple(dict.fromkeys(filter(None, notes.values())))
-        applicability = Applicability.SAFE if repairs else Applicability.INFO
+        applicability = Applicability.UNSAFE if Applicability.UNSAFE in notes.values() else Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
@@ -175,23 +175,23 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
 
 
-def _reentrant(
-    context: RuleContext, owner: ClassRef, inline: InlineBranch
-) -> Iterator[tuple[str, SourceRepair | None]]:
-    """What is to be said of reentrant calls in a branch that stays, with a repair for what they refuse."""
+def _reentrant(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, Applicability]]:
+    """What is to be said of reentrant calls in a branch that stays, and what that is worth."""
     calls = context.tree.names.read(owner.path)[REENTRANT]
-    for span in (checkpoint.span for checkpoint in inline.checkpoints if checkpoint.span in calls):
-        said = any(argument.name == "use_reentrant" for argument in calls[span])
+    for checkpoint in inline.checkpoints:
+        if checkpoint.span not in calls:
+            continue
+        said = any(argument.name == "use_reentrant" for argument in calls[checkpoint.span])
         how = "with use_reentrant=True" if said else "without use_reentrant, which means True up to torch 2.13"
-        keywords = refused(calls[span])
+        keywords = refused(calls[checkpoint.span])
         if keywords:
-            repair = non_reentrant(context.tree, owner.path, span, calls[span])
-            yield f"called {how}, it refuses {quoted(keywords)} by keyword: use_reentrant=False takes it", repair
+            cure = "bind it in what is checkpointed, or let that take it, and pass use_reentrant=False"
+            yield f"called {how}, it refuses {quoted(keywords)} by keyword: {cure}", Applicability.UNSAFE
         elif ".requires_grad" not in (inline.test or ""):
-            yield (
-                f"called {how}: behind frozen layers, where no input needs a gradient, nothing in it is trained",
-                None,
-            )
+            freezing = frozen_front(context.tree, owner, paths_behind(owner, inline, checkpoint))
+            where = f"what {freezing} freezes" if freezing else "frozen layers"
+            text = f"called {how}: behind {where}, where no input needs a gradient, nothing in it is trained"
+            yield text, Applicability.UNSAFE if freezing else Applicability.INFO
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:

@@ -1,4 +1,4 @@
-# CKPT012 unsafe | wrap(layer, preserve_rng_state=False) | dropout (`lora_dropout: float = 0.05`) has another mask
+# CKPT012 unsafe | wrap(layer, preserve_rng_state=False) | with dropout (`lora_dropout: float = 0.05`): the recompute draws another mask
 # CKPT012 unsafe | options = {"use_reentrant": False, "preserve_rng_state": False} | the gradients are wrong
 # file: training/finetune.py
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper as wrap

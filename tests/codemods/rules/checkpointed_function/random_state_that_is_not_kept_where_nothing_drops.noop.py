@@ -1,4 +1,4 @@
-# CKPT012 info | wrap(layer, preserve_rng_state=False) | dropout, if there is any, has another mask
+# CKPT012 info | wrap(layer, preserve_rng_state=False) | is right only where nothing draws random numbers
 # file: training/finetune.py
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper as wrap
