@@ -43,9 +43,13 @@ calls the same, or it is an `elif` or a conditional expression. It also stays wh
 switch a layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
-information, which also tells where it is reentrant: a block that is given nothing with a gradient, as behind frozen
-embeddings, is then not trained. It is unsafe only if it disagrees with the direct call about more than caches and what
-is returned, or passes a keyword in a reentrant call, which raises.
+information, which tells where it is reentrant. It is unsafe only
+
+- if it disagrees with the direct call about more than caches and what is returned;
+- if a reentrant call passes a keyword: torch raises `Unexpected keyword arguments`;
+- if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
+  some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
+  in the test, or pass `use_reentrant=False`.
 """
 
 from __future__ import annotations

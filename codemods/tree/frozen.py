@@ -31,15 +31,15 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
             learns = partial(_learns, tree, holder)
             for method in methods:
                 frozen = dict(_set(method))
-                again = frozen.get("self") is False and True in frozen.values()
-                fronts = [name.removeprefix("self.") for name, trained in frozen.items() if not trained]
-                forwards = [each for each in methods if each.name.startswith("forward")]
-                first = any(_comes_first(forward, front, reached, learns) for forward in forwards for front in fronts)
-                if (
-                    any(reached(name) for name, _ in _used(method))
-                    if again
-                    else first and not any(map(reached, fronts))
-                ):
+                if frozen.get("self") is False and True in frozen.values():
+                    trains_some = any(reached(name) for name, _ in _used(method))
+                else:
+                    fronts = [name.removeprefix("self.") for name, trained in frozen.items() if not trained]
+                    runs = ((each, front) for each in methods if each.name.startswith("forward") for front in fronts)
+                    trains_some = not any(map(reached, fronts)) and any(
+                        _comes_first(forward, front, reached, learns) for forward, front in runs
+                    )
+                if trains_some:
                     return f"{holder.name}.{method.name}"
     return ""
 
