@@ -8,6 +8,7 @@ Each line imports those above it:
     scripts/                        how values flow in a training script
     providers/                      what else files say: one module a fact, found by being there
     tree/, extract                  what the files of a tree say together; a text to its facts
+    worth                           which files of a tree are worth parsing
     edits/                          libcst transformers, one a repair
     repairs/                        which repairs put something right: of calls, classes, imports
     commands, finding               the transformers for libcst's tool; what a rule declares, is given and gives

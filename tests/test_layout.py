@@ -43,6 +43,7 @@ INNER_ROOMS = {
         {"scripts"},
         {"providers"},
         {"tree", "extract"},
+        {"worth"},
         {"edits"},
         {"repairs"},
         {"commands", "finding"},

@@ -102,7 +102,7 @@ def examine_source(
     if not codes:
         raise AdoptError("only rules for training scripts are selected: adopt looks at models, and `check` at scripts")
     repair = apply(
-        folder.path,
+        [folder.path, *sorted(folder.path.glob("modeling_*.py"))],
         unsafe=unsafe,
         write=False,
         select=codes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from ckpt_surgery.static.edits import choose_repairs
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import FileParser, ParsedFile, gc_paused
 from ckpt_surgery.static.results import ApplyResult, FileChange, Note, Problem, Progress, bug
-from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, Snapshot, in_which_to_look, select_codes, take_snapshot
 from ckpt_surgery.static.write import READ_ONLY, read_only, write_atomically
 
 _MAX_ROUNDS = 8
@@ -63,7 +64,9 @@ def apply(
     sources, unreadable = read_sources(files)
     locked = {source.path for source in sources if write and read_only(source.path)}
     with gc_paused():
-        snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        looked_at = in_which_to_look(sources, map(Path, given), include_unsupported)
+        snapshot, unparsed = take_snapshot(sources, looked_at, jobs=jobs, cache=cache, progress=progress)
         tree = _Tree(FileParser(jobs, progress), replace(snapshot, files={**snapshot.files}), snapshot, {*locked})
 
         def find() -> list[Finding]:

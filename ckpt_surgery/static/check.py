@@ -25,7 +25,7 @@ from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import CheckResult, Note, Progress
-from ckpt_surgery.static.snapshot import RULE_CODES, line_length, select_codes, take_snapshot
+from ckpt_surgery.static.snapshot import RULE_CODES, in_which_to_look, line_length, select_codes, take_snapshot
 from ckpt_surgery.static.suppress import without_ignored
 
 _ENVIRONMENT = "is a virtual environment and was left out: name it to have it checked"
@@ -72,11 +72,12 @@ def check(
     files += imported_files(scripts, files, exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
-    key = _key(sources, selected, include_unsupported)
+    key = _key(sources, scripts, selected, include_unsupported)
     result = _cached(key) if cache else None
     if result is None:
         with gc_paused():
-            snapshot, unparsed = take_snapshot(sources, jobs=jobs, cache=cache, progress=progress)
+            looked_at = in_which_to_look(sources, scripts, include_unsupported)
+            snapshot, unparsed = take_snapshot(sources, looked_at, jobs=jobs, cache=cache, progress=progress)
             found, bugs = snapshot.findings_and_bugs(selected, include_unsupported)
             kept, suppressed = snapshot.unsuppressed(found, {})
         problems_here = (*unparsed, *chain.from_iterable(bugs.values()))
@@ -95,13 +96,15 @@ def check(
     )
 
 
-def _key(sources: Sequence[SourceFile], selected: frozenset[str], include_unsupported: bool) -> str:
+def _key(
+    sources: Sequence[SourceFile], named: Sequence[Path], selected: frozenset[str], include_unsupported: bool
+) -> str:
     """The cache key of a tree's result: paths, contents, where transformers is, and the options that decide."""
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
     width = line_length(sources[0].path if sources else "")
-    digest.update(f"{sorted(selected)} {include_unsupported} {width} ".encode())
+    digest.update(f"{sorted(selected)} {include_unsupported} {width} {sorted(map(str, named))} ".encode())
     digest.update(os.fsencode(installed_layers()))
     return digest.hexdigest()
 

@@ -15,13 +15,14 @@ from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding, RuleContext
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
+from ckpt_surgery.codemods.worth import worth_parsing
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.static.discover import SourceFile, folders_above, installed_layers, source_at, text_at
 from ckpt_surgery.static.options import check_codes
 from ckpt_surgery.static.reading import FileParser, ParsedFile, parse_file
 from ckpt_surgery.static.requirements import required_transformers
 from ckpt_surgery.static.results import Note, Problem, Progress, bug
-from ckpt_surgery.static.suppress import read_suppressions, without_ignored
+from ckpt_surgery.static.suppress import may_be_suppressed, read_suppressions, without_ignored
 
 RULE_CODES = tuple(rule.code for rule in RULES)
 _FOLDERS_ABOVE = 6
@@ -35,6 +36,8 @@ class Snapshot:
 
     files: dict[str, ParsedFile]
     use_cache: bool
+    unparsed: Mapping[str, SourceFile]
+    """The files that nothing can be found in, unless a name of another file leads to them."""
     imported: dict[str, SourceFile | None] = field(default_factory=dict)
     """Files that are not checked, read to understand those that are; None for one that cannot be read."""
     required: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -49,7 +52,7 @@ class Snapshot:
 
     def text(self, path: str) -> str:
         """The text of a checked or imported file, as it was read."""
-        file = self.files.get(path) or self.imported.get(path)
+        file = self.files.get(path) or self.unparsed.get(path) or self.imported.get(path)
         return file.text if file else ""
 
     def context(
@@ -58,7 +61,9 @@ class Snapshot:
         """The rules' view of these files. Those that are `unchecked` are only read to understand the others."""
         facts = {path: file.facts for path, file in self.files.items() if path not in unchecked}
         layers = installed_layers()
-        tree = SourceTree(facts, self._facts, self.text, self.width, self._configuration, layers, self._required)
+        tree = SourceTree(
+            facts, self._facts, self.text, self.width, self._configuration, layers, self._required, self.unparsed
+        )
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
         return RuleContext(tree, include_unsupported, selected, repairs)
 
@@ -116,8 +121,8 @@ class Snapshot:
         return self.imported[path]
 
     def _facts(self, path: str) -> FileFacts | None:
-        """The facts of a file that an import leads to, outside the checked ones."""
-        source = self._imported(path)
+        """The facts of a file that an import leads to, beside the parsed ones."""
+        source = self.unparsed.get(path) or self._imported(path)
         parsed = parse_file(source, use_cache=self.use_cache) if source else None
         if not isinstance(parsed, ParsedFile):
             return None
@@ -148,14 +153,35 @@ class Snapshot:
         return next(found, None)
 
 
+def in_which_to_look(
+    sources: Sequence[SourceFile], given: Iterable[Path], include_unsupported: bool
+) -> Sequence[SourceFile]:
+    """The files in which something may be found, or may be ignored, and those that were given one by one."""
+    if include_unsupported:
+        return sources
+    worth = worth_parsing({source.path: source.text for source in sources})
+    named = frozenset(given)
+    return [
+        source
+        for source in sources
+        if source.path in worth or may_be_suppressed(source.text) or Path(source.path) in named
+    ]
+
+
 def take_snapshot(
-    sources: Sequence[SourceFile], *, jobs: int | None, cache: bool, progress: Progress | None
+    sources: Sequence[SourceFile],
+    parsed: Sequence[SourceFile] | None = None,
+    *,
+    jobs: int | None,
+    cache: bool,
+    progress: Progress | None,
 ) -> tuple[Snapshot, list[Problem]]:
-    """Parse the files; a file that does not parse is a problem, and so is a wrong comment."""
+    """Parse the files, or only some; one that does not parse is a problem, and so is a wrong comment."""
+    parsed = sources if parsed is None else parsed
     files: dict[str, ParsedFile] = {}
     problems: list[Problem] = []
     notes: list[Note] = []
-    for source, result in zip(sources, FileParser(jobs, progress).parse(sources, use_cache=cache), strict=True):
+    for source, result in zip(parsed, FileParser(jobs, progress).parse(parsed, use_cache=cache), strict=True):
         if isinstance(result, Problem):
             problems.append(result)
         elif isinstance(result, Note):
@@ -163,7 +189,9 @@ def take_snapshot(
         else:
             files[source.path] = result
             problems += [Problem(source.path, said) for said in read_suppressions(result.text, RULE_CODES).mistakes]
-    return Snapshot(files, cache, notes=tuple(notes)), problems
+    looked_at = {source.path for source in parsed}
+    unparsed = {source.path: source for source in sources if source.path not in looked_at}
+    return Snapshot(files, cache, unparsed, notes=tuple(notes)), problems
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:

@@ -34,6 +34,11 @@ class Suppressions:
         return finding.code in codes or _ALL_RULES in codes
 
 
+def may_be_suppressed(text: str) -> bool:
+    """Whether a file may have a suppressing comment."""
+    return "ckpt:" in text
+
+
 def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
     """Read the suppressing comments of a file. `rule_codes` are the codes that exist.
 
@@ -42,7 +47,7 @@ def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
     """
     by_line: dict[int, set[str]] = defaultdict(set)
     mistakes: list[str] = []
-    for line, comment in _marked_comments(text) if "ckpt:" in text else ():
+    for line, comment in _marked_comments(text) if may_be_suppressed(text) else ():
         codes, mistake = _codes(comment, rule_codes)
         by_line[line] |= codes
         if mistake:

@@ -25,8 +25,18 @@ _SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.ch
 """What a text that has a checkpoint function holds, unless it has one of the file's own names for it."""
 Places: TypeAlias = frozenset[int | str]
 """Arguments of a call, by position and by name."""
+_SPEAKS = re.compile(
+    r"heckpoint(?:ing|\w*\(|\.checkpoint|(?<=utils\.checkpoint)|(?<=import checkpoint)\b|(?<=[,\s]\scheckpoint),?$)",
+    re.M,
+)
+"""`checkpoint_path` alone does not tell. All begins with one literal, which is what makes the search fast."""
 FIRST: Places = frozenset({0, "function"})
 """Where torch's checkpoint function takes what it runs."""
+
+
+def speaks_of_checkpointing(text: str) -> bool:
+    """Whether a file may checkpoint something, or switch it."""
+    return _SPEAKS.search(text) is not None
 
 
 def checkpoint_names(source: str) -> Mapping[str, str]:

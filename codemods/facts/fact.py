@@ -20,13 +20,19 @@ T = TypeVar("T", covariant=True)
 class FileFact(NamedTuple, Generic[T]):
     """What `read` makes of a file's syntax: a plain frozen value that can be pickled.
 
-    It is `nothing` for a file that has none of the words in `signs`, which is then not read.
+    It is `nothing` for a file that has none of the words in `signs`, which is then not read. `worth` says of the text
+    of a file whether it is worth parsing for this fact, where the signs alone say so of too many.
     """
 
     name: str
     read: Callable[[FileSyntax], T]
     nothing: T
     signs: tuple[str, ...]
+    worth: Callable[[str], bool] = lambda text: True
+
+    def may_be_in(self, text: str) -> bool:
+        """Whether a file is worth parsing for this fact."""
+        return any(sign in text for sign in self.signs) and self.worth(text)
 
 
 class ClassFact(NamedTuple, Generic[T]):

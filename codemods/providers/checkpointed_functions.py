@@ -18,12 +18,12 @@ from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
     TORCH,
-    Places,
     is_checkpoint,
     is_given,
+    speaks_of_checkpointing,
 )
-from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
-from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
@@ -425,20 +425,9 @@ class _Scope(ModuleFlow):
 
 
 CHECKPOINTED = FileFact[Checkpointed](
-    "checkpointed", _checkpointed_functions, nothing=Checkpointed(), signs=("checkpoint",)
+    "checkpointed",
+    _checkpointed_functions,
+    nothing=Checkpointed(),
+    signs=("checkpoint",),
+    worth=speaks_of_checkpointing,
 )
-
-
-def _methods(cls: ast.ClassDef, file: FileSyntax) -> dict[str, Places]:
-    if not file.may_checkpoint:
-        return {}
-    methods = [method for method in methods_of(cls) if file.helpers.may_be_in(file.text(method))]
-    return dict(file.helpers.of_class(methods))
-
-
-FUNCTIONS = FileFact[dict[str, Places]](
-    "checkpointing_functions", lambda file: file.helpers.functions, nothing={}, signs=("checkpoint",)
-)
-"""Functions that checkpoint what they are given, and which arguments."""
-METHODS = ClassFact[dict[str, Places]]("checkpointing_methods", _methods, nothing={}, signs=())
-"""Methods, and attributes that hold a checkpoint function."""

@@ -42,9 +42,13 @@ class _Use(NamedTuple):
     span: Span | None = None
 
 
+def _may_patch(text: str) -> bool:
+    """Whether a file has to do with transformers, and assigns a forward."""
+    return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
+
+
 def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
-    """The patches in a file that has to do with transformers."""
-    if not file.mentions("transformers", "modeling_") or not _ASSIGNED.search(file.source):
+    if not _may_patch(file.source):
         return ()
     imported = dict(_imports(file.tree))
     uses = list(_uses(file.tree, "", {}))
@@ -114,7 +118,7 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
 
 
 FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
-    "forward_patches", _forward_patches, nothing=(), signs=("forward",)
+    "forward_patches", _forward_patches, nothing=(), signs=("forward",), worth=_may_patch
 )
 
 

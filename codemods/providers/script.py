@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.extract import PROCESSES, extract_script
+from ckpt_surgery.codemods.scripts.extract import PROCESSES, extract_script, may_be_script
 
 SCRIPT = FileFact[ScriptFacts | None](
-    "script", lambda file: extract_script(file.tree, file.source), nothing=None, signs=PROCESSES
+    "script",
+    lambda file: extract_script(file.tree, file.source),
+    nothing=None,
+    signs=PROCESSES,
+    worth=may_be_script,
 )

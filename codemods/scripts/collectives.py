@@ -65,22 +65,28 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
     concerned, tests = _concerned(names), RankTests(names)
+    tested = {place.scope for place in names.places if _is_test_of_ranks(place.node, tests)}
+    if tested.isdisjoint(concerned):
+        return  # what the two kinds of rank call is the same
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
+
+    def by_kind(scope: str, statements: Sequence[ast.stmt]) -> tuple[Calls, Calls]:
+        first = _RankWalk(names, tests, always, True).calls(statements)
+        return first, _RankWalk(names, tests, always, False).calls(statements) if scope in tested else first
+
     for _ in range(2):  # by the second time, what functions further down call is known
         for name, function in names.functions.items():
-            if name not in concerned:
-                continue
-            first, other = (_RankWalk(names, tests, always, first).calls(function.body) for first in (True, False))
-            counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in (first, other)]
-            always[name] = first if counts[0] == counts[1] else {}
+            if name in concerned:
+                kinds = by_kind(name, function.body)
+                counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in kinds]
+                always[name] = kinds[0] if counts[0] == counts[1] else {}
     alone: list[tuple[_Half, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
-        if scope not in concerned:
-            continue
-        first, other = (_RankWalk(names, tests, always, first).calls(statements) for first in (True, False))
-        for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
-            alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
+        if scope in concerned & tested:
+            first, other = by_kind(scope, statements)
+            for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
+                alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
     halves = {half for half, *_ in alone}
     found: dict[Spot, Collective] = {}
     left: set[tuple[str, RankTest]] = set()
@@ -91,6 +97,10 @@ def collectives(names: Names) -> Iterator[Collective]:
             spot = Spot(span_of(call.node), call.first_line, scope)
             found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
     yield from found.values()
+
+
+def _is_test_of_ranks(node: ast.AST, tests: RankTests) -> bool:
+    return isinstance(node, ast.If | ast.Assert) and tests.of(node.test) is not None
 
 
 def _concerned(names: Names) -> set[str]:

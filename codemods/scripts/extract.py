@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.scripts.collectives import collectives
@@ -37,40 +38,61 @@ _COLLECTIVE = re.compile(
     r"(?:barrier|all_\w+|broadcast\w*|wait_for_everyone|pad_across_processes)\("
     r"|(?:\.|import .*)(?:gather|reduce|scatter)\w*"
 )
-_RANKS = re.compile(r"rank|main_process|\.grad\b", re.I)
+_RANK_SIGNS = ("rank", "RANK", "main_process", "is_ma", "is_global_zero", ".grad")
 _INNER = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
 )
-_CHECKPOINTS = re.compile(rf"use_reentrant|\bcheckpoint\(|{'|'.join(map(re.escape, TRAINING_SWITCH))}")
+_CHECKPOINTS = re.compile(
+    rf"heckpoint(?:(?<=\bcheckpoint)\(|ing(?:{'|'.join(f'(?<={name})' for name in TRAINING_SWITCH)}))"
+)
 _SPLITTING = re.compile(rf"([\"'])(?:{'|'.join(SPLITTING)})\1")
 
 
-def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
-    """What a file says as a training script, or None if there is nothing for a rule to look at.
+class _Interests(NamedTuple):
+    """What rules about scripts may find in a file, by plain searches of its text: most files are no scripts."""
 
-    Plain searches of the text come first: most files of a tree of models are not scripts, and cost nothing more.
-    """
-    checkpoints = _CHECKPOINTS.search(text)
-    loads = "device_map" in text and _SPLITTING.search(text)
-    around = ("backward(" in text or "compute_loss" in text) and _INNER.search(text)
-    ranks = ("distributed" in text or "accelerator." in text) and _COLLECTIVE.search(text) and _RANKS.search(text)
-    if not (around or ranks or loads or checkpoints):
+    checkpoints: bool
+    loads: bool
+    around: bool
+    ranks: bool
+
+
+def _interests(text: str) -> _Interests:
+    return _Interests(
+        checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
+        loads="device_map" in text and bool(_SPLITTING.search(text)),
+        around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
+        ranks=("distributed" in text or "accelerator." in text)
+        and any(sign in text for sign in _RANK_SIGNS)
+        and bool(_COLLECTIVE.search(text)),
+    )
+
+
+def may_be_script(text: str) -> bool:
+    """Whether rules about scripts may find something in a file."""
+    return any(_interests(text))
+
+
+def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
+    """What a file says as a training script, or None if there is nothing for a rule to look at."""
+    may = _interests(text)
+    if not any(may):
         return None
     names = Names(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
-        bypasses=losses.read() if around else (),
-        collectives=tuple(collectives(names) if ranks else ()),
-        loads=tuple(split_loads(names) if loads else ()),
-        modes=tuple(checkpoint_modes(names) if checkpoints else ()),
-        switches=tuple(checkpoint_switches(names) if checkpoints else ()),
+        bypasses=losses.read() if may.around else (),
+        collectives=tuple(collectives(names) if may.ranks else ()),
+        loads=tuple(split_loads(names) if may.loads else ()),
+        modes=tuple(checkpoint_modes(names) if may.checkpoints else ()),
+        switches=tuple(checkpoint_switches(names) if may.checkpoints else ()),
         gave_up=losses.gave_up,
     )
-    launched = tuple(launches(names, text) if checkpoints else ())
+    launched = tuple(launches(names, text) if may.checkpoints else ())
     if not any(facts) and not any(launch.checkpointing for launch in launched):
         return None
     return facts._replace(
         signs=tuple(signs(names, text)),
         launches=launched,
-        trainers=tuple(trainer_origins(names) if checkpoints else ()),
+        trainers=tuple(trainer_origins(names) if may.checkpoints else ()),
     )

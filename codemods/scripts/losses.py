@@ -107,7 +107,8 @@ class LossReader(Interpreter[TracedValue]):
     def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
         concerned = self._concerned()
-        for _ in range(2):  # by the second pass, what methods further down assign to `self` is known
+        self._everything(concerned)
+        if self.attributes or self.made:  # by the second time, what methods further down assign to `self` is known
             self.bypasses.clear()
             self._everything(concerned)
         found: dict[Spot, Bypass] = {}

@@ -25,8 +25,8 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
-from ckpt_surgery.codemods.providers.checkpointed_functions import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.providers.forwards import DECORATORS
+from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_plain_external

@@ -12,11 +12,10 @@ from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch,
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.providers.checkpointed_functions import (
     CHECKPOINTED,
-    FUNCTIONS,
-    METHODS,
     TORCH_OPTIONS,
     LateBinding,
 )
+from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of

@@ -42,7 +42,7 @@ class Lineages:
         self._twins: dict[str, dict[_Twins, None]] = defaultdict(dict)
         for path in names.checked:
             modular = os.path.join(os.path.dirname(path), names.read(path)[GENERATED_FROM])
-            if names.read(path)[GENERATED_FROM] and modular in names.files:
+            if names.read(path)[GENERATED_FROM] and (modular in names.files or modular in names.unparsed):
                 self._beside |= {path: modular, modular: path}
                 self._descend(path, modular)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts, Import
@@ -21,13 +21,15 @@ Loader = Callable[[str], FileFacts | None]
 class TreeNames:
     """The names of `files` (path to facts).
 
-    `load` is asked for files that an import names and `files` lacks, such as a parent model beside a file that is
-    checked alone; it returns None where there is none.
+    `load` is asked for files that an import names and `files` lacks: those of the tree that were not worth parsing,
+    and a parent model beside a file that is checked alone. It returns None where there is none. `unparsed` are the
+    paths of the former.
     """
 
-    def __init__(self, files: Mapping[str, FileFacts], load: Loader) -> None:
+    def __init__(self, files: Mapping[str, FileFacts], load: Loader, unparsed: Collection[str] = ()) -> None:
         self.files = dict(files)
         self.checked = tuple(files)
+        self.unparsed = frozenset(unparsed)
         self._load = load
 
     def facts(self, path: str) -> FileFacts | None:
@@ -88,7 +90,7 @@ class TreeNames:
             return path, name
         starred = ((item.module, name) for item in self._imports(path).get("*", ()))
         for module, original in (*self._origins(path, name), *starred):
-            for file in self._function_files(path, module):
+            for file in self._files(path, module):
                 if found := self.function(file, original):
                     return found
         return None
@@ -108,8 +110,8 @@ class TreeNames:
             module = below + item.original if rest and item.original else item.module
             yield module, rest or item.original or name
 
-    def _function_files(self, path: str, module: str) -> Iterator[str]:
-        """Where a module's functions may be: also in a package's first file, and behind an absolute import."""
+    def _files(self, path: str, module: str) -> Iterator[str]:
+        """Where a module may be: a file, a package's first file, or behind an absolute import."""
         target = self._module_file(path, module)
         if target:
             yield target
@@ -120,23 +122,22 @@ class TreeNames:
 
     @cached_property
     def _by_module(self) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """The checked files by all that absolute imports may call them, with the folder that each name begins in."""
+        """The files of the tree by what absolute imports may call them, with the folder that each name begins in."""
         by_module: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for path in self.checked:
+        for path in (*self.checked, *self.unparsed):
             steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
             for at in range(len(steps) - 1, -1, -1):
                 by_module[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
         return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in by_module.items()}
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
-        target = self._module_file(path, module)
-        if target and self.facts(target) is not None:
-            targets = self.named(target, name)
-            if targets:
-                yield from targets
-                return
-            if self.function(target, name):
-                return  # no class, and `Containers` follows what it returns
+        for file in self._files(path, module):
+            if self.facts(file) is not None:
+                if targets := self.named(file, name):
+                    yield from targets
+                    return
+                if self.function(file, name):
+                    return  # no class, and `Containers` follows what it returns
         yield External(name, module)
 
     @kept

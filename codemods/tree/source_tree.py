@@ -45,6 +45,7 @@ class SourceTree:
             be read.
         installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
         required: the requirements on transformers of the package that a file is in.
+        unparsed: the files of the tree that are read only where a name leads to them.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class SourceTree:
         configuration: Callable[[str, str], str | None] = lambda path, name: None,
         installed_layers: str = "",
         required: Callable[[str], Collection[str]] = lambda path: (),
+        unparsed: Collection[str] = (),
     ) -> None:
         self.text = text
         self.width = width
         self.configuration = configuration
         self.installed_layers = installed_layers
-        self.names = TreeNames(files, load)
+        self.names = TreeNames(files, load, unparsed)
         self.bases = BaseChains(self.names)
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required)

@@ -279,9 +279,9 @@ def test_a_finding_whose_repair_could_not_be_written_is_left(tmp_path: Path, mon
 
 
 def test_a_file_that_does_not_parse_stands_beside_good_ones(tmp_path: Path) -> None:
-    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def broken(:\n"})
+    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def checkpointing(:\n"})
     result = apply([root], jobs=1)
-    assert texts(root) == {FOO: FIXED, "models/bad/modeling_bad.py": "def broken(:\n"}
+    assert texts(root) == {FOO: FIXED, "models/bad/modeling_bad.py": "def checkpointing(:\n"}
     assert [problem.path for problem in result.problems] == [str(root / "models/bad/modeling_bad.py")]
 
 

@@ -91,9 +91,10 @@ def test_a_model_without_the_flag_is_seen_when_asked_for(tmp_path: Path) -> None
 
 def test_one_bad_file_leaves_the_others_checked(tmp_path: Path) -> None:
     root = tree(
-        tmp_path, {FOO: PLAIN, "models/bad/modeling_bad.py": "def broken(:\n", "models/deep/modeling_deep.py": ""}
+        tmp_path,
+        {FOO: PLAIN, "models/bad/modeling_bad.py": "def checkpointing(:\n", "models/deep/modeling_deep.py": ""},
     )
-    (root / "models/deep/modeling_deep.py").write_text("x = " + "(" * 5000 + ")" * 5000)
+    (root / "models/deep/modeling_deep.py").write_text("checkpointing = " + "(" * 5000 + ")" * 5000)
     for _ in range(2):
         result = check([root, tmp_path / "missing"], jobs=1)
         assert [finding.code for finding in result.findings] == ["CKPT001"]
@@ -215,7 +216,7 @@ def test_the_trees_own_layer_class_counts_and_its_change_too(tmp_path: Path) -> 
 
 
 def test_a_second_run_reads_no_facts_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def broken(:\n"})
+    root = tree(tmp_path, {FOO: INLINE, "models/bad/modeling_bad.py": "def checkpointing(:\n"})
     first = check([root], jobs=1)
 
     def fail(*_: object, **__: object) -> None:

@@ -167,7 +167,7 @@ def test_a_rule_that_fails_later_counts_as_left_out(tmp_path: Path, monkeypatch:
 def test_what_a_worker_cannot_send_is_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path, {f"models/m{n}/modeling_m{n}.py": PLAIN for n in range(30)})
     monkeypatch.setattr(Problem, "__reduce__", fail(pickle.PicklingError()), raising=False)
-    (root / "models/m7/modeling_m7.py").write_text("def (", encoding="utf-8")
+    (root / "models/m7/modeling_m7.py").write_text("def checkpointing(", encoding="utf-8")
     result = check([root], jobs=2)
     assert (len(result.findings), len(result.problems)) == (29, 1)
 

@@ -63,7 +63,7 @@ def test_an_fstring_that_is_old_enough_stays() -> None:
 )
 def test_what_is_no_python_at_all_is_a_problem(tmp_path: Path, text: str) -> None:
     assert as_older(text) is None
-    result = check([tree(tmp_path, text)], jobs=1)
+    result = check([tree(tmp_path, text) / FOO], jobs=1)
     assert (len(result.problems), result.notes) == (1, ())
 
 
@@ -73,11 +73,11 @@ def test_what_is_no_python_at_all_is_a_problem(tmp_path: Path, text: str) -> Non
 )
 def test_what_cannot_be_made_blank_is_a_note(tmp_path: Path, text: str, python: tuple[int, int]) -> None:
     assert as_older(text) == text
-    result = check([tree(tmp_path, {FOO: PLAIN, "models/a/modeling_a.py": text})], jobs=1)
+    other = "models/a/modeling_a.py"
+    root = tree(tmp_path, {FOO: PLAIN, other: text})
+    result = check([root, root / other], jobs=1)
     assert (len(result.findings), result.problems) == (1, ())
-    assert [note.path for note in result.notes] == [str(tmp_path / "models/a/modeling_a.py")] * (
-        sys.version_info[:2] < python
-    )
+    assert [note.path for note in result.notes] == [str(root / other)] * (sys.version_info[:2] < python)
     assert all("needs a newer Python than 3." in note.text for note in result.notes)
 
 

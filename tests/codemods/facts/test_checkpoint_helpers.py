@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpt_surgery.codemods.extract import extract
-from ckpt_surgery.codemods.providers.checkpointed_functions import FUNCTIONS, METHODS
+from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 
 IMPORT = "from functools import partial\nfrom torch.utils.checkpoint import checkpoint\n"
 

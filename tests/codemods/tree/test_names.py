@@ -30,3 +30,20 @@ def test_files_loaded_to_understand_others_are_not_checked() -> None:
 def test_a_function_is_found_from_the_top_of_the_files_that_are_checked() -> None:
     tree = source_tree({"foo/run.py": "from foo.tools import given", "foo/tools.py": "def given(): ..."})
     assert tree.names.function("foo/run.py", "given") == ("foo/tools.py", "given")
+
+
+def test_a_class_is_found_behind_an_absolute_import_of_the_same_package() -> None:
+    files = {
+        "top/foo/run.py": "from foo.parts import A, B\nfrom blocks import C",
+        "top/foo/parts/__init__.py": "from foo.parts.a import A",
+        "top/foo/parts/a.py": "class A: ...",
+        "top/foo/blocks.py": "class C: ...",
+        "other/blocks.py": "class C: ...",
+    }
+    names = source_tree(files).names
+    found = {
+        name: [target.path for target in names.named("top/foo/run.py", name) if isinstance(target, ClassRef)]
+        for name in "ABC"
+    }
+    assert found == {"A": ["top/foo/parts/a.py"], "B": [], "C": ["top/foo/blocks.py"]}
+    assert names.named("top/foo/run.py", "B") == (External("B", "foo.parts"),)

@@ -1,0 +1,135 @@
+"""Which files a check parses, and that nothing is found in the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
+from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.codemods.worth import worth_parsing
+from ckpt_surgery.static.check import check
+from tests.codemods.tools import tree
+
+MODEL = """
+from torch import nn
+from transformers import PreTrainedModel
+{imports}
+
+class FooModel(PreTrainedModel):
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = nn.ModuleList([FooLayer(config) for _ in range(2)])
+
+    def forward(self, hidden_states):
+        for layer in self.layers:
+            hidden_states = layer(hidden_states)
+        return hidden_states
+"""
+BLOCK = """
+from torch import nn
+
+class FooLayer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.self_attn = nn.MultiheadAttention(4, 1)
+
+    def forward(self, hidden_states):
+        return self.self_attn(hidden_states)
+"""
+DATA = "import json\n\n\nclass Reader:\n    def read(self, path):\n        return json.load(open(path))\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch.utils.checkpoint import checkpoint as remat",
+        "import torch.utils.checkpoint as cp",
+        "from torch.utils import checkpoint",
+        "from .memory import offload, checkpoint",
+        "from .memory import (\n    offload,\n    checkpoint,\n)",
+        "from .memory import (\n    offload,\n    checkpoint\n)",
+        "x = maybe_checkpoint(block, x)",
+        "x = deepspeed.checkpointing.checkpoint(block, x)",
+        "model.gradient_checkpointing_enable()",
+        "class Foo(GradientCheckpointingLayer): ...",
+    ],
+)
+def test_what_may_checkpoint_speaks_of_it(text: str) -> None:
+    assert speaks_of_checkpointing(f"import os\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["# Load checkpoint", "torch.load(args.checkpoint)", "checkpoint_path = None", "latest = checkpoint"]
+)
+def test_files_of_weights_are_no_checkpointing(text: str) -> None:
+    assert not speaks_of_checkpointing(f"import os\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("imports", "files"),
+    [
+        ("from .blocks import FooLayer", {"foo/blocks.py": BLOCK}),
+        ("from foo.blocks import FooLayer", {"foo/blocks.py": BLOCK}),
+        (
+            "from .parts import FooLayer",
+            {"foo/parts/__init__.py": "from .blocks import *\n", "foo/parts/blocks.py": BLOCK},
+        ),
+        ("from . import blocks\nFooLayer = blocks.FooLayer", {"foo/blocks.py": BLOCK}),
+        (
+            "from .maker import FooLayer",
+            {
+                "foo/maker.py": "from .blocks import Foo\n\n\ndef FooLayer(config): return Foo(config)\n",
+                "foo/blocks.py": BLOCK.replace("FooLayer", "Foo"),
+            },
+        ),
+        (
+            "from .blocks import FooLayer",
+            {"foo/blocks.py": "from .base import Base\n\n\nclass FooLayer(Base): ...\n", "foo/base.py": BLOCK},
+        ),
+    ],
+)
+def test_what_imports_join_to_a_model_is_parsed(imports: str, files: dict[str, str]) -> None:
+    texts = {"foo/model.py": MODEL.format(imports=imports), "foo/data.py": DATA, **files}
+    assert worth_parsing(texts) == {"foo/model.py", *(path for path, text in files.items() if "import" in text)}
+
+
+def test_a_model_that_inherits_the_claim_is_parsed() -> None:
+    base = "class Base(PreTrainedModel):\n    supports_gradient_checkpointing = True\n"
+    child = MODEL.format(imports="from .base import Base").replace("    supports_gradient_checkpointing = True\n", "")
+    texts = {"foo/base.py": base, "foo/child.py": child, "foo/other.py": child.replace(".base", ".else")}
+    assert worth_parsing(texts) == {"foo/base.py", "foo/child.py"}
+
+
+def test_what_a_copy_is_of_is_parsed() -> None:
+    copy = MODEL.format(imports="") + "\n# Copied from transformers.models.bar.modeling_bar.BarLayer with Bar->Foo\n"
+    texts = {"models/foo/modeling_foo.py": copy, "models/bar/modeling_bar.py": BLOCK}
+    assert worth_parsing(texts) == texts.keys()
+
+
+def test_a_script_is_parsed_and_joins_nothing() -> None:
+    script = (
+        "from torch.distributed import barrier\nfrom net import Net\nif rank == 0:\n    barrier()\nloss.backward()\n"
+    )
+    assert worth_parsing({"train.py": script, "net.py": BLOCK}) == {"train.py"}
+
+
+def test_what_is_not_parsed_is_still_read_where_a_name_leads_to_it(tmp_path: Path) -> None:
+    """Without the function it is not known whether that checkpoints the block."""
+    model = MODEL.format(imports="from .running import run").replace("layer(hidden", "run(layer, hidden") + BLOCK
+    files = {"foo/model.py": model, "foo/running.py": "def run(function, *args):\n    return function(*args)\n"}
+    assert worth_parsing(files) == {"foo/model.py"}
+    for number, at_hand in enumerate((files, {"foo/model.py": model})):
+        (finding,) = check([tree(tmp_path / str(number), at_hand)], jobs=1).findings
+        assert (finding.applicability is Applicability.UNKNOWN) == (at_hand is not files)
+
+
+def test_a_file_in_which_nothing_can_be_is_not_parsed_in_a_folder_and_is_by_name(tmp_path: Path) -> None:
+    root = tree(tmp_path, {"foo/model.py": MODEL.format(imports="") + BLOCK, "foo/old.py": 'print "x"\n'})
+    result = check([root], jobs=1)
+    assert (result.files, len(result.problems)) == (2, 0)
+    assert [finding.code for finding in result.findings] == ["CKPT001"]
+    assert len(check([root, root / "foo/old.py"], jobs=1).problems) == 1
