@@ -9,17 +9,24 @@ rebinds. Such names are found whatever the checkpoint function is called: an ali
 another file. A helper that is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's
 function without `use_reentrant` is information.
 
+Whatever is checkpointed, `preserve_rng_state=False` is a finding in a file that gives a dropout above 0, and
+information in any other.
+
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
 value of each name that it looks up. Every block is recomputed with the last layer, and the gradients are wrong at an
 equal loss, in both modes.
 
+With `preserve_rng_state=False` the recompute draws other random numbers than the forward: each dropout has another
+mask, and the gradients are wrong.
+
 The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
 written into; it does not notice one by keyword, and the gradients are wrong.
 
 A reentrant checkpoint sees only tensors that are arguments themselves: a captured one loses its gradient, or the
-backward pass fails or never ends. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without
-`use_reentrant` is reentrant.
+backward pass fails or never ends. Where none of them needs a gradient, as behind frozen embeddings, nothing in it is
+trained. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without `use_reentrant` is
+reentrant.
 
 ## Example
 ```python
@@ -42,9 +49,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
+from ckpt_surgery.codemods.providers.checkpoint_options import UNKEPT, Unkept, refused
 from ckpt_surgery.codemods.providers.checkpointed_functions import (
     CHECKPOINTED,
-    TORCH_OPTIONS,
     CheckpointedFunction,
     ReentrantOption,
 )
@@ -83,6 +90,18 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 message, applicability = f"if {late.callees[0]} checkpoints it, {message}", Applicability.UNKNOWN
             if answer is not Answer.NO:
                 yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
+        for unkept in context.tree.names.read(path)[UNKEPT]:
+            worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
+            yield context.finding(RULE, path, unkept.span, unkept.scope, _drawn(unkept), worth)
+
+
+def _drawn(unkept: Unkept) -> str:
+    if not unkept.dropout:
+        return (
+            "preserve_rng_state=False is right only where nothing draws random numbers: each dropout has another mask"
+        )
+    how = "the recompute draws another mask, and the gradients are wrong"
+    return f"preserve_rng_state=False in a file with dropout (`{unkept.dropout}`): {how}; leave it out"
 
 
 def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
@@ -102,8 +121,7 @@ def _late(function: str, names: Iterable[str], how: str) -> str:
 def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
     """What is wrong with a call, and what that is worth. A repair puts right what is safe."""
     callee, option = function.callee, function.option
-    given = (argument.name for argument in function.args)
-    keywords = [name for name in given if name and name not in ("*", "**") and name not in TORCH_OPTIONS]
+    keywords = refused(function.args)
     if keywords and option in ("reentrant", "default"):
         said = "with use_reentrant=True" if option == "reentrant" else "without use_reentrant"
         message = f"{callee} gets {quoted(keywords)} by keyword, which a checkpoint {said} refuses: "

@@ -43,7 +43,13 @@ calls the same, or it is an `elif` or a conditional expression. It also stays wh
 switch a layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
-information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
+information, which tells where it is reentrant. It is unsafe only
+
+- if it disagrees with the direct call about more than caches and what is returned;
+- if a reentrant call passes a keyword: torch raises `Unexpected keyword arguments`;
+- if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
+  some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
+  in the test, or pass `use_reentrant=False`.
 """
 
 from __future__ import annotations
@@ -54,12 +60,14 @@ from dataclasses import dataclass, replace
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
+from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT, refused
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG
@@ -151,8 +159,10 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs):  # it works as it is
-        applicability = Applicability.INFO
+    if not (differences or repairs):  # it works as it is, unless it is reentrant
+        notes = dict(_reentrant(context, owner, inline))
+        said += notes
+        applicability = Applicability.UNSAFE if Applicability.UNSAFE in notes.values() else Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
@@ -167,6 +177,25 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
     """The modes that the checkpoint calls of a branch set, as they are written."""
     arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
+
+
+def _reentrant(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, Applicability]]:
+    """What is to be said of reentrant calls in a branch that stays, and what that is worth."""
+    calls = context.tree.names.read(owner.path)[REENTRANT]
+    for checkpoint in inline.checkpoints:
+        if checkpoint.span not in calls:
+            continue
+        said = any(argument.name == "use_reentrant" for argument in calls[checkpoint.span])
+        how = "with use_reentrant=True" if said else "without use_reentrant, which means True up to torch 2.13"
+        keywords = refused(calls[checkpoint.span])
+        if keywords:
+            cure = "bind it in what is checkpointed, or let that take it, and pass use_reentrant=False"
+            yield f"called {how}, it refuses {quoted(keywords)} by keyword: {cure}", Applicability.UNSAFE
+        elif ".requires_grad" not in (inline.test or ""):
+            freezing = frozen_front(context.tree, owner, paths_behind(owner, inline, checkpoint))
+            where = f"what {freezing} freezes" if freezing else "frozen layers"
+            text = f"called {how}: behind {where}, where no input needs a gradient, nothing in it is trained"
+            yield text, Applicability.UNSAFE if freezing else Applicability.INFO
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:

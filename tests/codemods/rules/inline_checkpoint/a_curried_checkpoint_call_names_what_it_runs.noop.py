@@ -9,5 +9,5 @@ class FooModel:
         for layer in self.layers:
             hidden_states = checkpoint(use_reentrant=False)(layer)(hidden_states, attention_mask=attention_mask)
         for layer in self.layers:
-            hidden_states = checkpoint(function=layer, hidden_states=hidden_states)
+            hidden_states = checkpoint(function=layer, hidden_states=hidden_states, use_reentrant=False)
         return hidden_states

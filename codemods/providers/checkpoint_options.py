@@ -1,0 +1,66 @@
+"""Options of checkpoint calls: those of torch's function that are reentrant, and what keeps no random state."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.providers.checkpointed_functions import TORCH_OPTIONS
+
+_KEEPS = "preserve_rng_state"
+_DROPOUT = re.compile(r"[\w.]*dropout\w*(?:: float)?\s*[=(]\s*(?:p\s*=\s*)?0?\.\d*[1-9]\d*", re.I)
+"""A probability above 0: `nn.Dropout(0.1)`, `lora_dropout: float = 0.05`."""
+
+
+class Unkept(NamedTuple):
+    """`preserve_rng_state=False` in a call or in a dict of options."""
+
+    scope: str
+    span: Span
+    dropout: str
+    """What the file gives a dropout above 0; empty where it gives none."""
+
+
+def refused(arguments: Iterable[Argument]) -> list[str]:
+    """What a reentrant call gets by keyword, and refuses."""
+    names = (argument.name for argument in arguments)
+    return [name for name in names if name and name not in ("*", "**", "function", *TORCH_OPTIONS)]
+
+
+def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:
+    own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
+    for node in walk(file.tree) if file.mentions(*(f"{name}(" for name in own)) else ():
+        if isinstance(node, ast.Call) and dotted(node.func) in own:
+            arguments = arguments_of(node)
+            modes = [argument.text for argument in arguments if argument.name in ("use_reentrant", "**")]
+            if modes in ([], ["True"]):
+                yield span_of(node), arguments
+
+
+def _unkept(file: FileSyntax) -> Iterator[Unkept]:
+    dropout = _DROPOUT.search(file.source)
+    for statement in file.tree.body:
+        scope = statement.name if isinstance(statement, ast.ClassDef | ast.FunctionDef) else ""
+        for node in walk(statement):
+            pairs: list[tuple[object, ast.expr]] = []
+            if isinstance(node, ast.keyword):
+                pairs = [(node.arg, node.value)]
+            elif isinstance(node, ast.Dict):
+                keys = (key.value if isinstance(key, ast.Constant) else None for key in node.keys)
+                pairs = list(zip(keys, node.values, strict=True))
+            for name, value in pairs:
+                if name == _KEEPS and isinstance(value, ast.Constant) and value.value is False:
+                    yield Unkept(scope, span_of(value), dropout.group() if dropout else "")
+
+
+REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](
+    "reentrant", lambda file: dict(_reentrant(file)), nothing={}, signs=("checkpoint(",)
+)
+"""The calls of torch's checkpoint function that say `use_reentrant=True` or nothing of it, with their arguments."""
+UNKEPT = FileFact[tuple[Unkept, ...]]("random_state", lambda file: tuple(_unkept(file)), nothing=(), signs=(_KEEPS,))
