@@ -137,7 +137,8 @@ def measure(
         before, safe, unsafe = (Path(scratch).resolve() / name for name in ("before", "safe", "unsafe"))
         for copy in (before, safe, unsafe):
             for folder in folders:
-                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"), dirs_exist_ok=True)
+                ignored = shutil.ignore_patterns("__pycache__", ".*")
+                shutil.copytree(folder, copy, symlinks=True, ignore=ignored, dirs_exist_ok=True)
         checked = check([before], jobs=jobs, cache=False, progress=progress)
         changed = {copy: _repair(copy, jobs, progress, unsafe=copy is unsafe) for copy in (safe, unsafe)}
         modules = {copy: [_module(path) for path in paths] for copy, (paths, _) in changed.items()} if imports else {}

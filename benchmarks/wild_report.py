@@ -190,8 +190,9 @@ def _repair_rows(wild: Wild) -> Iterator[list[str]]:
     for name, package in wild.all.items():
         for command, repair in package.repairs.items():
             if repair.changed or repair.crash:
-                counts = (repair.changed, len(repair.unparsed), len(repair.unsettled), repair.imported)
-                yield [name, code(command), *map(str, counts), str(len(repair.broken))]
+                counts = map(str, (repair.changed, len(repair.unparsed), len(repair.unsettled)))
+                imports = map(str, (repair.imported, len(repair.broken)))
+                yield [name, code(command), *counts, *(("not tried",) * 2 if name in wild.repositories else imports)]
 
 
 def _broken_rows(wild: Wild) -> Iterator[list[str]]:
