@@ -329,7 +329,9 @@ def _show(takeover: Takeover, path: Path | None) -> None:
     if path is None:
         return
     if path.suffix == ".json":
-        models = [{**_report(trained), "problems": trained.problems} for trained in takeover.trained]
+        models = [
+            {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
+        ]
         write_document(json.dumps({"models": models}, indent=2) + "\n", path)
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
@@ -341,14 +343,12 @@ def _show(takeover: Takeover, path: Path | None) -> None:
 
 
 def _lines(trained: Trained) -> list[str]:
-    lines = [f"ckpt_surgery: {trained.name}: {problem}" for problem in trained.problems]
-    lines += trained.table.splitlines()
+    lines = [*(f"ckpt_surgery: {sentence}" for sentence in trained.said), *trained.table.splitlines()]
     report = trained.report
-    if report is None:
-        return lines or [f"ckpt_surgery: {trained.name} trained without checkpointing: --wrap checkpoints it"]
-    lines += str(report).splitlines()
-    if report.faults:
-        lines.append(f"ckpt_surgery: {plural(len(report.faults), 'fault')}")
+    if report is not None:
+        lines += str(report).splitlines()
+        if report.faults:
+            lines.append(f"ckpt_surgery: {plural(len(report.faults), 'fault')}")
     return lines
 
 

@@ -64,8 +64,8 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         self._takeover.install_on(pl_module)
 
     def on_train_batch_end(self, trainer: Any, pl_module: nn.Module, *_: Any) -> None:
-        """Look no more: the models are known after a step."""
-        if self._takeover is not None:
+        """Look no more, once the models are known."""
+        if self._takeover is not None and self._takeover.settled:
             self._takeover.looking.undo()
 
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:

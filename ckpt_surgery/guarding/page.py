@@ -14,16 +14,16 @@ from ckpt_surgery.text import plural
 
 def guard_page(trained: Sequence[Trained]) -> str:
     """The page as text, the same for the same reports."""
-    models = [(model.name, model.problems, model.report) for model in trained]
+    models = [(model.name, model.said, model.report) for model in trained]
     faults = sum(len(report.faults) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"
     header = f"<header><h1>{escape(title)}</h1><p>{plural(len(models), 'model')}</p></header>"
     return page_of(title, [header, "<main>", *(part for model in models for part in _parts(*model)), "</main>"])
 
 
-def _parts(name: str, problems: Sequence[str], report: GuardReport | None) -> list[str]:
+def _parts(name: str, said: Sequence[str], report: GuardReport | None) -> list[str]:
     parts = [f'<section class="detail"><h2>{escape(name)}</h2>']
-    parts += [f'<p class="problem">{coded(problem)}</p>' for problem in problems]
+    parts += [f'<p class="problem">{coded(sentence)}</p>' for sentence in said]
     if report is None:
         return [*parts, "<p>Not watched.</p></section>"]
     proved = f"{report.proved} of {plural(len(report.blocks), 'block')} proved in {plural(report.steps, 'step')}"

@@ -102,7 +102,7 @@ class GuardReport:
         proofs = [row.proof for row in self.blocks]
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
-        without = self.without_gradient
+        without = self.without_gradient if self.steps else ()
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         notes = {
             f"could not be run alone: {some(failed, 1)}": failed,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.torch_names import current_graph_task_id, engine
+from ckpt_surgery.torch_names import current_graph_task_id, engine, transform_stack
 from ckpt_surgery.undo import UndoableHooks
 
 
@@ -67,11 +67,11 @@ class StepHooks(UndoableHooks):
 
     def before(self, model: nn.Module, _: Any = None) -> None:
         """Take note that a forward begins, or has begun before the hooks were there."""
-        if self._in_backward and not _in_backward():
+        if self._in_backward and not in_backward():
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return
-        training = model.training and torch.is_grad_enabled()
+        training = model.training and torch.is_grad_enabled() and not transform_stack()
         self._training.append(training)
         if training:
             self._begin_forward()
@@ -143,12 +143,12 @@ class SecondRun(StepWatch):
             self._handles += [module.register_forward_pre_hook(ModelHook(enter)) for module in modules]
 
     def _enter_block(self, *_: Any) -> None:
-        self.seen |= self.phase is not WatchedPhase.BACKWARD and _in_backward()
+        self.seen |= self.phase is not WatchedPhase.BACKWARD and in_backward()
 
     def _enter_part(self, *_: Any) -> None:
         self.seen |= self.phase is WatchedPhase.BACKWARD
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     """Tell whether autograd runs on this thread: a backward, or what a hook does in one."""
     return current_graph_task_id() != -1  # as it is where no backward runs

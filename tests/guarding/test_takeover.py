@@ -1,8 +1,12 @@
-"""What a run knows of models that its script has let go of: they are gone, and their reports are kept."""
+"""What a run finds of the models that a script trains: also of those that are gone, or checkpoint by themselves."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 from weakref import ref
 
 import pytest
@@ -10,9 +14,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
 from tests.guarding.test_guard import train
-from tests.measure.toys import SureLayer, model_of
+from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -66,3 +74,152 @@ def test_a_model_that_cannot_be_guarded_keeps_what_was_said_of_it() -> None:
     (trained,) = takeover.trained
     assert (trained.report, trained.table) == (None, "")
     assert "is compiled" in trained.problems[0]
+
+
+class Own(nn.Module):
+    """A model that checkpoints its blocks by itself, or none."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.run = run
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(PlainLayer() for _ in range(3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = self.first(values)
+        for block in self.blocks:
+            values = self.run(block, values)
+        return values
+
+
+class OwnFunction(torch.autograd.Function):
+    """A checkpoint function that is not torch's."""
+
+    @staticmethod
+    def forward(ctx: Any, block: nn.Module, values: Tensor) -> Tensor:
+        ctx.block, ctx.values = block, values.detach()
+        with torch.no_grad():
+            return cast("Tensor", block(values))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None]:
+        values = ctx.values.requires_grad_()
+        with torch.enable_grad():
+            torch.autograd.backward(ctx.block(values), gradients[0])
+        return None, values.grad
+
+
+def taken(model: nn.Module, steps: int = 4, wrap: bool | None = None, **kinds: Any) -> Trained:
+    """What a run says of a model that is trained for so many steps."""
+    takeover = Takeover(TakeoverOptions(wrap), print)
+    takeover.install()
+    try:
+        train(model.double(), steps, **kinds)
+    finally:
+        takeover.looking.undo()
+    (trained,) = takeover.trained
+    return trained
+
+
+def switched(model: Any, on: bool) -> None:
+    (model.gradient_checkpointing_enable if on else model.gradient_checkpointing_disable)()
+
+
+def plainly(block: nn.Module, values: Tensor) -> Tensor:
+    return cast("Tensor", block(values))
+
+
+def reentrantly(block: nn.Module, values: Tensor) -> Any:
+    return checkpoint(block, values, use_reentrant=True)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentrant: bool) -> None:
+    trained = taken(Own(reentrantly if reentrant else partial(checkpoint, use_reentrant=False)))
+    line, place = trained.said[0].rpartition(":")[2], trained.place.rpartition(":")[0]
+    assert trained.checkpoints_itself
+    assert place == __file__
+    text = Path(__file__).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+    assert ("checkpoint(block, values" if reentrant else "self.run(block") in text
+    assert trained.report is not None
+    assert (trained.report.steps, [block.counts for block in trained.report.blocks]) == (3, [(1, 1)] * 3)
+    assert trained.report.ok
+
+
+def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
+    trained = taken(Own(OwnFunction.apply))
+    assert trained.said == ["Own checkpoints by itself"]
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+
+
+def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() -> None:
+    (said,) = taken(Own(reentrantly), 1).said
+    assert said.startswith("Own checkpoints by itself at ")
+    assert said.endswith("and ended before it was watched")
+
+
+def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
+    trained = taken(Own(plainly))
+    assert trained.said == ["Own trained without checkpointing: --wrap checkpoints it"]
+    assert trained.report is None
+
+
+def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, False)
+
+    def switch(step: int) -> None:
+        if step == 1:
+            switched(model, True)
+
+    trained = taken(model, 6, between=switch)
+    assert "2 of 2 blocks checkpointed" in trained.table
+    assert trained.report is not None
+    assert (trained.report.steps, trained.report.proved) == (4, 2)
+
+
+@pytest.mark.parametrize("wrap", [None, True])
+@pytest.mark.parametrize("asked", [True, False])
+def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: bool) -> None:
+    model = model_of(SureLayer).eval()
+    switched(model, asked)
+    trained = taken(model, 2, wrap)
+    said = ": transformers does not checkpoint in it, so call model.train()" if asked else ", without checkpointing"
+    assert trained.said == [f"Model trained in evaluation mode{said}"]
+    assert (trained.report, trained.table) == (None, "")
+
+
+def test_a_model_that_is_put_to_training_after_a_step_in_evaluation_mode_is_taken() -> None:
+    model = model_of(SureLayer).eval()
+    switched(model, True)
+    trained = taken(model, 4, between=lambda _: cast("None", model.train()))
+    assert trained.said == []
+    assert trained.report is not None
+    assert trained.report.steps == 3
+
+
+def test_an_evaluation_without_a_backward_is_no_training() -> None:
+    takeover = Takeover(TakeoverOptions(), print)
+    takeover.install()
+    try:
+        model_of(SureLayer).eval()(**values())
+        Own(plainly).double().eval()(**values())
+    finally:
+        takeover.remove()
+    assert takeover.trained == []
+
+
+def test_forward_mode_differentiation_is_no_step() -> None:
+    model = Own(plainly)
+    takeover = Takeover(TakeoverOptions(wrap=False), print)
+    takeover.install()
+    try:
+        given = torch.ones(2, WIDTH)
+        torch.func.jvp(model, (given,), (given,))[1].sum().backward()
+    finally:
+        takeover.remove()
+    (trained,) = takeover.trained
+    assert trained.report is not None
+    assert trained.report.steps == 0
+    assert "without gradient" not in str(trained.report)
