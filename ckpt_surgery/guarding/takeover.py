@@ -19,13 +19,14 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
-from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
+from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -289,15 +290,32 @@ def checkpoint_call() -> str:
 
 
 def own_options(model: nn.Module) -> dict[str, Any]:
-    """Return the options for `wrap_blocks` with which a script has switched checkpointing on."""
+    """Return the options for `wrap_blocks` with which a script has switched checkpointing on.
+
+    Raises SurgeryError where it has done so on some layers, and there is no option for which.
+    """
+    chosen = _chosen_layers(model)
     functions = [function for module in model.modules() if (function := vars(module).get(FUNCTION))]
     for function in functions:
         given = options_of(function) or options_of(inspect.unwrap(function))  # a function around torch's has its own
         if given is not None:
             options, offload = given
             own = {name: options[name] for name in ("use_reentrant", "preserve_rng_state") if name in options}
-            return own | ({"offload": offload} if offload else {})
-    return {}
+            return own | chosen | ({"offload": offload} if offload else {})
+    return chosen
+
+
+def _chosen_layers(model: nn.Module) -> dict[str, Any]:
+    on = [bool(getattr(module, FLAG, False)) for module in model.modules() if is_layer(module)]
+    if not any(on) or all(on):
+        return {}
+    for every_n in range(2, len(on) + 1):
+        if on == [index % every_n == 0 for index in range(len(on))]:
+            return {"every_n": every_n}
+    raise SurgeryError(
+        f"{type(model).__name__} has checkpointing on in {sum(on)} of {len(on)} layers, and not in every n-th: it was "
+        "left as it is, and can be wrapped with stacks, blocks or first"
+    )
 
 
 def is_asked(model: nn.Module) -> bool:

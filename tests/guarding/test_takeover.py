@@ -223,3 +223,17 @@ def test_forward_mode_differentiation_is_no_step() -> None:
     assert trained.report is not None
     assert trained.report.steps == 0
     assert "without gradient" not in str(trained.report)
+
+
+@pytest.mark.parametrize("on", [(0, 2), (0, 3), (1, 2)], ids=str)
+def test_which_layers_a_script_has_switched_on_is_kept(on: tuple[int, ...]) -> None:
+    model = model_of(*[SureLayer] * 4)
+    switched(model, True)
+    for index, layer in enumerate(model.layers):
+        vars(layer)["gradient_checkpointing"] = index in on
+    trained = taken(model)
+    assert trained.report is not None
+    counts = {block.name: block.counts for block in trained.report.blocks}
+    assert [index for index in range(4) if counts.get(f"layers.{index}") == (1, 1)] == [*on]
+    assert ("2 of 4 layers, and not in every n-th" in " ".join(trained.said)) == (on == (1, 2))
+    assert bool(trained.table) == (on != (1, 2))
