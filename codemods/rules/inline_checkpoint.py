@@ -31,7 +31,7 @@ Unsafe where
 
 - the test has other conditions, or asks a configuration that transformers does not read;
 - the direct call needs another signature first (CKPT005), or is one of `layer.forward`, which leads round layers up to
-  transformers 5.0;
+  transformers 5.22;
 - the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
 - no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
@@ -90,7 +90,7 @@ class Obstacle(WordedReason):
     OTHER_STATEMENTS = "the branch holds statements that the else branch lacks"
     OTHER_SWITCH = "gradient_checkpointing_enable() does not set what the test asks for"
     OTHER_CONFIGURATION = "the test asks {}'s own configuration, which transformers does not read"
-    BY_FORWARD = "`{}` leads round a layer up to transformers 5.0: call the block itself"
+    BY_FORWARD = "`{}` leads round a layer up to transformers 5.22: call the block itself"
     IN_EVAL = "{} sets {} to eval mode: a layer asks for its own mode, the branch for that of its model"
     UNREGISTERED = "{} is a plain list, whose modules nothing would switch on: make it a ModuleList first"
     SEVERAL_MODULES = "{} checkpoints several modules as one: each by itself keeps what is between them, too"
