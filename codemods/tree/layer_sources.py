@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.file_facts import Import
+from ckpt_surgery.codemods.providers.layer_class import CLEARED as CLEARED_BY
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.names import TreeNames
-from ckpt_surgery.codemods.tree.requirements import named_releases
+from ckpt_surgery.codemods.tree.requirements import named_releases, only_before, only_since
+from ckpt_surgery.model_patches.release_names import CLEARED, CLEARS_SINCE
 
 LAYERS = "modeling_layers"
 _FIRST = "4.52"
 _CORE = re.compile(r"^(\.{3,})(?!models\b)(\w+)")
+_FOLDERS_ABOVE = 3
+"""How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
+_LATE = ("transformers>=5.23",)
+"""What is taken for asked for where nothing says so, and nothing is installed."""
 _LOWER, _UPPER = frozenset({">=", ">", "==", "===", "~="}), frozenset({"<", "<="})
 
 
@@ -25,11 +31,13 @@ _LOWER, _UPPER = frozenset({">=", ">", "==", "===", "~="}), frozenset({"<", "<="
 class LayerSources:
     """The layer classes that the files of a tree can import.
 
-    `required` gives the requirements on transformers that hold for a file, as its package writes them.
+    `required` gives the requirements on transformers that hold for a file, as its package writes them, and `installed`
+    is the modeling_layers.py of the installed transformers, empty where there is none.
     """
 
     names: TreeNames
     required: Callable[[str], Collection[str]]
+    installed: str = ""
 
     def core_dots(self, path: str, item: Import) -> str:
         """The dots by which an import reaches transformers' own package; empty where it does not.
@@ -84,6 +92,45 @@ class LayerSources:
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS):
             return f"transformers<{_FIRST}"
         return next(filter(admits_releases_without_layers, self.required(path)), "")
+
+    def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
+        """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
+
+        Each has the first release that clears it and the first that no longer does, both "" where all that may run the
+        file clear it. That class is the tree's own, else that of the releases which its package asks for, else the
+        installed one.
+        """
+        return self._cleared_below(os.path.dirname(path), tuple(self.required(path)))
+
+    @kept
+    def _cleared_below(self, folder: str, requirements: tuple[str, ...]) -> Mapping[str, tuple[str, str]]:
+        """The same for the files of a folder. The likeliest place of the class is asked first."""
+        package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
+        folders = [package] if models else []
+        for _ in range(_FOLDERS_ABOVE):
+            folders.append(folder)
+            folder = os.path.dirname(folder)
+        files = [os.path.join(folder, f"{LAYERS}.py") for folder in folders]
+        if self.installed and not requirements:
+            files.append(self.installed)
+        found = (self.names.read(file)[CLEARED_BY] for file in files)
+        names = next((names for names in found if names is not None), None)
+        if names is None and requirements:
+            return _cleared_in(requirements)
+        return dict.fromkeys(_cleared_in(_LATE) if names is None else names, ("", ""))
+
+
+def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:
+    """What the releases clear that requirements admit. An end that all of them rule out is none."""
+    cleared = {} if only_before(CLEARS_SINCE, requirements) else CLEARED
+    return {
+        name: (
+            "" if not first or only_since(first, requirements) else first,
+            "" if not end or only_before(end, requirements) else end,
+        )
+        for name, (first, end) in cleared.items()
+        if not (first and only_before(first, requirements)) and not (end and only_since(end, requirements))
+    }
 
 
 def admits_releases_without_layers(requirement: str) -> bool:
