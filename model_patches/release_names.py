@@ -45,6 +45,10 @@ CLEARED: Mapping[str, tuple[str, str]] = {
 longer does; "" where there is no such end from `CLEARS_SINCE` on."""
 CLEARS_SINCE = "4.53"
 """Before this release it clears nothing."""
+LAYERS_SINCE = "4.53"
+"""From this release on the stacks of its models hold such layers, but for those of `WITHOUT_LAYERS`."""
+WITHOUT_LAYERS = ("Clvp", "GPTBigCode", "Mllama", "SwiftFormer", "Zamba", "xLSTM")
+"""What the names of models begin with that some later release has with other stacks, too."""
 KEEPS_CACHE = "_can_checkpoint_with_cache"
 """The attribute of a block that says that it only reads the cache it is given."""
 RECORDER = "check_model_inputs.<locals>"

@@ -44,6 +44,9 @@ switch a layer on: no model of transformers among the files holds the class, the
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
 information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
+
+A branch over layers that are transformers' own is unsafe as well, if the package asks for none but older releases that
+is information: from 4.53 on such layers checkpoint themselves, inside the branch.
 """
 
 from __future__ import annotations
@@ -57,12 +60,19 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
+from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE
 from ckpt_surgery.codemods.tree.blocks import paths_behind
-from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
+from ckpt_surgery.codemods.tree.branches import (
+    disagreements,
+    finds_last_values,
+    layers_of_transformers,
+    runs_functions,
+)
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
-from ckpt_surgery.model_patches.release_names import FLAG
+from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE
 
 RULE = Declaration(
     code="CKPT002",
@@ -78,6 +88,16 @@ _RETURNED = ("output_attentions", "output_hidden_states", "output_router_logits"
 class Obstacle(WordedReason):
     """What stands in the way of a repair, or keeps it from being safe."""
 
+    NESTED = (
+        "these layers are transformers' own ({}), which checkpoint themselves from 4.53 on: with use_reentrant=True, "
+        "the default up to 4.57, the branch has them run three times a step; there the direct call alone is right"
+    )
+    NESTED_LATER = (
+        "these layers are transformers' own ({}), which checkpoint themselves from 4.53 on: the branch is right for {}"
+    )
+    NESTED_IDLY = (
+        "these layers are transformers' own ({}), which checkpoint themselves: the direct call alone is right"
+    )
     NO_BRANCH = "there is no else branch with a direct call to keep"
     NO_ELSE = "the branch has no else of its own"
     OTHER_FORM = "it is {}: make it an `if` of its own, with an `else`"
@@ -143,15 +163,18 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
+    nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     if differences and not repair.repairs:
         said.append("pass the same in both: with checkpointing the training computes something else")
-    elif reasons:
-        said.append(reasons if repair.repairs else f"not repaired: {reasons}")
+    if reasons and (repair.repairs or nested):
+        said.append(reasons)
+    elif reasons and not differences:
+        said.append(f"not repaired: {reasons}")
     modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs):  # it works as it is
+    if not (differences or repairs or nested):  # it works as it is
         applicability = Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
@@ -170,6 +193,9 @@ def _modes(inline: InlineBranch) -> Iterator[str]:
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
+    theirs = layers_of_transformers(context.tree, owner, inline)
+    if theirs:
+        return _Repair(reasons=(_nested(context, owner, inline, theirs),))
     missing = context.tree.switches.of_branches(owner)
     if missing:
         return _Repair(reasons=(missing,))
@@ -188,6 +214,15 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
     repairs = (*dict.fromkeys(made), _without(context, owner, inline))
     return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
+
+
+def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
+    """What the branch is to layers of transformers, in the releases that the package asks for."""
+    required = context.tree.layers.required(owner.path)
+    if only_before(LAYERS_SINCE, required):
+        return Obstacle.NESTED_LATER.about(theirs, ", ".join(required))
+    idle = only_since(NON_REENTRANT_SINCE, required) and "use_reentrant=True" not in _modes(inline)
+    return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:

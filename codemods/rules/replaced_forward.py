@@ -26,21 +26,17 @@ Reported only. Patch what the layer holds; or call `wrap_blocks(model)` after th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_layer_of_transformers
 from ckpt_surgery.codemods.tree.requirements import only_before
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
 _FIRST = "5.23"
 """Before this transformers, the layer's `__call__` checkpoints whatever `forward` it has."""
-# what classes of transformers are called that are checkpointing layers, and parts of them that are not
-_LAYER = re.compile(r"^[A-Z]\w*(Layer|Block)$")
-_PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -50,8 +46,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             if _is_of_a_layer(context, path, patch) and not _is_older(context, path):
                 message = (
                     f"{patch.target}.forward is replaced: from transformers 5.23 on the layer's own checkpoints, "
-                    "and this one does not; call wrap_blocks(model) after it, or patch what the layer "
-                    "holds"
+                    "and this one does not; call wrap_blocks(model) after it, or patch what the layer holds"
                 )
                 yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
 
@@ -68,6 +63,4 @@ def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool
     classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]
     if classes:
         return any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
-    name = patch.target.rpartition(".")[2]
-    theirs = patch.module.partition(".")[0] == "transformers"
-    return theirs and bool(_LAYER.match(name)) and not _PART.search(name)
+    return is_layer_of_transformers(External(patch.target, patch.module))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import Class
+from ckpt_surgery.model_patches.release_names import WITHOUT_LAYERS
 
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
 TORCH_PREFIXES = ("nn.", "torch.")
 _PLAIN_NAMES = frozenset({"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"})
 _PLAIN_MODULES = ("torch", "abc", "typing", "enum", "dataclasses", "collections")
+_LAYER = re.compile(r"\b[A-Z]\w*(Layer|Block)$")
+_PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
+_STACK = re.compile(r"\b[A-Z]\w*(?<!PreTrained)(Model|Encoder|Decoder|Stack)$")
 
 
 class Answer(Enum):
@@ -56,6 +61,19 @@ def is_plain_external(external: External) -> bool:
         return True
     core = module.lstrip(".").removeprefix("transformers.")
     return module.startswith(("...", "transformers")) and not core.startswith("models")
+
+
+def is_layer_of_transformers(external: External) -> bool:
+    """Whether a class is one of transformers' checkpointing layers, by its name."""
+    name, module = external
+    return module.partition(".")[0] == "transformers" and bool(_LAYER.search(name)) and not _PART.search(name)
+
+
+def holds_layers_of_transformers(external: External) -> bool:
+    """Whether a class is a model of transformers, or a part of one, whose stack holds such layers in late releases."""
+    name, module = external
+    theirs = module == "transformers" or module.startswith("transformers.models.")
+    return theirs and bool(_STACK.search(name)) and not name.rpartition(".")[2].startswith(WITHOUT_LAYERS)
 
 
 @cache

@@ -25,7 +25,7 @@ OF_OTHERS = {
     release_names.DIFFUSERS_SWITCH_OFF,
     release_names.TIMM_SWITCH,
 }
-NO_NAMES = ("RELEASES", "CLEARS_SINCE")
+NO_NAMES = ("RELEASES", "CLEARS_SINCE", "LAYERS_SINCE", "WITHOUT_LAYERS")
 ROLES = [value for constant, value in vars(release_names).items() if constant.isupper() and constant not in NO_NAMES]
 NAMES = {name for role in ROLES for name in ((role,) if isinstance(role, str) else role)} - OF_OTHERS
 

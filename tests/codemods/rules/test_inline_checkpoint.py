@@ -264,3 +264,36 @@ def test_a_conditional_expression_is_a_branch(tmp_path: Path) -> None:
 def test_the_else_branch_calls_an_attribute_of_an_attribute(tmp_path: Path) -> None:
     text = DIRECT.replace("(layer", "(self.mid.layer").replace("= layer(", "= self.mid.layer(")
     assert "does not call" not in inline(tmp_path, {REMOTE: text}).message
+
+
+OWN = """
+from transformers import LlamaModel
+
+
+class BarModel(LlamaModel):
+    def forward(self, hidden_states):
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states)
+            else:
+                hidden_states = layer(hidden_states)
+        return hidden_states
+"""
+
+
+@pytest.mark.parametrize(
+    ("requirement", "applicability", "said"),
+    [
+        (">=4.44.2,<6.0.0", Applicability.UNSAFE, "the branch has them run three times a step"),
+        (">=4.53", Applicability.UNSAFE, "the branch has them run three times a step"),
+        ("==4.41.1", Applicability.INFO, "the branch is right for transformers==4.41.1"),
+        (">=5.2", Applicability.INFO, "the direct call alone is right"),
+    ],
+)
+def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
+    tmp_path: Path, requirement: str, applicability: Applicability, said: str
+) -> None:
+    finding = inline(tmp_path, {REMOTE: OWN, "remote/requirements.txt": f"transformers{requirement}\n"})
+    assert finding.applicability is applicability
+    assert said in finding.message
+    assert "raise the requirement" not in finding.message
