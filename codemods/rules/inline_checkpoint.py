@@ -221,7 +221,8 @@ def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs:
     required = context.tree.layers.required(owner.path)
     if only_before(LAYERS_SINCE, required):
         return Obstacle.NESTED_LATER.about(theirs, ", ".join(required))
-    idle = only_since(NON_REENTRANT_SINCE, required) and "use_reentrant=True" not in _modes(inline)
+    modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
+    idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 
 

@@ -281,6 +281,11 @@ class BarModel(LlamaModel):
 """
 
 
+TORCHS = OWN.replace("self._gradient_checkpointing_func(layer.__call__,", "checkpoint(layer,").replace(
+    "\n\n", "\nfrom torch.utils.checkpoint import checkpoint\n\n", 1
+)
+
+
 @pytest.mark.parametrize(
     ("requirement", "applicability", "said"),
     [
@@ -297,3 +302,19 @@ def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
     assert finding.applicability is applicability
     assert said in finding.message
     assert "raise the requirement" not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "applicability"),
+    [
+        ("", Applicability.UNSAFE),
+        (", use_reentrant=True", Applicability.UNSAFE),
+        (", use_reentrant=False", Applicability.INFO),
+    ],
+)
+def test_a_branch_with_a_mode_of_its_own_is_idle_only_where_it_is_not_reentrant(
+    tmp_path: Path, mode: str, applicability: Applicability
+) -> None:
+    text = TORCHS.replace("(layer, hidden_states)", f"(layer, hidden_states{mode})")
+    finding = inline(tmp_path, {REMOTE: text, "remote/requirements.txt": "transformers>=5.2\n"})
+    assert finding.applicability is applicability
