@@ -121,9 +121,8 @@ def _doubts(
         argument = tree.calls.unpacked(owner, call)
         if argument:
             yield Doubt.UNPACKED.about(owner.name, layer.name, argument)
-    for layer, owner, call in calls:
-        if _is_disabled(tree, owner, call.method):
-            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
+    for layer in layers:
+        yield from commented_out(tree, layer)
     for layer in () if recomputed else layers:
         yield from _containers(tree, layer, layers)
     for layer in layers:
@@ -142,6 +141,13 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
         yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
         if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
             yield Doubt.OWN_FORWARD.about(ref.name)
+
+
+def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
+    """The methods that call a block and hold a checkpoint call that is a comment."""
+    for owner, call in tree.blocks.callers.get(layer, ()):
+        if _is_disabled(tree, owner, call.method):
+            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
 
 
 def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:

@@ -50,7 +50,7 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, convert
+from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, commented_out, convert
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read
@@ -108,7 +108,8 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
     conversion = convert(tree, ref, context.argument_repairs)
     if isinstance(conversion, MissingSwitch):
-        return finding(f"{message}; not repaired: {conversion.text}", Applicability.UNSAFE)
+        reasons = [*(reason.text for reason in commented_out(tree, ref)), f"not repaired: {conversion.text}"]
+        return finding("; ".join([message, *dict.fromkeys(reasons)]), Applicability.UNSAFE)
     if isinstance(conversion, Because):
         return finding(f"{message} ({conversion.text})", Applicability.UNKNOWN)
     doubt = conversion.doubt or (None if called else Doubt.NO_CALL.about(ref.name))
