@@ -31,12 +31,12 @@ _LOWER, _UPPER = frozenset({">=", ">", "==", "===", "~="}), frozenset({"<", "<="
 class LayerSources:
     """The layer classes that the files of a tree can import.
 
-    `required` gives the requirements on transformers that hold for a file, as its package writes them, and `installed`
-    is the modeling_layers.py of the installed transformers, empty where there is none.
+    `required` gives the requirements on transformers that hold for a file, as its package writes them, each with the
+    file that says so. `installed` is the modeling_layers.py of the installed transformers, empty where there is none.
     """
 
     names: TreeNames
-    required: Callable[[str], Collection[str]]
+    required: Callable[[str], Mapping[str, str]]
     installed: str = ""
 
     def core_dots(self, path: str, item: Import) -> str:
@@ -91,7 +91,8 @@ class LayerSources:
         transformers = os.path.join(before, "transformers")
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS):
             return f"transformers<{_FIRST}"
-        return next(filter(admits_releases_without_layers, self.required(path)), "")
+        found = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
+        return next((f"{item} ({file})" for item, file in found), "")
 
     def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
         """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
@@ -100,24 +101,22 @@ class LayerSources:
         file clear it. That class is the tree's own, else that of the releases which its package asks for, else the
         installed one.
         """
-        return self._cleared_below(os.path.dirname(path), tuple(self.required(path)))
+        own = self._own_cleared(os.path.dirname(path))
+        if own is None and (required := self.required(path)):
+            return _cleared_in(required)
+        names = self.names.read(self.installed)[CLEARED_BY] if own is None and self.installed else own
+        return dict.fromkeys(_cleared_in(_LATE) if names is None else names, ("", ""))
 
     @kept
-    def _cleared_below(self, folder: str, requirements: tuple[str, ...]) -> Mapping[str, tuple[str, str]]:
-        """The same for the files of a folder. The likeliest place of the class is asked first."""
+    def _own_cleared(self, folder: str) -> tuple[str, ...] | None:
+        """What the tree's own class clears, for the files of a folder. Its likeliest place is asked first."""
         package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
         folders = [package] if models else []
         for _ in range(_FOLDERS_ABOVE):
             folders.append(folder)
             folder = os.path.dirname(folder)
-        files = [os.path.join(folder, f"{LAYERS}.py") for folder in folders]
-        if self.installed and not requirements:
-            files.append(self.installed)
-        found = (self.names.read(file)[CLEARED_BY] for file in files)
-        names = next((names for names in found if names is not None), None)
-        if names is None and requirements:
-            return _cleared_in(requirements)
-        return dict.fromkeys(_cleared_in(_LATE) if names is None else names, ("", ""))
+        found = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
+        return next((cleared for cleared in found if cleared is not None), None)
 
 
 def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:

@@ -39,7 +39,7 @@ class SourceTree:
         configuration: the text of a configuration file, by the script that names it and the name; None where it cannot
             be read.
         installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
-        required: the requirements on transformers of the package that a file is in.
+        required: the requirements on transformers of the package that a file is in, each with the file that says so.
         unparsed: the files of the tree that are read only where a name leads to them.
     """
 
@@ -51,7 +51,7 @@ class SourceTree:
         width: int = LINE_LENGTH,
         configuration: Callable[[str, str], str | None] = lambda path, name: None,
         installed_layers: str = "",
-        required: Callable[[str], Collection[str]] = lambda path: (),
+        required: Callable[[str], Mapping[str, str]] = lambda path: {},
         unparsed: Collection[str] = (),
     ) -> None:
         self.text = text
