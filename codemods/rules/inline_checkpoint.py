@@ -45,8 +45,8 @@ switch a layer on: no model of transformers among the files holds the class, the
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
 information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
 
-A branch over layers that are transformers' own is unsafe as well, if the package asks for none but older releases that
-is information: from 4.53 on such layers checkpoint themselves, inside the branch.
+A branch over layers of transformers' own models is unsafe, and left to you: from 4.53 on these checkpoint themselves,
+inside the branch. It is information where the package asks for older releases alone, or where nothing is reentrant.
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
         for name, external in tree.blocks.foreign(holder) if holder.path in tree.checked else ():
-            message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
+            message = (
+                f"{holder.name}.{name} holds {external.name} of {external.module}, whose definition was not found"
+            )
             yield context.class_finding(RULE, holder, message, Applicability.UNKNOWN)
 
 

@@ -40,7 +40,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"
         past = () if keeps else meaning_of(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
-            if argument.name not in past or not argument.is_value:
+            if argument.name is None or argument.name not in past or not argument.is_value:
                 continue
             cleared = context.tree.layers.cleared(block.path)
             first, end = cleared.get(argument.name, ("", ""))

@@ -186,7 +186,10 @@ def test_a_package_that_asks_for_older_releases_gets_no_layer(tmp_path: Path, te
     tree(tmp_path, {REMOTE: text.replace("...modeling_utils", "transformers")})
     (tmp_path / "requirements.txt").write_text(f"torch\n{requirement}\n")
     (finding,) = check([tmp_path], jobs=1).findings
-    assert f"the package asks for {requirement} (requirements.txt), and GradientCheckpointingLayer came with 4.52" in finding.message
+    assert (
+        f"the package asks for {requirement} (requirements.txt), and GradientCheckpointingLayer came with 4.52"
+        in finding.message
+    )
     assert finding.code == "CKPT001" or finding.applicability is Applicability.INFO
     assert finding.code == "CKPT002" or finding.applicability is Applicability.UNSAFE
     assert repair(tmp_path, unsafe=True).changes == ()
