@@ -108,9 +108,9 @@ class CallSites:
     ) -> tuple[tuple[str, ForwardSignature | None], ...]:
         known = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
         targets = dict.fromkeys(target for path in call.paths for target in self.containers.reached(owner, path))
-        forwards = {target: self.bases.forward(target) for target in targets if isinstance(target, ClassRef)}
-        others = ((target.name, forwards.get(target)) for target in targets if not known & {target, target.name})
-        return tuple((name, forward and forward[1]) for name, forward in others)
+        others = [target for target in targets if not known & {target, target.name}]
+        forwards = [self.bases.forward(target) if isinstance(target, ClassRef) else None for target in others]
+        return tuple((other.name, forward and forward[1]) for other, forward in zip(others, forwards, strict=True))
 
     @kept
     def meaning(self, block: ClassRef) -> Meaning:
