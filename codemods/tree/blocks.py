@@ -30,7 +30,7 @@ from ckpt_surgery.codemods.providers.foreign_stacks import FOREIGN_STACKS
 from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_finished_model, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
@@ -276,9 +276,11 @@ class Blocks:
 
     @kept
     def holds_layer(self, ref: ClassRef) -> bool:
-        """Whether a class holds checkpointing layers, or what an inline branch checkpoints, at any depth."""
+        """Whether a class holds layers, models of transformers or what a branch checkpoints, at any depth."""
         inside = self.containers.with_parts(*self.containers.parts(ref))
-        return any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside)
+        if any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside):
+            return True
+        return any(is_finished_model(part) for holder in (ref, *inside) for part in self.containers.all_parts(holder))
 
 
 def holds_several(built: Build) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -11,6 +12,8 @@ from ckpt_surgery.codemods.facts.file_facts import Class
 
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
+BASE_MODEL = "PreTrainedModel"
+_MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 TORCH_PREFIXES = ("nn.", "torch.")
 _PLAIN_NAMES = frozenset({"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"})
 _PLAIN_MODULES = ("torch", "abc", "typing", "enum", "dataclasses", "collections")
@@ -56,6 +59,22 @@ def is_plain_external(external: External) -> bool:
         return True
     core = module.lstrip(".").removeprefix("transformers.")
     return module.startswith(("...", "transformers")) and not core.startswith("models")
+
+
+def is_of_transformers(target: External) -> bool:
+    """Tell whether an external class is imported from the installed transformers."""
+    return target.module.partition(".")[0] == "transformers"
+
+
+def is_of_family(target: External) -> bool:
+    """Tell whether an external class is a model of one of transformers' families, or the base class of such."""
+    name = target.name.rpartition(".")[2]
+    return is_of_transformers(target) and name != BASE_MODEL and _MODEL.search(name) is not None
+
+
+def is_finished_model(target: Target) -> bool:
+    """Tell whether a class is a whole model of transformers, whose own layers checkpoint."""
+    return isinstance(target, External) and is_of_family(target) and not target.name.endswith(BASE_MODEL)
 
 
 @cache
