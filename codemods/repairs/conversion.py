@@ -54,6 +54,7 @@ class Doubt(WordedReason):
     KEPT_STATE = "{} depends on `{}` and changes it: the recompute would not find it as the forward did"
     NEEDED_CACHE = "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
     SHARED_CACHE = "{} takes from `{}` what another block put there, and a layer sets it to None in training"
+    ELSEWHERE = "{} checkpoints, and reads `{}` of another object: see that {} is not checkpointed twice"
     NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 

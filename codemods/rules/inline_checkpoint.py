@@ -30,8 +30,8 @@ as `if use_cache: ... use_cache = False` stays if later code reads the name.
 Unsafe where
 
 - the test has other conditions, or asks a configuration that transformers does not read;
-- the direct call needs another signature first (CKPT005), or is one of `layer.forward`, which leads round layers up to
-  transformers 5.22;
+- the direct call needs another signature first (CKPT005), runs classes with different parameters, or is one
+  of `layer.forward`, which leads round layers up to transformers 5.22;
 - the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
 - no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
@@ -116,6 +116,7 @@ class Obstacle(WordedReason):
     SEVERAL_MODULES = "{} checkpoints several modules as one: each by itself keeps what is between them, too"
     OTHER_CONDITIONS = "the test also asks for {}"
     SIGNATURE_ORDER = "{} can be positional only after CKPT005"
+    STAYS = "the direct call keeps by keyword what the branch passes by position: {}"
     WITHHELD = "the branch goes without {}: if that is past state, a layer would write it twice"
 
 
@@ -283,6 +284,8 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     withheld = dict.fromkeys(item.name for item in disagreements(tree, owner, inline) if item.withholds)
     if withheld:
         yield Obstacle.WITHHELD.about(quoted(withheld))
+    unknown = (plan.unknown for _, plan in tree.calls.lost_with(owner, inline))
+    yield from (Obstacle.STAYS.about(reason.text) for reason in unknown if reason)
     sites = (tree.calls.of_any(owner, call) for call in inline.direct)
     blocked = next((names for site in sites if site and (names := tree.calls.plan(site).blocked)), ())
     if blocked:

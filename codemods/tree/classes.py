@@ -13,6 +13,8 @@ from ckpt_surgery.model_patches.release_names import WITHOUT_LAYERS
 
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
+BASE_MODEL = "PreTrainedModel"
+_MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 TORCH_PREFIXES = ("nn.", "torch.")
 _PLAIN_NAMES = frozenset({"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"})
 _PLAIN_MODULES = ("torch", "abc", "typing", "enum", "dataclasses", "collections")
@@ -63,10 +65,26 @@ def is_plain_external(external: External) -> bool:
     return module.startswith(("...", "transformers")) and not core.startswith("models")
 
 
+def is_of_transformers(target: External) -> bool:
+    """Tell whether an external class is imported from the installed transformers."""
+    return target.module.partition(".")[0] == "transformers"
+
+
+def is_of_family(target: External) -> bool:
+    """Tell whether an external class is a model of one of transformers' families, or the base class of such."""
+    name = target.name.rpartition(".")[2]
+    return is_of_transformers(target) and name != BASE_MODEL and _MODEL.search(name) is not None
+
+
+def is_finished_model(target: Target) -> bool:
+    """Tell whether a class is a whole model of transformers, whose own layers checkpoint."""
+    return isinstance(target, External) and is_of_family(target) and not target.name.endswith(BASE_MODEL)
+
+
 def is_layer_of_transformers(external: External) -> bool:
     """Whether a class is one of transformers' checkpointing layers, by its name."""
-    name, module = external
-    return module.partition(".")[0] == "transformers" and bool(_LAYER.search(name)) and not _PART.search(name)
+    name = external.name
+    return is_of_transformers(external) and bool(_LAYER.search(name)) and not _PART.search(name)
 
 
 def holds_layers_of_transformers(external: External) -> bool:
