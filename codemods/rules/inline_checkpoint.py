@@ -9,7 +9,8 @@ expression is left to you.
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
 (CLVP passes `cache_position` where the block takes `use_cache`), so training with and without checkpointing computes
-different things. Once the block is a layer, the branch checkpoints it twice.
+different things. Once the block is a layer, the branch checkpoints it twice: nothing more is saved, and with
+`use_reentrant=True` it is computed three times a step.
 
 ## Example
 ```python
@@ -43,10 +44,11 @@ calls the same, or it is an `elif` or a conditional expression. It also stays wh
 switch a layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
 where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
-information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned.
+information; it is unsafe only if it disagrees with the direct call about more than caches and what is returned, or if
+its blocks are layers already: then both checkpoint, one inside the other.
 
-A branch over layers of transformers' own models is unsafe, and left to you: from 4.53 on these checkpoint themselves,
-inside the branch. It is information where the package asks for older releases alone, or where nothing is reentrant.
+That holds of a branch over layers of transformers' own models as well, which are such layers from 4.53 on. It is
+information where the package asks for older releases alone, or where nothing is reentrant.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ from ckpt_surgery.codemods.tree.branches import (
     layers_of_transformers,
     runs_functions,
 )
-from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
@@ -83,6 +85,11 @@ RULE = Declaration(
 
 _RETURNED = ("output_attentions", "output_hidden_states", "output_router_logits", "return_dict")
 """Options that only say what a block returns besides."""
+
+
+_TWICE = (
+    "checkpoints by itself, too: that saves nothing, and with use_reentrant=True it is computed three times a step"
+)
 
 
 class Obstacle(WordedReason):
@@ -163,6 +170,9 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     )
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
+    twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
+    if twice:
+        said.append(f"{twice} {_TWICE}")
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     if differences and not repair.repairs:
@@ -175,12 +185,24 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs or nested):  # it works as it is
+    if not repairs and (twice or nested):
+        applicability = Applicability.UNSAFE
+    elif not (differences or repairs):  # it works as it is
         applicability = Applicability.INFO
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
     return context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+
+
+def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
+    """The layers that a branch checkpoints once more, where a model of transformers switches both on."""
+    tree = context.tree
+    if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
+        return
+    calls = (call for call in inline.checkpoints if not call.callee.endswith(".forward"))
+    paths = [path for call in calls for path in paths_behind(owner, inline, call)]
+    yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
 
 
 def _shown(argument: Argument | None) -> str:
