@@ -47,8 +47,20 @@ CLEARS_SINCE = "4.53"
 """Before this release it clears nothing."""
 LAYERS_SINCE = "4.53"
 """From this release on the stacks of its models hold such layers, but for those of `WITHOUT_LAYERS`."""
-WITHOUT_LAYERS = ("Clvp", "GPTBigCode", "Mllama", "SwiftFormer", "Zamba", "xLSTM")
-"""What the names of models begin with that some later release has with other stacks, too."""
+WITHOUT_LAYERS = (
+    *(
+        "CLIPSegDecoder",
+        "Clvp",
+        "Deta",
+        "Florence2Vision",
+        "GPTBigCode",
+        "Gemma3nAudio",
+        "Gemma4Audio",
+        "GroundingDino",
+    ),
+    *("MMGroundingDino", "Mllama", "Phi4MultimodalAudio", "Sam3LiteText", "SwiftFormer", "Van", "Zamba", "ZoeDepth"),
+)
+"""What the names of models begin with of which 4.57.6 or 5.23.0 has plain blocks in a stack."""
 KEEPS_CACHE = "_can_checkpoint_with_cache"
 """The attribute of a block that says that it only reads the cache it is given."""
 RECORDER = "check_model_inputs.<locals>"

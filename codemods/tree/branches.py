@@ -35,7 +35,7 @@ from ckpt_surgery.codemods.tree.classes import (
     is_layer_of_transformers,
 )
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FLAG, LAYER_CLASS
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FLAG, LAYER_CLASS, WITHOUT_LAYERS
 
 _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 """What makes another tensor of the same values."""
@@ -68,13 +68,14 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
     """
     paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
     found = (name for path in paths for name in _of_transformers(tree, owner, path))
-    return next(found, "") if f"self.{FLAG}" in (inline.test or "") else ""
+    names = (name for name in found if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
+    return next(names, "") if f"self.{FLAG}" in (inline.test or "") else ""
 
 
 def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
     """The classes of the layers of its models at a path, and of what of them holds a stack there."""
     layers = [base for target in tree.containers.reached(owner, path) for base in _externals(tree, target)]
-    yield from (base.name for base in layers if is_layer_of_transformers(base) and base.name != LAYER_CLASS)
+    yield from (base.name for base in layers if is_layer_of_transformers(base))
     stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
     holders: tuple[Target, ...] = (owner,) if len(stack) == 1 else tree.containers.reached(owner, stack[:-1])
     for holder in holders:

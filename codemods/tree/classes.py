@@ -9,7 +9,6 @@ from functools import cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_facts import Class
-from ckpt_surgery.model_patches.release_names import WITHOUT_LAYERS
 
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
@@ -90,8 +89,7 @@ def is_layer_of_transformers(external: External) -> bool:
 def holds_layers_of_transformers(external: External) -> bool:
     """Whether a class is a model of transformers, or a part of one, whose stack holds such layers in late releases."""
     name, module = external
-    theirs = module == "transformers" or module.startswith("transformers.models.")
-    return theirs and bool(_STACK.search(name)) and not name.rpartition(".")[2].startswith(WITHOUT_LAYERS)
+    return bool(_STACK.search(name)) and (module == "transformers" or module.startswith("transformers.models."))
 
 
 @cache
