@@ -34,8 +34,33 @@ CLAIM = "supports_gradient_checkpointing"
 """The attribute of a model of transformers that says whether it can checkpoint."""
 LAYER_CLASS = "GradientCheckpointingLayer"
 """The class of blocks that checkpoint when their flag says so."""
-CLEARED = ("use_cache", "cache", "past_key_values", "layer_past")
-"""The arguments that it clears before it checkpoints, in the releases of today; a release's own source says more."""
+CLEARED: Mapping[str, tuple[str, str]] = {
+    "use_cache": ("", ""),
+    "cache": ("5.24", ""),
+    "past_key_values": ("", "5.24"),
+    "past_key_value": ("", "5.17"),
+    "layer_past": ("", ""),
+}
+"""The arguments that it clears before it checkpoints, each with the first release that does so and the first that no
+longer does; "" where there is no such end from `CLEARS_SINCE` on."""
+CLEARS_SINCE = "4.53"
+"""Before this release it clears nothing."""
+LAYERS_SINCE = "4.53"
+"""From this release on the stacks of its models hold such layers, but for those of `WITHOUT_LAYERS`."""
+WITHOUT_LAYERS = (
+    *(
+        "CLIPSegDecoder",
+        "Clvp",
+        "Deta",
+        "Florence2Vision",
+        "GPTBigCode",
+        "Gemma3nAudio",
+        "Gemma4Audio",
+        "GroundingDino",
+    ),
+    *("MMGroundingDino", "Mllama", "Phi4MultimodalAudio", "Sam3LiteText", "SwiftFormer", "Van", "Zamba", "ZoeDepth"),
+)
+"""What the names of models begin with of which 4.57.6 or 5.23.0 has plain blocks in a stack."""
 KEEPS_CACHE = "_can_checkpoint_with_cache"
 """The attribute of a block that says that it only reads the cache it is given."""
 RECORDER = "check_model_inputs.<locals>"

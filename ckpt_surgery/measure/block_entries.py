@@ -64,7 +64,7 @@ class EntryCounter:
     A block is probed in three places:
 
     - its forward pre-hook. It sees a recompute wherever hooks run inside the checkpoint: in plain modules, and in the
-      layers of transformers up to 5.0, whose `__call__` checkpoints;
+      layers of transformers up to 5.22, whose `__call__` checkpoints;
     - the function that the block passes to its checkpointing function. It sees every recompute of a
       `GradientCheckpointingLayer` of later releases, whose wrapped `forward` leaves hooks outside;
     - the first submodule that is entered. It sees a recompute where `forward` was replaced. Submodules that are shared

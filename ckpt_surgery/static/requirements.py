@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from fnmatch import fnmatch, translate
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ckpt_surgery.static.discover import folders_above
@@ -25,42 +25,52 @@ _NAMES_RELEASE = re.compile(r"(?<!!)[<>=~]=*\s*\d")
 _CARET = re.compile(r"^[\^~](?!=)")
 _CONDA = re.compile(rf"^{_NAME}=(?!=)([^=,|]+).*")
 _ITEM = re.compile(r"^\s*(?:-\s+)*[\"']?([^\"'\n]*)", re.M)
+_DEPENDENCIES = re.compile(r"^dependencies:[ \t]*\n(?:[ \t]*(?:-.*|#.*|[ \t].*)?(?:\n|\Z))+", re.M)
+_OF_CONDA = re.compile(rf"^\s*-\s*[\"']?(?:[\w.-]+::)?(?:pip:|python\s*[=<>]|{_NAME}\s*[=<>])", re.M)
 _PIP = re.compile(r"\bpip3?\s+install\b(.*)|\buv\s+(?:pip\s+install|add)\b(.*)")
-_FOLDERS = ("requirements*", "docker*", "conda*", "recipe*")
+_FOLDERS = ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*")
 """Folders beside a package that hold requirements of it."""
 
 
-def required_transformers(path: str, read: Callable[[str], str | None]) -> tuple[str, ...]:
+def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[str, str]:
     """The requirements on transformers of the package that a file is in, those of its extras among them.
 
-    They are in the files of `_READERS`, in a folder above the file or in one of `_FOLDERS` there, or in the metadata
-    of what is installed there: the first folder that names a release, as far up as the repository. `read` gives the
-    text of a file, or None.
+    Each is given with the file that says so: one that `_READERS` knows, in a folder above the file or in one of
+    `_FOLDERS` there, or the metadata of what is installed there. The first folder that names a release counts, as far
+    up as the repository. `read` gives the text of a file, or None.
     """
     below = Path(path)
     for folder in folders_above(path, _FOLDERS_ABOVE):
-        found = tuple(dict.fromkeys(_of_folder(folder, below.name, read)))
+        found: dict[str, str] = {}
+        for requirement, name in _of_folder(folder, below.name, read):
+            found.setdefault(requirement, name)
         if found:
             return found
         below = folder
-    return ()
+    return {}
 
 
-def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[str]:
-    """The requirements that a folder states for the file or folder `part` in it."""
-    for name in sorted(filter(_STATES.fullmatch, _names(folder)), key=_reader_of):
+def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
+    """The requirements that a folder states for the file or folder `part` in it, and in which files."""
+    stating = [(number, name) for name in _names(folder) if (number := _reader_of(name)) is not None]
+    for number, name in sorted(stating):
         if name.endswith(".dist-info"):
             if not _holds(folder / name, part, read):
                 continue
             name += "/METADATA"
-        _, reader = _READERS[_reader_of(name)]
+        reader = _READERS[number][-1]
         for line in "\n".join(_strings(reader, read(os.fspath(folder / name)) or "")).splitlines():
             if (match := _LINE.match(line.strip())) and _NAMES_RELEASE.search(match[1]):
-                yield _CONDA.sub(rf"{_NAME}==\1", _EXTRAS_AND_SPACE.sub("", match[1]))
+                yield _CONDA.sub(rf"{_NAME}==\1", _EXTRAS_AND_SPACE.sub("", match[1])), name
 
 
-def _reader_of(name: str) -> int:
-    return next(number for number, (pattern, _) in enumerate(_READERS) if fnmatch(name, pattern))
+def _reader_of(name: str) -> int | None:
+    """The number of the reader of a file, by the folder that it is in, if any, and its own name."""
+    place, file = name.partition("/")[0] if "/" in name else "", name.rpartition("/")[2]
+    for number, (folder, pattern, _) in enumerate(_READERS):
+        if fnmatch(place, folder) and fnmatch(file, pattern):
+            return number
+    return None
 
 
 def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
@@ -121,6 +131,18 @@ def _of_items(text: str) -> Iterator[str]:
     yield from _ITEM.findall(text)
 
 
+def _of_environment(text: str) -> Iterator[str]:
+    """Those of what is one of conda's environments by its content: dependencies on Python, pip or transformers."""
+    match = _DEPENDENCIES.search(text)
+    if match and _OF_CONDA.search(match.group()):
+        yield from _of_items(match.group())
+
+
+def _of_nothing(text: str) -> Iterator[str]:
+    """What is known by its name to be no file of conda."""
+    yield from ()
+
+
 def _of_commands(text: str) -> Iterator[str]:
     """What pip installs in the commands of a Dockerfile."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
@@ -152,20 +174,23 @@ def _of_table(value: object) -> Iterator[str]:
                     yield from _of_table(entry)
 
 
-_READERS: tuple[tuple[str, Callable[[str], Iterator[str]]], ...] = (
-    ("pyproject.toml", _of_toml),
-    ("setup.py", _of_setup),
-    ("setup.cfg", _of_sections),
-    ("*requirements*.txt", _of_lines),
-    ("*requirements*.in", _of_lines),
-    ("requirements*/*.txt", _of_lines),
-    ("requirements*/*.in", _of_lines),
-    ("*env*.y*ml", _of_items),
-    ("*conda*.y*ml", _of_items),
-    ("recipe*/meta.yaml", _of_items),
-    ("meta.yaml", _of_items),
-    ("*Dockerfile*", _of_commands),
-    ("*.dist-info*", _of_metadata),
+_READERS: tuple[tuple[str, str, Callable[[str], Iterator[str]]], ...] = (
+    ("", "pyproject.toml", _of_toml),
+    ("", "setup.py", _of_setup),
+    ("", "setup.cfg", _of_sections),
+    ("*", "*requirements*.txt", _of_lines),
+    ("*", "*requirements*.in", _of_lines),
+    ("requirements*", "*.txt", _of_lines),
+    ("requirements*", "*.in", _of_lines),
+    ("*", "*env*.y*ml", _of_items),
+    ("*", "*conda*.y*ml", _of_items),
+    ("conda*", "*.y*ml", _of_items),
+    ("*", "meta.yaml", _of_items),
+    ("*", "*Dockerfile*", _of_commands),
+    ("", "*.dist-info", _of_metadata),
+    ("", "*docker*.y*ml", _of_nothing),
+    ("", "*ci.y*ml", _of_nothing),
+    ("", "[!.]*.y*ml", _of_environment),
 )
-"""The files that state requirements, and what reads the strings in them that may be some."""
-_STATES = re.compile("|".join(translate(pattern) for pattern, _ in _READERS))
+"""The files that state requirements: the folder of `_FOLDERS` that they are in, "" for none, their names, and what
+reads the strings in them that may be requirements."""

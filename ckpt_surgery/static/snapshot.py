@@ -40,7 +40,7 @@ class Snapshot:
     """The files that nothing can be found in, unless a name of another file leads to them."""
     imported: dict[str, SourceFile | None] = field(default_factory=dict)
     """Files that are not checked, read to understand those that are; None for one that cannot be read."""
-    required: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    required: dict[str, dict[str, str]] = field(default_factory=dict)
     """What the packages of files ask of transformers, as far as it was asked for."""
     notes: tuple[Note, ...] = ()
     """What is said of files that are left out without being a problem."""
@@ -135,7 +135,7 @@ class Snapshot:
         source = self._imported(path)
         return source.text if source else None
 
-    def _required(self, path: str) -> tuple[str, ...]:
+    def _required(self, path: str) -> dict[str, str]:
         if path not in self.required:
             self.required[path] = required_transformers(path, text_at)
         return self.required[path]

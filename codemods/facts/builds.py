@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, dotted, span_of
 
 _CONTAINERS = frozenset(
     {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
@@ -17,8 +17,8 @@ SEQUENTIAL = "Sequential"
 """The name of a container that calls what it holds."""
 _LEARNED = re.compile(r"(?:.*\.)?(?:Bilinear|Conv\w+|Embedding\w*|LayerNorm|Linear|Parameter\w*|RMSNorm)$")
 """Torch's parameters, and modules that have some of their own."""
-_SAME = frozenset({"_from_config", "from_config", "from_pretrained"})
-"""Methods that return an instance of their class."""
+_SAME = frozenset({"_from_config", "from_config", "from_pretrained"}) | IN_PLACE
+"""Methods that return an instance of their class, or the module itself."""
 _UNKNOWN = Build("unknown")
 _MOST_ITEMS = 24
 """Entries beyond these are not followed: a literal with hundreds of them holds no blocks."""
@@ -144,11 +144,10 @@ class Builder(Interpreter[Build]):
 
     def _made(self, node: ast.Call) -> Build:
         name, first = dotted(node.func), node.args[0] if node.args else None
-        last = name.rpartition(".")[2]
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        owner, last = (node.func.value, node.func.attr) if isinstance(node.func, ast.Attribute) else (None, name)
         if last == "map" and first:
             return Build("container", items=(self.value(first),))
-        if last in ("partial", "deepcopy") and first:
+        if (last in ("partial", "deepcopy", "DataParallel") or name == "torch.compile") and first:
             return self.value(first)
         if last == "get" and owner:
             return Build("element", items=(self.value(owner),))

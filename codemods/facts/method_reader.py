@@ -329,7 +329,7 @@ class MethodReader(ModuleFlow):
                 return self._callable(inner)[0], "custom"
             case ast.Name(id=name) if name in self._functions:
                 return frozenset(), "closure"
-        return self.value(node).paths, "plain"
+        return self.value(node.func if isinstance(node, ast.Call) else node).paths, "plain"
 
     def _local(self, node: ast.expr) -> Function | None:
         return self._functions.get(node.id) if isinstance(node, ast.Name) else None

@@ -47,7 +47,8 @@ class Sign(NamedTuple):
     @property
     def place(self) -> str:
         """What it is and where it stands, as messages say it."""
-        return f"{self.text} on line {self.line}"
+        reads = "the script reads " if self.kind == "launch" else ""
+        return f"{reads}{self.text} on line {self.line}"
 
 
 class Bypass(NamedTuple):

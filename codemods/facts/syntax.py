@@ -35,6 +35,8 @@ class Argument(NamedTuple):
 
 NO_GRADIENT = frozenset({"inference_mode", "no_grad"})
 """Torch's contexts in which nothing has a gradient."""
+IN_PLACE = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
+"""Methods of a module that return it."""
 UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 """Stands for arguments that nobody knows."""
 

@@ -13,14 +13,12 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
 _SET = re.compile(rf"\.{FLAG}\s*=[^=]")
 _MODEL = re.compile(r"(?!TF[A-Z]|Flax)[A-Z]\w*?(?:Model|For[A-Z]\w*)$")
 _MAKERS = (".from_pretrained", ".from_config", "._from_config")
-_SAME = frozenset({"to", "cuda", "cpu", "half", "bfloat16", "float", "train", "eval", "requires_grad_"})
-"""Methods of a module that return it."""
 
 
 class FlagByHand(NamedTuple):
@@ -115,7 +113,7 @@ class _Bound:
 
     def _makes_one(self, value: ast.expr, asked: frozenset[str]) -> bool:
         match value:
-            case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=name)) if name in _SAME:
+            case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr=name)) if name in IN_PLACE:
                 return self._makes_one(inner, asked)
             case ast.Call(func=function, keywords=keywords):
                 name = dotted(function)

@@ -54,6 +54,7 @@ class Doubt(WordedReason):
     KEPT_STATE = "{} depends on `{}` and changes it: the recompute would not find it as the forward did"
     NEEDED_CACHE = "{} reads `{}` without asking whether it is None, and a layer sets it to None in training"
     SHARED_CACHE = "{} takes from `{}` what another block put there, and a layer sets it to None in training"
+    ELSEWHERE = "{} checkpoints, and reads `{}` of another object: see that {} is not checkpointed twice"
     NO_CALL = "no call of {} was found: see that gradient tensors reach it by position"
 
 
@@ -121,9 +122,8 @@ def _doubts(
         argument = tree.calls.unpacked(owner, call)
         if argument:
             yield Doubt.UNPACKED.about(owner.name, layer.name, argument)
-    for layer, owner, call in calls:
-        if _is_disabled(tree, owner, call.method):
-            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
+    for layer in layers:
+        yield from commented_out(tree, layer)
     for layer in () if recomputed else layers:
         yield from _containers(tree, layer, layers)
     for layer in layers:
@@ -142,6 +142,13 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
         yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
         if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
             yield Doubt.OWN_FORWARD.about(ref.name)
+
+
+def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
+    """The methods that call a block and hold a checkpoint call that is a comment."""
+    for owner, call in tree.blocks.callers.get(layer, ()):
+        if _is_disabled(tree, owner, call.method):
+            yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
 
 
 def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:

@@ -41,7 +41,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
         worth = Applicability.INFO if flags and context.tree.layers.outdated(path) else Applicability.UNSAFE
         for flag in flags:
             message = (
-                f"{flag.target} is a model of transformers, whose layers from 4.53 on ask each for a flag of their "
-                f"own: this one switches none of them on; call {flag.target}.gradient_checkpointing_enable()"
+                f"{flag.target} is a model of transformers, whose layers from 4.53 on each need their own flag: "
+                f"this one switches none of them on; call {flag.target}.gradient_checkpointing_enable()"
             )
             yield context.finding(RULE, path, flag.span, flag.scope, message, worth)

@@ -9,7 +9,8 @@ expression is left to you.
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
 (CLVP passes `cache_position` where the block takes `use_cache`), so training with and without checkpointing computes
-different things. Once the block is a layer, the branch checkpoints it twice.
+different things. Once the block is a layer, the branch checkpoints it twice: nothing more is saved, and with
+`use_reentrant=True` it is computed three times a step.
 
 ## Example
 ```python
@@ -30,8 +31,8 @@ as `if use_cache: ... use_cache = False` stays if later code reads the name.
 Unsafe where
 
 - the test has other conditions, or asks a configuration that transformers does not read;
-- the direct call needs another signature first (CKPT005), or is one of `layer.forward`, which leads round layers up to
-  transformers 5.0;
+- the direct call needs another signature first (CKPT005), runs classes with different parameters, or is one
+  of `layer.forward`, which leads round layers up to transformers 5.22;
 - the branch goes without what may be past state under another name, or checkpoints several modules as one, which keeps
   less than each of them by itself;
 - no switch reaches the blocks: they are set to eval mode while their model trains, or stand in a plain list of Python;
@@ -46,6 +47,9 @@ where the package asks for a transformers older than 4.52, which has no such lay
 information, which tells where it is reentrant. It is unsafe only
 
 - if it disagrees with the direct call about more than caches and what is returned;
+- if its blocks are layers already: then both checkpoint, one inside the other. That holds of layers of transformers'
+  own models as well, which are such from 4.53 on; it is information where the package asks for older releases alone,
+  or where nothing is reentrant;
 - if a reentrant call passes a keyword: torch raises `Unexpected keyword arguments`;
 - if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
   some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
@@ -64,13 +68,20 @@ from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT, refuse
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
+from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE
 from ckpt_surgery.codemods.tree.blocks import paths_behind
-from ckpt_surgery.codemods.tree.branches import disagreements, finds_last_values, runs_functions
-from ckpt_surgery.codemods.tree.classes import ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.branches import (
+    disagreements,
+    finds_last_values,
+    layers_of_transformers,
+    runs_functions,
+)
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
 from ckpt_surgery.codemods.tree.frozen import frozen_front
+from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
-from ckpt_surgery.model_patches.release_names import FLAG
+from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE
 
 RULE = Declaration(
     code="CKPT002",
@@ -83,9 +94,24 @@ _RETURNED = ("output_attentions", "output_hidden_states", "output_router_logits"
 """Options that only say what a block returns besides."""
 
 
+_TWICE = (
+    "checkpoints by itself, too: that saves nothing, and with use_reentrant=True it is computed three times a step"
+)
+
+
 class Obstacle(WordedReason):
     """What stands in the way of a repair, or keeps it from being safe."""
 
+    NESTED = (
+        "these layers are transformers' own ({}), which checkpoint themselves from 4.53 on: with use_reentrant=True, "
+        "the default up to 4.57, the branch has them run three times a step; there the direct call alone is right"
+    )
+    NESTED_LATER = (
+        "these layers are transformers' own ({}), which checkpoint themselves from 4.53 on: the branch is right for {}"
+    )
+    NESTED_IDLY = (
+        "these layers are transformers' own ({}), which checkpoint themselves: the direct call alone is right"
+    )
     NO_BRANCH = "there is no else branch with a direct call to keep"
     NO_ELSE = "the branch has no else of its own"
     OTHER_FORM = "it is {}: make it an `if` of its own, with an `else`"
@@ -98,12 +124,13 @@ class Obstacle(WordedReason):
     OTHER_STATEMENTS = "the branch holds statements that the else branch lacks"
     OTHER_SWITCH = "gradient_checkpointing_enable() does not set what the test asks for"
     OTHER_CONFIGURATION = "the test asks {}'s own configuration, which transformers does not read"
-    BY_FORWARD = "`{}` leads round a layer up to transformers 5.0: call the block itself"
+    BY_FORWARD = "`{}` leads round a layer up to transformers 5.22: call the block itself"
     IN_EVAL = "{} sets {} to eval mode: a layer asks for its own mode, the branch for that of its model"
     UNREGISTERED = "{} is a plain list, whose modules nothing would switch on: make it a ModuleList first"
     SEVERAL_MODULES = "{} checkpoints several modules as one: each by itself keeps what is between them, too"
     OTHER_CONDITIONS = "the test also asks for {}"
     SIGNATURE_ORDER = "{} can be positional only after CKPT005"
+    STAYS = "the direct call keeps by keyword what the branch passes by position: {}"
     WITHHELD = "the branch goes without {}: if that is past state, a layer would write it twice"
 
 
@@ -150,16 +177,24 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     )
     if differences:
         said.append(f"the branches disagree: {'; '.join(differences)}")
+    twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
+    if twice:
+        said.append(f"{twice} {_TWICE}")
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
+    nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
     if differences and not repair.repairs:
         said.append("pass the same in both: with checkpointing the training computes something else")
-    elif reasons:
-        said.append(reasons if repair.repairs else f"not repaired: {reasons}")
+    if reasons and (repair.repairs or nested):
+        said.append(reasons)
+    elif reasons and not differences:
+        said.append(f"not repaired: {reasons}")
     modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
     if modes:
         said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not (differences or repairs):  # it works as it is, unless it is reentrant
+    if not repairs and (twice or nested):
+        applicability = Applicability.UNSAFE
+    elif not (differences or repairs):  # it works as it is, unless it is reentrant
         notes = dict(_reentrant(context, owner, inline))
         said += notes
         applicability = Applicability.UNSAFE if Applicability.UNSAFE in notes.values() else Applicability.INFO
@@ -167,6 +202,16 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
     return context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+
+
+def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
+    """The layers that a branch checkpoints once more, where a model of transformers switches both on."""
+    tree = context.tree
+    if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
+        return
+    calls = (call for call in inline.checkpoints if not call.callee.endswith(".forward"))
+    paths = [path for call in calls for path in paths_behind(owner, inline, call)]
+    yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
 
 
 def _shown(argument: Argument | None) -> str:
@@ -199,6 +244,9 @@ def _reentrant(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> I
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
+    theirs = layers_of_transformers(context.tree, owner, inline)
+    if theirs:
+        return _Repair(reasons=(_nested(context, owner, inline, theirs),))
     missing = context.tree.switches.of_branches(owner)
     if missing:
         return _Repair(reasons=(missing,))
@@ -217,6 +265,16 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
     repairs = (*dict.fromkeys(made), _without(context, owner, inline))
     return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
+
+
+def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
+    """What the branch is to layers of transformers, in the releases that the package asks for."""
+    required = context.tree.layers.required(owner.path)
+    if only_before(LAYERS_SINCE, required):
+        return Obstacle.NESTED_LATER.about(theirs, ", ".join(required))
+    modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
+    idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
+    return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:
@@ -276,6 +334,8 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     withheld = dict.fromkeys(item.name for item in disagreements(tree, owner, inline) if item.withholds)
     if withheld:
         yield Obstacle.WITHHELD.about(quoted(withheld))
+    unknown = (plan.unknown for _, plan in tree.calls.lost_with(owner, inline))
+    yield from (Obstacle.STAYS.about(reason.text) for reason in unknown if reason)
     sites = (tree.calls.of_any(owner, call) for call in inline.direct)
     blocked = next((names for site in sites if site and (names := tree.calls.plan(site).blocked)), ())
     if blocked:

@@ -19,8 +19,9 @@ hidden_states = layer(hidden_states, attention_mask=mask)                 # afte
 
 ## Fix safety
 Safe: the same values reach the same parameters. A dict with gradient tensors that is unpacked (`layer(x, **options)`)
-is left to you. If past state comes before the gradient parameter in the block's signature, no call can be right, and
-the finding refers to CKPT005.
+is left to you, and so is a call that also runs a class with other parameters, or one whose forward is not at hand. If
+past state comes before the gradient parameter in the block's signature, no call can be right, and the finding refers
+to CKPT005.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.providers.switches import OLD_SWITCH
 from ckpt_surgery.codemods.repairs.conversion import switches_a_model, without_switch
 from ckpt_surgery.codemods.tree.classes import Answer
+from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 RULE = Declaration(code="CKPT011", repair=RepairKind.SAFE, commit="{} is switched on by transformers' own method")
 
@@ -54,7 +55,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             said = f"{first.name} and other layers are never checkpointed"
             applicability = Applicability.SAFE if switch.only_flags else Applicability.UNSAFE
         else:
-            said = "gradient_checkpointing_kwargs are ignored, and layers would never be checkpointed"
+            said = f"gradient_checkpointing_kwargs are ignored, and a {LAYER_CLASS} would not be switched on"
             applicability = Applicability.INFO
         message = f"{ref.name}._set_gradient_checkpointing has the form of transformers before 4.35: {said}"
         if applicability is Applicability.UNSAFE:

@@ -24,6 +24,7 @@ A base class from another package stays, with the layer in front of it. Unsafe w
   checkpointing: a layer does so for the block alone, and training stops with `IndexError` (the finding says what to
   add);
 - no call of the block was found: what it is given by keyword would lose its gradient;
+- a function or another class checkpoints, and reads the stack's attribute of another object (`model.layers`);
 - a checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose;
 - the block, or something in it, does more than return a result: it keeps a tensor with its gradient (an auxiliary
   loss, router logits) in an attribute, a global, or a list or dict that it is handed; it sets an attribute that it
@@ -50,7 +51,7 @@ from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import SourceRepair
-from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, convert
+from ckpt_surgery.codemods.repairs.conversion import Doubt, aliased, commented_out, convert
 from ckpt_surgery.codemods.tree.blocks import StackElement
 from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read
@@ -80,7 +81,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
         for name, external in tree.blocks.foreign(holder) if holder.path in tree.checked else ():
-            message = f"{holder.name}.{name} holds {external.name} of {external.module}, which is not among the files"
+            message = (
+                f"{holder.name}.{name} holds {external.name} of {external.module}, whose definition was not found"
+            )
             yield context.class_finding(RULE, holder, message, Applicability.UNKNOWN)
 
 
@@ -103,16 +106,20 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message += "whether that checkpoints it is not known"
         return finding(message, Applicability.UNKNOWN)
     called = _is_called(context, element)
-    message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
+    elsewhere = tree.blocks.reached_by(element)
+    if not elsewhere:
+        message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
     if tree.bases.is_layer(ref) is Answer.UNKNOWN:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
     conversion = convert(tree, ref, context.argument_repairs)
     if isinstance(conversion, MissingSwitch):
-        return finding(f"{message}; not repaired: {conversion.text}", Applicability.UNSAFE)
+        reasons = [*(reason.text for reason in commented_out(tree, ref)), f"not repaired: {conversion.text}"]
+        return finding("; ".join([message, *dict.fromkeys(reasons)]), Applicability.UNSAFE)
     if isinstance(conversion, Because):
         return finding(f"{message} ({conversion.text})", Applicability.UNKNOWN)
     doubt = conversion.doubt or (None if called else Doubt.NO_CALL.about(ref.name))
-    reasons = [reason.text for reason in (doubt, failing_read(tree, ref)) if reason]
+    twice = Doubt.ELSEWHERE.about(elsewhere, element.attribute, ref.name) if elsewhere else None
+    reasons = [reason.text for reason in (twice, doubt, failing_read(tree, ref)) if reason]
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
     return finding("; ".join([message, *reasons]), applicability, repairs)

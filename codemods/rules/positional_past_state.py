@@ -19,7 +19,8 @@ outputs = layer(
 ## Fix safety
 Safe: the same values reach the same parameters. If a gradient parameter comes after the past state in the block's
 signature, no call can pass both correctly, and the finding refers to CKPT005. Unsafe if what would become a keyword
-with it may be a tensor with a gradient: its name tells nothing, and with `use_reentrant=True` training would stop.
+with it may be a tensor with a gradient: its name tells nothing, and with `use_reentrant=True` training would stop. Not
+repaired where the call also runs a class that takes other parameters, or whose forward is not at hand.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
         )
         if plan.blocked:
             message += f"; `{plan.blocked[0]}` comes after it in the signature: CKPT005 reorders it (--unsafe)"
+        if plan.unknown:
+            message += f"; not repaired: {plan.unknown.text}"
         if plan.loosened:
             message += f"; {quoted(plan.loosened)} would be by keyword, too: unsafe where it carries a gradient"
         applicability = Applicability.SAFE if plan.is_safe else Applicability.UNSAFE

@@ -70,7 +70,7 @@ def _findings(
             message = (
                 f"{switch.text} is reentrant up to transformers 4.57: under {_WRAPPER} ({sign.place}) it goes wrong "
                 "with unused parameters or a block that runs twice; pass "
-                'gradient_checkpointing_kwargs={"use_reentrant": False}'
+                'gradient_checkpointing_kwargs={"use_reentrant": False}, which 4.35 and later take'
             )
             yield context.script_finding(RULE, path, switch.spot, message, Applicability.INFO)
     sure = bool(launches) and all(launch.setup.strategy is Strategy.DDP for launch in launches)

@@ -5,12 +5,12 @@ Finds code that assigns to the `forward` of a `GradientCheckpointingLayer`: on t
 (`modeling_llama.LlamaDecoderLayer.forward = fused_forward`), or on the layers of a model
 (`for layer in model.model.layers: layer.forward = ...`). Not reported: code that reads the old forward as well, and so
 may call it, patches of what a layer holds, such as its attention or its MLP, and packages whose requirements rule out
-transformers after 5.0.
+transformers 5.23 and later.
 
 ## Why is this bad?
-Since late releases of transformers 5, a layer checkpoints in its `forward`, which is wrapped as the class is made. A
-forward that is assigned later is not wrapped: nothing is recomputed, `is_gradient_checkpointing` stays True, and
-memory does not fall. Up to 5.0 the layer's `__call__` checkpoints, and such a patch does no harm.
+Since transformers 5.23, a layer checkpoints in its `forward`, which is wrapped as the class is made. A forward that
+is assigned later is not wrapped: nothing is recomputed, `is_gradient_checkpointing` stays True, and memory does not
+fall. Up to 5.22 the layer's `__call__` checkpoints, and such a patch does no harm.
 
 ## Example
 ```python
@@ -26,21 +26,17 @@ Reported only. Patch what the layer holds; or call `wrap_blocks(model)` after th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.forwards import FORWARD_PATCHES, ForwardPatch
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_layer_of_transformers
 from ckpt_surgery.codemods.tree.requirements import only_before
 
 RULE = Declaration(code="CKPT013", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
 
-_FIRST = "5.1"
+_FIRST = "5.23"
 """Before this transformers, the layer's `__call__` checkpoints whatever `forward` it has."""
-# what classes of transformers are called that are checkpointing layers, and parts of them that are not
-_LAYER = re.compile(r"^[A-Z]\w*(Layer|Block)$")
-_PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -49,9 +45,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
             if _is_of_a_layer(context, path, patch) and not _is_older(context, path):
                 message = (
-                    f"{patch.target}.forward is replaced: in late releases of transformers 5 the layer's own "
-                    "checkpoints, and this one does not; call wrap_blocks(model) after it, or patch what the layer "
-                    "holds"
+                    f"{patch.target}.forward is replaced: from transformers 5.23 on the layer's own checkpoints, "
+                    "and this one does not; call wrap_blocks(model) after it, or patch what the layer holds"
                 )
                 yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
 
@@ -68,6 +63,4 @@ def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool
     classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]
     if classes:
         return any(context.tree.bases.is_layer(ref) is Answer.YES for ref in classes)
-    name = patch.target.rpartition(".")[2]
-    theirs = patch.module.partition(".")[0] == "transformers"
-    return theirs and bool(_LAYER.match(name)) and not _PART.search(name)
+    return is_layer_of_transformers(External(patch.target, patch.module))

@@ -71,6 +71,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
             continue
         group = _group(context, owner, callers)
         others = [member.name for member in group if set(blocked[member]) != set(names)]
+        others += [name for site in callers[owner] for name, _ in site.others]
         uses = (use for member in group for use in _uses(context, member, group))
         unfollowed = UnfollowedUse.OTHER_SIGNATURE.about(others[0]) if others else next(uses, None)
         repairs = () if unfollowed else _repairs(context, group, tuple(names), callers)

@@ -1,9 +1,10 @@
 """Past state is passed under a keyword that the release's GradientCheckpointingLayer does not clear.
 
 ## What it does
-Reads the keywords that the `GradientCheckpointingLayer` at hand clears: that of the tree, else that of the installed
-transformers, else that of late releases. Reports calls of blocks that pass past state under another keyword: `state`,
-`cache_params`, `shared_kv_states`, and `past_key_value` on late 5.x, which no longer clears it.
+Asks which keywords the `GradientCheckpointingLayer` at hand clears: that of the tree, else that of the releases of
+transformers that the package asks for, else that of the installed one, else that of late releases. Reports calls of
+blocks that pass past state under another keyword: `state`, `cache_params`, `shared_kv_states`, and `past_key_value`,
+which is no longer cleared from 5.17 on. Where only some of those releases clear it, the finding says which.
 
 Information only where the calling method makes no cache while it trains under checkpointing (it sets `use_cache` to
 False first, or asks for `not self.training`): the fault is met only with a cache that a caller passes or asks for.
@@ -39,14 +40,19 @@ def find(context: RuleContext) -> Iterator[Finding]:
         keeps = context.tree.bases.flag(block, KEEPS_CACHE) == "True"
         past = () if keeps else meaning_of(block).past_names(forward.params)
         for position, argument in enumerate(site.call.args):
-            if argument.name not in past or not argument.is_value:
+            if argument.name is None or argument.name not in past or not argument.is_value:
                 continue
-            cleared = context.tree.cleared(block.path)
-            if argument.name in cleared:
+            cleared = context.tree.layers.cleared(block.path)
+            first, end = cleared.get(argument.name, ("", ""))
+            if first or end:
+                where = f" before transformers {first}" if first else f" from transformers {end} on"
+            elif argument.name in cleared:
                 continue
+            else:
+                where = f" (it clears {', '.join(cleared) or 'nothing'})"
             message = (
                 f"{block.name} gets past state as `{argument.name}`, which "
-                f"GradientCheckpointingLayer does not clear (it clears {', '.join(cleared) or 'nothing'})"
+                f"GradientCheckpointingLayer does not clear{where}"
             )
             applicability = Applicability.UNSAFE
             if position in site.call.idle_caches:

@@ -2,8 +2,9 @@
 
 ## What it does
 Reports model classes with `supports_gradient_checkpointing = True` that hold no `GradientCheckpointingLayer`, no block
-that CKPT001 would repair, and no inline branch. Models without attention or recurrence (vocoders, quantizers, heads)
-are reported as information only.
+that CKPT001 would repair, no inline branch and no model of transformers. Models without attention or recurrence
+(vocoders, quantizers, heads) are reported as information only. Where a model calls, or loops over, what it was given,
+or what a function made that is not at hand, nothing is decided.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` succeeds, `is_gradient_checkpointing` is True, and memory does not fall.
@@ -21,14 +22,27 @@ Reported only: either the flag is wrong, or the blocks are not recognised as blo
 
 from __future__ import annotations
 
+import ast
+import builtins
 from collections.abc import Iterator
 
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, Target, is_plain_external
+from ckpt_surgery.codemods.tree.classes import (
+    TORCH_PREFIXES,
+    Answer,
+    ClassRef,
+    Target,
+    is_finished_model,
+    is_plain_external,
+)
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.model_patches import family_facts
 
 RULE = Declaration(code="CKPT009", repair=RepairKind.NONE)
+_USES = (ast.Call, ast.For, ast.comprehension)
+_PYTHON = frozenset(dir(builtins)) - {"eval", "getattr", "globals"}
 _BUILT_ELSEWHERE = ("Auto", "load_backbone", "Backbone", "timm")
 
 
@@ -67,6 +81,8 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
         holder = waiting.pop()
         if tree.blocks.wraps(holder) or any(ancestor.cls.inlines for ancestor in tree.bases.lineage(holder)):
             return Answer.YES
+        if any(map(is_finished_model, (*tree.bases.externals(holder), *tree.containers.all_parts(holder)))):
+            return Answer.YES
         doubt = doubt or holder in tree.blocks.perhaps_by_helper
         for part in tree.containers.all_parts(holder):
             doubt = doubt or _is_unknown(tree, part)
@@ -76,7 +92,44 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
                     return Answer.YES
                 seen.add(part)
                 waiting.append(part)
-    return Answer.UNKNOWN if doubt else Answer.NO
+    return Answer.UNKNOWN if doubt or any(_calls_unknown(tree, holder) for holder in seen) else Answer.NO
+
+
+def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
+    """Whether a class calls, or loops over, what it was given or has from elsewhere, and nothing shows what it is."""
+    names = set[str]()
+    for base in tree.bases.lineage(ref):
+        nodes = walk(tree.class_node(base))
+        unclear = {name for node in nodes if isinstance(node, ast.Assign) for name in _unclear(node)}
+        used = [node.func if isinstance(node, ast.Call) else node.iter for node in nodes if isinstance(node, _USES)]
+        names |= unclear.intersection(map(dotted, used))
+    attributes = (name.removeprefix("self.") for name in names if name.startswith("self."))
+    return not all(_is_shown(tree, ref, attribute) for attribute in attributes)
+
+
+def _is_shown(tree: SourceTree, ref: ClassRef, name: str) -> bool:
+    targets = (target for depth in range(3) for target in tree.containers.reached(ref, (name, *[ELEMENT] * depth)))
+    return any(isinstance(target, ClassRef) or target.module or not target.name.islower() for target in targets)
+
+
+def _unclear(statement: ast.Assign) -> Iterator[str]:
+    """The attributes that a statement sets to what does not tell by itself what it is."""
+    for target in () if _is_clear(statement.value) else statement.targets:
+        yield from map(dotted, target.elts if isinstance(target, ast.Tuple) else [target])
+
+
+def _is_clear(value: ast.expr) -> bool:
+    """Tell whether a value is no module, or made by a class, by torch or by a function of Python."""
+    match value:
+        case ast.BoolOp(values=values):
+            return all(map(_is_clear, values))
+        case ast.Call(func=function, args=args):
+            name = dotted(function)
+            last = name.rpartition(".")[2]
+            if last in ("ModuleList", "ModuleDict", "Sequential"):
+                return all(map(_is_clear, args))
+            return last[:1].isupper() or name.startswith(TORCH_PREFIXES) or name in _PYTHON
+    return not isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
 
 
 def _is_unknown(tree: SourceTree, part: Target) -> bool:

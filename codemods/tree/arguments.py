@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import (
@@ -44,6 +45,7 @@ class UnknownReason(WordedReason):
     UNPACKED = "an unpacked `*` argument may hold anything"
     SURPLUS = "more positional arguments than the block's forward names"
     SIGNATURES = "its blocks ({}) have different signatures"
+    OTHERS = "it also runs {}, with other parameters or with a forward that is not at hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,19 @@ def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) ->
     """Parameter name to argument; None where nobody can tell."""
     bound = bind(arguments, forward)
     return None if isinstance(bound, Unknown) else {name: arguments[position] for name, position in bound.items()}
+
+
+def binds_alike(arguments: Sequence[Argument], new: Sequence[NewArgument], forward: ForwardSignature) -> bool:
+    """Tell whether a new argument list gives the parameters of a forward what they get from the old one."""
+    positional = [parameter for parameter in forward.params if parameter.kind == "positional"]
+    bound: dict[str, int] = {}
+    for parameter, item in zip_longest(positional, (item for item in new if item.keyword is None)):
+        if item and (parameter is None or (item.source is None and parameter.default != item.text)):
+            return False
+        if item and item.source is not None:
+            bound[parameter.name] = item.source
+    named = ((item.keyword, item.source) for item in new if item.keyword not in (None, "**"))
+    return bind(arguments, forward) == bound | dict(named)
 
 
 _NewArguments: TypeAlias = tuple[NewArgument, ...] | None

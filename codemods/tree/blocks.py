@@ -25,11 +25,12 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
+from ckpt_surgery.codemods.providers.foreign_stacks import FOREIGN_STACKS
 from ckpt_surgery.codemods.providers.forwards import DECORATORS
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.answers import kept, kept_in_circles
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_plain_external
+from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, Target, is_finished_model, is_plain_external
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.switches import Switches
 from ckpt_surgery.model_patches import family_facts
@@ -144,6 +145,23 @@ class Blocks:
                 found.setdefault(ref, (owner, handed.function))
         return found
 
+    def reached_by(self, element: StackElement) -> str:
+        """The function or class that checkpoints and reads a stack's attribute of another object; empty if none."""
+        holder = element.holder
+        own = {(ref.path, ref.name) for ref in (*self.bases.lineage(holder), *self.bases.heirs(holder))}
+        reading = self._reading.get(element.attribute, [])
+        return next((scope for path, scope in reading if (path, scope) not in own), "")
+
+    @cached_property
+    def _reading(self) -> dict[str, list[tuple[str, str]]]:
+        """For each attribute, the functions and classes that checkpoint and read it of others, each with its file."""
+        reading: dict[str, list[tuple[str, str]]] = {}
+        for path in self.bases.names.checked:
+            for scope, attributes in self.bases.names.read(path)[FOREIGN_STACKS]:
+                for attribute in attributes:
+                    reading.setdefault(attribute, []).append((path, scope))
+        return reading
+
     def _handed_on(self, answer: Answer) -> Iterator[tuple[ClassRef, HandedOn]]:
         """What is given to a function that checkpoints it, or perhaps."""
         for owner in self.bases.names.checked_classes():
@@ -191,7 +209,7 @@ class Blocks:
         """What stands in the stacks of classes that checkpoint something of which nothing shows what it is."""
         for ref in self.with_inlines:
             if not all(self.containers.classes_at(ref, paths_behind(ref, *call)) for call in _checkpoint_calls(ref)):
-                for holder in (ref, *self.bases.heirs(ref)):
+                for holder in self.inside((ref, *self.bases.heirs(ref))):
                     stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
                     paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
                     yield from self.containers.classes_at(holder, paths)
@@ -258,9 +276,11 @@ class Blocks:
 
     @kept
     def holds_layer(self, ref: ClassRef) -> bool:
-        """Whether a class holds checkpointing layers, or what an inline branch checkpoints, at any depth."""
+        """Whether a class holds layers, models of transformers or what a branch checkpoints, at any depth."""
         inside = self.containers.with_parts(*self.containers.parts(ref))
-        return any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside)
+        if any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside):
+            return True
+        return any(is_finished_model(part) for holder in (ref, *inside) for part in self.containers.all_parts(holder))
 
 
 def holds_several(built: Build) -> bool:

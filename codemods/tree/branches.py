@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
 from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, Places
-from ckpt_surgery.codemods.facts.file_facts import CheckpointCall, InlineBranch, ModuleCall
+from ckpt_surgery.codemods.facts.file_facts import (
+    ELEMENT,
+    LOCAL,
+    AttributePath,
+    CheckpointCall,
+    InlineBranch,
+    ModuleCall,
+)
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
 from ckpt_surgery.codemods.providers.checkpointed_functions import (
     CHECKPOINTED,
@@ -19,9 +26,16 @@ from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.call_sites import meaning_of
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
+from ckpt_surgery.codemods.tree.classes import (
+    Answer,
+    ClassRef,
+    External,
+    Target,
+    holds_layers_of_transformers,
+    is_layer_of_transformers,
+)
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
-from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
+from ckpt_surgery.model_patches.release_names import CACHE_SWITCH, FLAG, LAYER_CLASS, WITHOUT_LAYERS
 
 _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 """What makes another tensor of the same values."""
@@ -45,6 +59,33 @@ def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> b
         and not any(tree.containers.reached(owner, path) for path in paths_behind(owner, inline, checkpoint))
         for checkpoint in inline.checkpoints
     )
+
+
+def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> str:
+    """Return the class of transformers' own layers that a branch checkpoints, or that holds them; empty for others.
+
+    From `LAYERS_SINCE` on they are switched on with the flag that the branch asks for.
+    """
+    paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
+    found = (name for path in paths for name in _of_transformers(tree, owner, path))
+    names = (name for name in found if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
+    return next(names, "") if f"self.{FLAG}" in (inline.test or "") else ""
+
+
+def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
+    """The classes of the layers of its models at a path, and of what of them holds a stack there."""
+    layers = [base for target in tree.containers.reached(owner, path) for base in _externals(tree, target)]
+    yield from (base.name for base in layers if is_layer_of_transformers(base))
+    stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
+    holders: tuple[Target, ...] = (owner,) if len(stack) == 1 else tree.containers.reached(owner, stack[:-1])
+    for holder in holders:
+        if isinstance(holder, External) or not tree.bases.attribute(holder, stack[-1]):
+            bases = _externals(tree, holder)
+            yield from (base.name for base in bases if holds_layers_of_transformers(base))
+
+
+def _externals(tree: SourceTree, target: Target) -> list[External]:
+    return [target] if isinstance(target, External) else tree.bases.externals(target)
 
 
 def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:

@@ -27,6 +27,7 @@ from ckpt_surgery.codemods.tree.arguments import (
     Unknown,
     UnknownReason,
     bind,
+    binds_alike,
     given_arguments,
     plan_arguments,
 )
@@ -43,11 +44,15 @@ _NO_TENSOR = re.compile(r"^(?:is|has|do|num|n)_|pos|shape|point|index|idx|flag|l
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallSite:
-    """A call of a block. `blocks` are the classes that it may run, each with the forward it has."""
+    """A call of a block. `blocks` are the classes that it may run, each with the forward it has.
+
+    `others` are what else it may run, blocks or not: names with their forwards, None where that is not at hand.
+    """
 
     owner: ClassRef
     call: ModuleCall
     blocks: tuple[tuple[ClassRef, ForwardSignature], ...]
+    others: tuple[tuple[str, ForwardSignature | None], ...] = ()
 
 
 def meaning_of(block: ClassRef) -> Meaning:
@@ -96,7 +101,16 @@ class CallSites:
         if not refs or self._replaced(owner, call, refs):
             return None
         blocks = tuple((ref, forward[1]) for ref in refs if (forward := self.bases.forward(ref)))
-        return CallSite(owner, call, blocks) if blocks else None
+        return CallSite(owner, call, blocks, self._others(owner, call, blocks)) if blocks else None
+
+    def _others(
+        self, owner: ClassRef, call: ModuleCall, blocks: Collection[tuple[ClassRef, ForwardSignature]]
+    ) -> tuple[tuple[str, ForwardSignature | None], ...]:
+        known = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
+        targets = dict.fromkeys(target for path in call.paths for target in self.containers.reached(owner, path))
+        others = [target for target in targets if not known & {target, target.name}]
+        forwards = [self.bases.forward(target) if isinstance(target, ClassRef) else None for target in others]
+        return tuple((other.name, forward and forward[1]) for other, forward in zip(others, forwards, strict=True))
 
     @kept
     def meaning(self, block: ClassRef) -> Meaning:
@@ -178,16 +192,16 @@ class CallSites:
     @kept
     def _plan(self, site: CallSite, repairs: frozenset[ArgumentRepair]) -> ArgumentPlan:
         plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
-        if len({plan.arguments for plan in plans}) == 1:
+        first = next((plan for plan in plans if plan.arguments is not None), plans[0])
+        given, new = site.call.args, first.arguments or ()
+        others = [name for name, forward in site.others if not (forward and binds_alike(given, new, forward))]
+        if len({plan.arguments for plan in plans}) > 1:
+            unknown = Unknown(UnknownReason.SIGNATURES, (", ".join(ref.name for ref, _ in site.blocks),))
+        elif new and others:
+            unknown = Unknown(UnknownReason.OTHERS, (", ".join(others),))
+        else:
             return plans[0]
-        first = next(plan for plan in plans if plan.arguments is not None)
-        return ArgumentPlan(
-            first.keyword_gradient,
-            first.positional_past,
-            first.blocked,
-            first.containers,
-            unknown=Unknown(UnknownReason.SIGNATURES, (", ".join(ref.name for ref, _ in site.blocks),)),
-        )
+        return replace(first, hidden=(), arguments=None, loosened=(), unknown=unknown)
 
     def plan_of_past_state(self, site: CallSite, repairs: Collection[ArgumentRepair]) -> ArgumentPlan | None:
         """The plan of a call that passes past state by position where that does harm; None for any other."""

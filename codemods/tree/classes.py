@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -11,9 +12,14 @@ from ckpt_surgery.codemods.facts.file_facts import Class
 
 MODULES = ("nn.Module", "torch.nn.Module", "Module")
 """How files write the base class of torch's modules."""
+BASE_MODEL = "PreTrainedModel"
+_MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 TORCH_PREFIXES = ("nn.", "torch.")
 _PLAIN_NAMES = frozenset({"object", "ABC", "abc.ABC", "Module", "Protocol", "Generic"})
 _PLAIN_MODULES = ("torch", "abc", "typing", "enum", "dataclasses", "collections")
+_LAYER = re.compile(r"\b[A-Z]\w*(Layer|Block)$")
+_PART = re.compile(r"(Moe|MoE|MLP|Mlp|Attention|Conv\w*|Resnet|Norm|Embedding|Head)(Layer|Block)$")
+_STACK = re.compile(r"\b[A-Z]\w*(?<!PreTrained)(Model|Encoder|Decoder|Stack)$")
 
 
 class Answer(Enum):
@@ -56,6 +62,34 @@ def is_plain_external(external: External) -> bool:
         return True
     core = module.lstrip(".").removeprefix("transformers.")
     return module.startswith(("...", "transformers")) and not core.startswith("models")
+
+
+def is_of_transformers(target: External) -> bool:
+    """Tell whether an external class is imported from the installed transformers."""
+    return target.module.partition(".")[0] == "transformers"
+
+
+def is_of_family(target: External) -> bool:
+    """Tell whether an external class is a model of one of transformers' families, or the base class of such."""
+    name = target.name.rpartition(".")[2]
+    return is_of_transformers(target) and name != BASE_MODEL and _MODEL.search(name) is not None
+
+
+def is_finished_model(target: Target) -> bool:
+    """Tell whether a class is a whole model of transformers, whose own layers checkpoint."""
+    return isinstance(target, External) and is_of_family(target) and not target.name.endswith(BASE_MODEL)
+
+
+def is_layer_of_transformers(external: External) -> bool:
+    """Whether a class is one of transformers' checkpointing layers, by its name."""
+    name = external.name
+    return is_of_transformers(external) and bool(_LAYER.search(name)) and not _PART.search(name)
+
+
+def holds_layers_of_transformers(external: External) -> bool:
+    """Whether a class is a model of transformers, or a part of one, whose stack holds such layers in late releases."""
+    name, module = external
+    return bool(_STACK.search(name)) and (module == "transformers" or module.startswith("transformers.models."))
 
 
 @cache

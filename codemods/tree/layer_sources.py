@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.file_facts import Import
+from ckpt_surgery.codemods.providers.layer_class import CLEARED as CLEARED_BY
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.names import TreeNames
-from ckpt_surgery.codemods.tree.requirements import named_releases
+from ckpt_surgery.codemods.tree.requirements import named_releases, only_before, only_since
+from ckpt_surgery.model_patches.release_names import CLEARED, CLEARS_SINCE
 
 LAYERS = "modeling_layers"
 _FIRST = "4.52"
 _CORE = re.compile(r"^(\.{3,})(?!models\b)(\w+)")
+_FOLDERS_ABOVE = 3
+"""How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
+_LATE = ("transformers>=5.23",)
+"""What is taken for asked for where nothing says so, and nothing is installed."""
 _LOWER, _UPPER = frozenset({">=", ">", "==", "===", "~="}), frozenset({"<", "<="})
 
 
@@ -25,11 +31,13 @@ _LOWER, _UPPER = frozenset({">=", ">", "==", "===", "~="}), frozenset({"<", "<="
 class LayerSources:
     """The layer classes that the files of a tree can import.
 
-    `required` gives the requirements on transformers that hold for a file, as its package writes them.
+    `required` gives the requirements on transformers that hold for a file, as its package writes them, each with the
+    file that says so. `installed` is the modeling_layers.py of the installed transformers, empty where there is none.
     """
 
     names: TreeNames
-    required: Callable[[str], Collection[str]]
+    required: Callable[[str], Mapping[str, str]]
+    installed: str = ""
 
     def core_dots(self, path: str, item: Import) -> str:
         """The dots by which an import reaches transformers' own package; empty where it does not.
@@ -83,7 +91,45 @@ class LayerSources:
         transformers = os.path.join(before, "transformers")
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS):
             return f"transformers<{_FIRST}"
-        return next(filter(admits_releases_without_layers, self.required(path)), "")
+        found = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
+        return next((f"{item} ({file})" for item, file in found), "")
+
+    def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
+        """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
+
+        Each has the first release that clears it and the first that no longer does, both "" where all that may run the
+        file clear it. That class is the tree's own, else that of the releases which its package asks for, else the
+        installed one.
+        """
+        own = self._own_cleared(os.path.dirname(path))
+        if own is None and (required := self.required(path)):
+            return _cleared_in(required)
+        names = self.names.read(self.installed)[CLEARED_BY] if own is None and self.installed else own
+        return dict.fromkeys(_cleared_in(_LATE) if names is None else names, ("", ""))
+
+    @kept
+    def _own_cleared(self, folder: str) -> tuple[str, ...] | None:
+        """What the tree's own class clears, for the files of a folder. Its likeliest place is asked first."""
+        package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
+        folders = [package] if models else []
+        for _ in range(_FOLDERS_ABOVE):
+            folders.append(folder)
+            folder = os.path.dirname(folder)
+        found = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
+        return next((cleared for cleared in found if cleared is not None), None)
+
+
+def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:
+    """What the releases clear that requirements admit. An end that all of them rule out is none."""
+    cleared = {} if only_before(CLEARS_SINCE, requirements) else CLEARED
+    return {
+        name: (
+            "" if not first or only_since(first, requirements) else first,
+            "" if not end or only_before(end, requirements) else end,
+        )
+        for name, (first, end) in cleared.items()
+        if not (first and only_before(first, requirements)) and not (end and only_since(end, requirements))
+    }
 
 
 def admits_releases_without_layers(requirement: str) -> bool:

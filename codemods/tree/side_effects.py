@@ -46,7 +46,7 @@ def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
 
 def needed_cache(tree: SourceTree, block: ClassRef) -> NeededCache | None:
     """The first read of past state that fails, or finds something else, once a layer clears it."""
-    cleared = _parameters(tree, block) & set(tree.cleared(block.path)) - {CACHE_SWITCH}
+    cleared = _parameters(tree, block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
         for read in cache_reads(_methods(tree, ref), names) if names else ():
@@ -89,7 +89,7 @@ def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
         forward = tree.bases.forward(layer)
         for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
             switch = _cleared_switch(tree, owner, call, forward[1]) if forward and call.reads_more_under else ""
-            if switch in call.reads_more_under and CACHE_SWITCH in tree.cleared(layer.path):
+            if switch in call.reads_more_under and CACHE_SWITCH in tree.layers.cleared(layer.path):
                 return OutputRead.MORE_OUTPUTS.about(f"{owner.name}.{call.method}", layer.name, switch)
     return None
 

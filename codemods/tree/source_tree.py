@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.providers.layer_class import CLEARED as CLEARED_BY
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.bases import BaseChains
@@ -19,18 +17,15 @@ from ckpt_surgery.codemods.tree.blocks import Blocks
 from ckpt_surgery.codemods.tree.call_sites import CallSites
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.tree.containers import Containers
-from ckpt_surgery.codemods.tree.layer_sources import LAYERS, LayerSources
+from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.module_modes import ModuleModes
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
 from ckpt_surgery.codemods.tree.places import Places
 from ckpt_surgery.codemods.tree.switches import Switches
-from ckpt_surgery.model_patches.release_names import CLEARED
 
 LINE_LENGTH = 119
 """The line length of transformers."""
-_FOLDERS_ABOVE = 3
-"""How far above a file the one that defines its layer class may be: `fla/models/gla/modeling_gla.py`."""
 
 
 class SourceTree:
@@ -44,7 +39,7 @@ class SourceTree:
         configuration: the text of a configuration file, by the script that names it and the name; None where it cannot
             be read.
         installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
-        required: the requirements on transformers of the package that a file is in.
+        required: the requirements on transformers of the package that a file is in, each with the file that says so.
         unparsed: the files of the tree that are read only where a name leads to them.
     """
 
@@ -56,17 +51,16 @@ class SourceTree:
         width: int = LINE_LENGTH,
         configuration: Callable[[str, str], str | None] = lambda path, name: None,
         installed_layers: str = "",
-        required: Callable[[str], Collection[str]] = lambda path: (),
+        required: Callable[[str], Mapping[str, str]] = lambda path: {},
         unparsed: Collection[str] = (),
     ) -> None:
         self.text = text
         self.width = width
         self.configuration = configuration
-        self.installed_layers = installed_layers
         self.names = TreeNames(files, load, unparsed)
         self.bases = BaseChains(self.names)
         self.containers = Containers(self.names, self.bases)
-        self.layers = LayerSources(self.names, required)
+        self.layers = LayerSources(self.names, required, installed_layers)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self.blocks = Blocks(self.bases, self.containers, self.switches, self.function_node)
         self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers)
@@ -114,22 +108,3 @@ class SourceTree:
             script = self.names.files[path][SCRIPT]
             if script:
                 yield path, script
-
-    def cleared(self, path: str) -> tuple[str, ...]:
-        """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
-
-        That class is the tree's own, else that of the installed transformers.
-        """
-        return self._cleared_below(os.path.dirname(path))
-
-    @kept
-    def _cleared_below(self, folder: str) -> tuple[str, ...]:
-        """The same for the files of a folder. The likeliest place of the class is asked first."""
-        package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
-        folders = [package] if models else []
-        for _ in range(_FOLDERS_ABOVE):
-            folders.append(folder)
-            folder = os.path.dirname(folder)
-        files = [os.path.join(folder, f"{LAYERS}.py") for folder in folders]
-        found = (self.names.read(file)[CLEARED_BY] for file in (*files, self.installed_layers) if file)
-        return next((cleared for cleared in found if cleared is not None), CLEARED)

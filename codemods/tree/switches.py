@@ -6,7 +6,6 @@ that switches its inline branches by itself, would lose its checkpointing with t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +13,18 @@ from functools import cached_property
 from ckpt_surgery.codemods.providers.switches import OWN_SWITCHES
 from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
-from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_plain_external
+from ckpt_surgery.codemods.tree.classes import (
+    BASE_MODEL,
+    Answer,
+    ClassRef,
+    is_of_family,
+    is_of_transformers,
+    is_plain_external,
+)
 from ckpt_surgery.codemods.tree.containers import Containers
 from ckpt_surgery.codemods.tree.layer_sources import LayerSources
 from ckpt_surgery.codemods.wording import Because, WordedReason
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
-
-_BASE = "PreTrainedModel"
-_MODEL = re.compile(r"Model$|For[A-Z]\w+$")
 
 
 class Missing(WordedReason):
@@ -119,7 +122,7 @@ class Switches:
     def _is_foreign(self, owner: ClassRef) -> bool:
         """Whether a class is a model of another library."""
         externals = self.bases.externals(owner)
-        return not all(is_plain_external(target) or _is_of_transformers(target) for target in externals)
+        return not all(is_plain_external(target) or is_of_transformers(target) for target in externals)
 
     def _all_claims(self, refs: Iterable[ClassRef]) -> dict[ClassRef, Answer]:
         return {ref: claim for ref in refs if (claim := self._claims(ref))}
@@ -127,8 +130,8 @@ class Switches:
     def _claims(self, ref: ClassRef) -> Answer | None:
         """Whether a model of transformers claims gradient checkpointing; None for what is no such model."""
         externals = self.bases.externals(ref)
-        models = [target for target in externals if _is_finished_model(target)]
-        if not models and not any(target.name.endswith(_BASE) for target in externals):
+        models = [target for target in externals if is_of_family(target)]
+        if not models and not any(target.name.endswith(BASE_MODEL) for target in externals):
             return None
         flag = self.bases.flag(ref, CLAIM)
         if flag is not None:
@@ -149,13 +152,3 @@ class Switches:
             for part in self.containers.parts(holder):
                 holders.setdefault(part, []).append(holder)
         return holders
-
-
-def _is_of_transformers(target: External) -> bool:
-    return target.module.partition(".")[0] == "transformers"
-
-
-def _is_finished_model(target: External) -> bool:
-    """Whether an external class is a model of one of transformers' families."""
-    name = target.name.rpartition(".")[2]
-    return _is_of_transformers(target) and name != _BASE and _MODEL.search(name) is not None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from ckpt_surgery.codemods.tree.layer_sources import LayerSources
+from ckpt_surgery.codemods.tree.names import TreeNames
 from ckpt_surgery.model_patches import release_names
 from ckpt_surgery.model_patches.release_names import RELEASES, known_name
 
@@ -22,7 +25,8 @@ OF_OTHERS = {
     release_names.DIFFUSERS_SWITCH_OFF,
     release_names.TIMM_SWITCH,
 }
-ROLES = [value for constant, value in vars(release_names).items() if constant.isupper() and constant != "RELEASES"]
+NO_NAMES = ("RELEASES", "CLEARS_SINCE", "LAYERS_SINCE", "WITHOUT_LAYERS")
+ROLES = [value for constant, value in vars(release_names).items() if constant.isupper() and constant not in NO_NAMES]
 NAMES = {name for role in ROLES for name in ((role,) if isinstance(role, str) else role)} - OF_OTHERS
 
 
@@ -44,6 +48,13 @@ def test_a_name_is_in_the_releases_that_are_said_to_have_it(name: str) -> None:
     first, last = RELEASES.get(name, ("", ""))
     expected = (not first or installed >= Version(first)) and (not last or installed <= Version(last))
     assert is_there(name) is expected
+
+
+def test_the_layer_class_clears_what_it_is_said_to_clear() -> None:
+    """Its source compares each name with the keywords that it was given."""
+    installed = pytest.importorskip("transformers").__version__
+    layers = LayerSources(TreeNames({}, lambda path: None), lambda path: {f"transformers=={installed}": "setup.py"})
+    assert set(layers.cleared("modeling_foo.py")) == set(re.findall(r'"(\w+)" in kwargs', source(FILES[1:2])))
 
 
 def test_releases_are_told_of_names_alone() -> None:

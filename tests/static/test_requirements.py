@@ -20,7 +20,7 @@ def required(root: Path, files: dict[str, str], at: str = "foo/models/modeling_f
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
-    return required_transformers(str(root / at), read)
+    return tuple(required_transformers(str(root / at), read))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,10 @@ def required(root: Path, files: dict[str, str], at: str = "foo/models/modeling_f
         ("pyproject.toml", '[tool.pdm.dev-dependencies]\ntest = ["transformers>=4.40"]\n'),
         ("pyproject.toml", '[project.optional-dependencies]\ntransformers = ["transformers>=4.40"]\n'),
         ("environment.yml", "dependencies:\n  - python=3.11\n  - pip:\n      - transformers>=4.40\n"),
+        ("foo.yaml", "name: foo\ndependencies:\n  - python=3.8\n  - pip:\n    - transformers>=4.40\nprefix: /foo\n"),
+        ("foo.yml", "dependencies:\n- conda-forge::transformers>=4.40"),
+        ("conda/env.yaml", "dependencies:\n  - transformers>=4.40\n"),
+        ("conda-recipe/meta.yaml", "requirements:\n  run:\n    - transformers >=4.40\n"),
         ("conda/meta.yaml", "requirements:\n  run:\n    - conda-forge::transformers >=4.40\n"),
         ("Dockerfile", 'RUN apt-get update && \\\n    pip install -U "torch>2" \\\n    "transformers>=4.40"\n'),
         ("docker/Dockerfile.cuda", "RUN uv pip install --system 'transformers>=4.40' && rm -rf /tmp/x\n"),
@@ -69,6 +73,13 @@ def test_every_form_is_read(tmp_path: Path, name: str, text: str) -> None:
         ("requirements.txt", "git+https://github.com/huggingface/transformers@v4.40.0\n"),
         ("environment.yml", "name: transformers>=4.40\ndependencies:\n  - transformers\n"),
         ("config.yaml", "- transformers>=4.40\n"),
+        ("config.yaml", "dependencies:\n  - torch\nmodels:\n  - transformers>=4.40\n"),
+        ("chart.yaml", "dependencies:\n  - name: transformers\n    version: transformers>=4.40\n"),
+        ("docker.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
+        (".gitlab-ci.yml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
+        ("other/foo.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
+        ("conda_bar/foo.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
+        ("docker_env/foo.yaml", "dependencies:\n  - pip:\n    - transformers>=4.40\n"),
         (
             "Dockerfile",
             "# pip install transformers==4.40\nRUN echo transformers==4.40\nRUN pip install transformers==$V\n",
@@ -109,6 +120,15 @@ def test_the_nearest_folder_counts_and_all_that_it_says(tmp_path: Path) -> None:
     files = {"requirements.txt": "transformers>=4.40\n", "foo/requirements.txt": "transformers>=4.50\n"}
     files["foo/setup.py"] = '"transformers>=4.45"\n'
     assert required(tmp_path, files) == ("transformers>=4.45", "transformers>=4.50")
+
+
+def test_the_file_that_states_a_requirement_is_named(tmp_path: Path) -> None:
+    texts = {"requirements/a.txt": "transformers>=4.40\n", "setup.py": '"transformers>=4.40", "transformers==4.48.0"'}
+    required(tmp_path, texts | {"foo/modeling_foo.py": PLAIN.replace("...modeling_utils", "transformers")})
+    said = required_transformers(str(tmp_path / "foo/modeling_foo.py"), read)
+    assert said == {"transformers>=4.40": "setup.py", "transformers==4.48.0": "setup.py"}
+    (finding,) = check([tmp_path / "foo"], jobs=1).findings
+    assert "asks for transformers>=4.40 (setup.py)" in finding.message
 
 
 def test_nothing_is_read_above_the_repository(tmp_path: Path) -> None:

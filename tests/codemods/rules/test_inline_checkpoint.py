@@ -186,7 +186,10 @@ def test_a_package_that_asks_for_older_releases_gets_no_layer(tmp_path: Path, te
     tree(tmp_path, {REMOTE: text.replace("...modeling_utils", "transformers")})
     (tmp_path / "requirements.txt").write_text(f"torch\n{requirement}\n")
     (finding,) = check([tmp_path], jobs=1).findings
-    assert f"the package asks for {requirement}, and GradientCheckpointingLayer came with 4.52" in finding.message
+    assert (
+        f"the package asks for {requirement} (requirements.txt), and GradientCheckpointingLayer came with 4.52"
+        in finding.message
+    )
     assert finding.code == "CKPT001" or finding.applicability is Applicability.INFO
     assert finding.code == "CKPT002" or finding.applicability is Applicability.UNSAFE
     assert repair(tmp_path, unsafe=True).changes == ()
@@ -264,3 +267,57 @@ def test_a_conditional_expression_is_a_branch(tmp_path: Path) -> None:
 def test_the_else_branch_calls_an_attribute_of_an_attribute(tmp_path: Path) -> None:
     text = DIRECT.replace("(layer", "(self.mid.layer").replace("= layer(", "= self.mid.layer(")
     assert "does not call" not in inline(tmp_path, {REMOTE: text}).message
+
+
+OWN = """
+from transformers import LlamaModel
+
+
+class BarModel(LlamaModel):
+    def forward(self, hidden_states):
+        for layer in self.layers:
+            if self.gradient_checkpointing and self.training:
+                hidden_states = self._gradient_checkpointing_func(layer.__call__, hidden_states)
+            else:
+                hidden_states = layer(hidden_states)
+        return hidden_states
+"""
+
+
+TORCHS = OWN.replace("self._gradient_checkpointing_func(layer.__call__,", "checkpoint(layer,").replace(
+    "\n\n", "\nfrom torch.utils.checkpoint import checkpoint\n\n", 1
+)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "applicability", "said"),
+    [
+        (">=4.44.2,<6.0.0", Applicability.UNSAFE, "the branch has them run three times a step"),
+        (">=4.53", Applicability.UNSAFE, "the branch has them run three times a step"),
+        ("==4.41.1", Applicability.INFO, "the branch is right for transformers==4.41.1"),
+        (">=5.2", Applicability.INFO, "the direct call alone is right"),
+    ],
+)
+def test_layers_of_transformers_are_nested_from_the_release_on_that_has_them(
+    tmp_path: Path, requirement: str, applicability: Applicability, said: str
+) -> None:
+    finding = inline(tmp_path, {REMOTE: OWN, "remote/requirements.txt": f"transformers{requirement}\n"})
+    assert finding.applicability is applicability
+    assert said in finding.message
+    assert "raise the requirement" not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "applicability"),
+    [
+        ("", Applicability.UNSAFE),
+        (", use_reentrant=True", Applicability.UNSAFE),
+        (", use_reentrant=False", Applicability.INFO),
+    ],
+)
+def test_a_branch_with_a_mode_of_its_own_is_idle_only_where_it_is_not_reentrant(
+    tmp_path: Path, mode: str, applicability: Applicability
+) -> None:
+    text = TORCHS.replace("(layer, hidden_states)", f"(layer, hidden_states{mode})")
+    finding = inline(tmp_path, {REMOTE: text, "remote/requirements.txt": "transformers>=5.2\n"})
+    assert finding.applicability is applicability

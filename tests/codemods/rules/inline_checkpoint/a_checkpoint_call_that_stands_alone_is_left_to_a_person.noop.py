@@ -1,4 +1,4 @@
-# CKPT002 info | hidden_states = self._gradient_checkpointing_func | no else branch
+# CKPT002 unsafe | hidden_states = self._gradient_checkpointing_func | no else branch
 # prelude: gcl
 
 class FooModel:

@@ -1,4 +1,4 @@
-# CKPT002 info | self._gradient | it is a conditional expression
+# CKPT002 unsafe | self._gradient | it is a conditional expression
 # prelude: gcl
 
 class FooModel:

@@ -1,4 +1,4 @@
-# CKPT002 info | _gradient_checkpointing_func
+# CKPT002 unsafe | _gradient_checkpointing_func
 # prelude: gcl
 
 class FooModel:

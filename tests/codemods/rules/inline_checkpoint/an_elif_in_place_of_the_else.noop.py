@@ -1,4 +1,4 @@
-# CKPT002 info | if
+# CKPT002 unsafe | if
 # prelude: gcl
 
 class FooModel:

@@ -1,4 +1,4 @@
-# CKPT002 info | elif | it is an elif
+# CKPT002 unsafe | elif | it is an elif
 # prelude: gcl
 
 class FooModel:

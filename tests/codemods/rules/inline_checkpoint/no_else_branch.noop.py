@@ -1,4 +1,4 @@
-# CKPT002 info | if | no else
+# CKPT002 unsafe | if | no else
 # prelude: gcl
 
 class FooModel:

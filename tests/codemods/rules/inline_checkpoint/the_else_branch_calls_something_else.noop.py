@@ -1,4 +1,4 @@
-# CKPT002 info | if | does not call layer
+# CKPT002 unsafe | if | does not call layer
 # prelude: gcl
 
 class FooModel:

@@ -1,0 +1,48 @@
+"""Which attributes of other objects the functions and classes of a file read that checkpoint something.
+
+`for layer in model.layers: x = checkpoint(layer, x)` outside the class of the model checkpoints its blocks, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
+
+_SETTINGS = re.compile(r"(?:^|[._])(?:config|cfg|args|options)$")
+
+
+class ForeignStacks(NamedTuple):
+    """A function or class that checkpoints, and the attributes that it reads of other objects than `self`."""
+
+    scope: str
+    attributes: frozenset[str]
+
+
+def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
+    names = {*CHECKPOINT_ATTRIBUTES, "checkpoint_sequential", "checkpoint_wrapper", *file.checkpoint_names}
+    calls = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\(")
+    for node in file.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and calls.search(file.text(node)):
+            attributes = frozenset(_attributes(node))
+            if attributes:
+                yield ForeignStacks(node.name, attributes)
+
+
+def _attributes(scope: ast.AST) -> Iterator[str]:
+    for node in walk(scope):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            owner = dotted(node.value)
+            if owner not in ("", "self") and not _SETTINGS.search(owner):
+                yield node.attr
+
+
+FOREIGN_STACKS = FileFact[tuple[ForeignStacks, ...]](
+    "foreign_stacks", lambda file: tuple(_read(file)), nothing=(), signs=("checkpoint",)
+)
