@@ -27,7 +27,14 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.rebinding import bound_in, nodes_of, parameters_of, rebound_by_loops, rebound_later
+from ckpt_surgery.codemods.facts.rebinding import (
+    bound_in,
+    nodes_of,
+    parameters_of,
+    read_late,
+    rebound_by_loops,
+    rebound_later,
+)
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
 
 TORCH_OPTIONS = frozenset(
@@ -332,9 +339,15 @@ class _Scope(ModuleFlow):
                         yield LateBinding(scope, span, line, text, tuple(sorted(names)), how, at, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
-        """What a function looks up when it runs."""
+        """What a function looks up when it runs, also one that a local function makes: `make(layer)`."""
         captured = self._captured(node) if isinstance(node, ast.Lambda | ast.Name | ast.Call) else None
-        return {name for name, (late, _) in (captured or {}).items() if late}
+        made = [read_late(maker) for maker in self._makers(node)]
+        return {name for name, (late, _) in (captured or {}).items() if late} | set[str]().union(*made) & self._bound
+
+    def _makers(self, node: ast.expr) -> Iterator[ast.FunctionDef]:
+        values = self._made.get(node.id, []) if isinstance(node, ast.Name) else [node]
+        for call in (value for value in values if isinstance(value, ast.Call)):
+            yield from (made for made in self._made.get(dotted(call.func), []) if isinstance(made, ast.FunctionDef))
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
         """What a call's function may be."""
