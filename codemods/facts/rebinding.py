@@ -99,6 +99,11 @@ def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
     return own
 
 
+def makes_functions(text: str) -> bool:
+    """Whether a function of this text makes another: its own `def` is among the first characters."""
+    return "lambda" in text or text.find("def ", len("        def ")) > 0
+
+
 def read_late(maker: ast.FunctionDef) -> set[str]:
     """The names around a function that the functions which it returns look up when they run.
 
