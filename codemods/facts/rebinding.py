@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from ckpt_surgery.codemods.facts.argument_names import is_past_state
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 
 _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
@@ -96,6 +97,27 @@ def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             own.add(node.id)
     return own
+
+
+def makes_functions(text: str) -> bool:
+    """Whether a function of this text makes another: its own `def` is among the first characters."""
+    return "lambda" in text or text.find("def ", len("        def ")) > 0
+
+
+def read_late(maker: ast.FunctionDef) -> set[str]:
+    """The names around a function that the functions which it returns look up when they run.
+
+    Past state is left out: in training it is None for each block.
+    """
+    nodes = nodes_of(maker)
+    returned = [node.value for node in nodes if isinstance(node, ast.Return)]
+    names = {value.id for value in returned if isinstance(value, ast.Name)}
+    functions: list[ast.FunctionDef | ast.Lambda] = []
+    functions += [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in names]
+    functions += [value for value in returned if isinstance(value, ast.Lambda)]
+    read = [node for function in functions for node in nodes_of(function) if isinstance(node, ast.Name)]
+    loaded = {node.id for node in read if isinstance(node.ctx, ast.Load) and not is_past_state(node.id)}
+    return loaded - bound_in(maker)
 
 
 def _stored(node: ast.AST) -> set[str]:

@@ -69,13 +69,17 @@ class Bypass(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective that some ranks call and others do not, and the test that decides which."""
+    """A collective that some ranks call and others do not, and the test that decides which.
+
+    `unless` are the parts of the test that would have all ranks take the same side, were one of them true.
+    """
 
     spot: Spot
     callee: str
     condition: str
     condition_line: int
     depends_on: RankDependence
+    unless: tuple[str, ...] = ()
 
 
 class SplitLoad(NamedTuple):

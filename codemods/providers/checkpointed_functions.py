@@ -27,7 +27,15 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.kept_values import Write, written_inputs
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.rebinding import bound_in, nodes_of, parameters_of, rebound_by_loops, rebound_later
+from ckpt_surgery.codemods.facts.rebinding import (
+    bound_in,
+    makes_functions,
+    nodes_of,
+    parameters_of,
+    read_late,
+    rebound_by_loops,
+    rebound_later,
+)
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
 
 TORCH_OPTIONS = frozenset(
@@ -138,14 +146,9 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
         for scope in [scope for scope in scopes if calls.may_be_in(file.text(scope[0]))]:
             calls.learn(*scope)
     texts = ((scope, file.text(scope[0])) for scope in scopes)
-    concerned = [scope for scope, text in texts if _makes_functions(text) or (has_calls and calls.may_be_in(text))]
+    concerned = [scope for scope, text in texts if makes_functions(text) or (has_calls and calls.may_be_in(text))]
     found = tuple(call for scope in concerned for call in calls.read(*scope))
     return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
-
-
-def _makes_functions(text: str) -> bool:
-    """Whether a function of this text makes another: its own `def` is among the first characters."""
-    return "lambda" in text or text.find("def ", len("        def ")) > 0
 
 
 class _Calls:
@@ -318,23 +321,26 @@ class _Scope(ModuleFlow):
             for at, value in given:
                 said = at == 0 and id(call) in self.places and self._captured(value) is not None
                 looked_up = self._looked_up(value)
-                in_loop = (
-                    looked_up & rebound_by_loops(place.call, place.statement, place.loops) if looked_up else set[str]()
-                )
-                later = (
-                    (looked_up - in_loop) & rebound_later(place.statement, self._function) if looked_up else set[str]()
-                )
+                if not looked_up:
+                    continue
+                in_loop = looked_up & rebound_by_loops(call, place.statement, place.loops)
+                later = (looked_up - in_loop) & rebound_later(place.statement, self._function)
                 for names in (set[str]() if said else in_loop, later):
                     if names:
-                        span, line = span_of(call), place.statement.lineno
+                        span, line, found = span_of(call), place.statement.lineno, tuple(sorted(names))
                         text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
-                        how = names is in_loop
-                        yield LateBinding(scope, span, line, text, tuple(sorted(names)), how, at, callees)
+                        yield LateBinding(scope, span, line, text, found, names is in_loop, at, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
-        """What a function looks up when it runs."""
+        """What a function looks up when it runs, also one that a local function makes: `make(layer)`."""
         captured = self._captured(node) if isinstance(node, ast.Lambda | ast.Name | ast.Call) else None
-        return {name for name, (late, _) in (captured or {}).items() if late}
+        made = [read_late(maker) for maker in self._makers(node)]
+        return {name for name, (late, _) in (captured or {}).items() if late} | set[str]().union(*made) & self._bound
+
+    def _makers(self, node: ast.expr) -> Iterator[ast.FunctionDef]:
+        values = self._made.get(node.id, []) if isinstance(node, ast.Name) else [node]
+        for call in (value for value in values if isinstance(value, ast.Call)):
+            yield from (made for made in self._made.get(dotted(call.func), []) if isinstance(made, ast.FunctionDef))
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
         """What a call's function may be."""

@@ -5,9 +5,9 @@ Looks at checkpoint calls on functions instead of modules: local functions, lamb
 helper that hands what it is given to torch's function counts as a checkpoint call. Finds arguments by keyword where
 the call is reentrant, gradient tensors that the function captures or gets inside a list, past state that it writes
 twice, inputs that it writes into, and names that it looks up and that the loop around the call, or a later statement,
-rebinds. Such names are found whatever the checkpoint function is called: an alias, transformers' own, a helper of
-another file. A helper that is not at hand is unknown, and only if its name says `checkpoint`. A call of torch's
-function without `use_reentrant` is information.
+rebinds; so may a function that a local one makes (`make(layer)`). Such names are found whatever the checkpoint
+function is called: an alias, transformers' own, a helper of another file. A helper that is not at hand is unknown, and
+only if its name says `checkpoint`. A call of torch's function without `use_reentrant` is information.
 
 Whatever is checkpointed, `preserve_rng_state=False` is a finding in a file that gives a dropout above 0, and
 information in any other.

@@ -9,7 +9,8 @@ it, where nothing but the rank and the number of processes decides whether they 
 Not reported: a collective that all ranks call, each in its own branch, in a loop or another function of the file, or
 in the two halves of a context manager; one whose other branch runs code that the file does not show, which may hold
 the same collective; one that runs only where another part of the test decides alike on all ranks; tests of the number
-of processes; sends and receives; collectives of a group of their own.
+of processes; sends and receives; collectives of a group of their own. Where another part of the test may have all
+ranks take the same side (`if everywhere or rank == 0`), the finding says which.
 
 ## Why is this bad?
 A collective ends only when every rank has called it: the ranks that have wait until the timeout. If the other ranks'
@@ -55,6 +56,8 @@ def _message(collective: Collective) -> str:
             f"{collective.callee}(...) runs only if {condition} is so on this rank: ranks that differ hang, or mix "
             "the gradients of different parameters; use sync_gradients(model)"
         )
+    if collective.unless:
+        condition += f", unless {' or '.join(f'`{text}`' for text in collective.unless)} is true"
     return (
         f"{collective.callee}(...) runs on some ranks only, depending on {condition}: the ranks wait for each other "
         "forever, or mix different tensors; call it on all ranks, outside the condition"

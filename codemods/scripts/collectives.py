@@ -95,7 +95,8 @@ def collectives(names: Names) -> Iterator[Collective]:
         if not meets and (scope, test) not in left:  # where the other ranks have left, the first collective is enough
             left |= {(scope, test)} if test.left else set()
             spot = Spot(span_of(call.node), call.first_line, scope)
-            found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on)
+            unless = tuple(sorted(text for text, truth in test.needs if not truth))
+            found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
     yield from found.values()
 
 
