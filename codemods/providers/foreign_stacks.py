@@ -28,7 +28,7 @@ class ForeignStacks(NamedTuple):
 def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
     names = {*CHECKPOINT_ATTRIBUTES, "checkpoint_sequential", "checkpoint_wrapper", *file.checkpoint_names}
     calls = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\(")
-    for node in file.tree.body:
+    for node in file.tree.body if calls.search(file.source) else ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and calls.search(file.text(node)):
             attributes = frozenset(_attributes(node))
             if attributes:
