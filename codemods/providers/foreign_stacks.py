@@ -27,9 +27,9 @@ class ForeignStacks(NamedTuple):
 
 def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
     names = {*CHECKPOINT_ATTRIBUTES, "checkpoint_sequential", "checkpoint_wrapper", *file.checkpoint_names}
-    calls = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\(")
-    for node in file.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and calls.search(file.text(node)):
+    calls = [f"{name}(" for name in names if f"{name}(" in file.source]
+    for node in file.tree.body if calls else ():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and any(call in file.text(node) for call in calls):
             attributes = frozenset(_attributes(node))
             if attributes:
                 yield ForeignStacks(node.name, attributes)
