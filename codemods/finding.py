@@ -54,6 +54,8 @@ class Finding:
     repairs: tuple[SourceRepair, ...] = ()
     first_line: int = 0
     """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
+    follows: str = ""
+    """The code of the rule whose repair settles it, where it has none of its own."""
 
     @property
     def sort_key(self) -> tuple[str, int, int, str]:
@@ -103,13 +105,20 @@ class RuleContext:
     """One tree under the rules.
 
     `selected` are the codes of the rules that run, and `argument_repairs` what these rules repair about the arguments
-    of calls: the repairs of one rule never make those of another.
+    of calls: the repairs of one rule never make those of another. `named` are the codes that a user selected to repair
+    by them: what works, or works in the mode that is used, is repaired for these alone.
     """
 
     tree: SourceTree
     include_unsupported: bool = False
     selected: Collection[str] = ()
     argument_repairs: Collection[ArgumentRepair] = ()
+    named: Collection[str] = ()
+
+    def if_reentrant(self, rule: Declaration, path: str, applicability: Applicability) -> Applicability:
+        """How applicable a finding is that is a fault with `use_reentrant=True` alone: information if unused."""
+        unused = rule.code not in self.named and self.tree.never_reentrant(path)
+        return Applicability.INFO if unused else applicability
 
     def finding(
         self,

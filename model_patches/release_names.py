@@ -32,6 +32,8 @@ FUNCTION = "_gradient_checkpointing_func"
 """The attribute of a module that holds the function with which it checkpoints."""
 CLAIM = "supports_gradient_checkpointing"
 """The attribute of a model of transformers that says whether it can checkpoint."""
+NON_REENTRANT_SINCE = "5.0"
+"""The first release whose method that switches checkpointing on is not reentrant unless it is told to be."""
 LAYER_CLASS = "GradientCheckpointingLayer"
 """The class of blocks that checkpoint when their flag says so."""
 CLEARED: Mapping[str, tuple[str, str]] = {

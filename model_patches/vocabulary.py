@@ -39,7 +39,6 @@ GRADIENT = frozenset(
         "cross_attention_states",
         "decoder_embeddings",
         "embedding_output",
-        "encoder_decoder_position_bias",
         "encoder_states",
         "features",
         "hidden",
@@ -57,7 +56,6 @@ GRADIENT = frozenset(
         "pair_states",
         "prompt_feats",
         "per_layer_input",
-        "position_bias",
         "protein_kv_states",
         "queries",
         "query_point_embedding",
@@ -67,7 +65,6 @@ GRADIENT = frozenset(
         "query_sine_embed",
         "query_states",
         "rel_embeddings",
-        "relative_position_bias",
         "residual",
         "single_states",
         "spatial_position_embeddings",
@@ -83,7 +80,7 @@ GRADIENT = frozenset(
 """Parameters of block forwards that carry gradient in at least one model of each release from 4.52 on,
 and in none carry only masks, positions or sizes."""
 
-GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state")
+GRADIENT_ENDINGS = ("_hidden_states", "_hidden_state", "position_bias", "rel_pos_bias")
 SWITCH_BEGINNINGS = ("output_", "return_", "use_")
 """How the names of options start."""
 NO_TENSOR_ENDINGS = (

@@ -29,7 +29,10 @@ def apply_command(
     include_unsupported: IncludeUnsupported = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Repair files in place, each as a whole or not at all."""
+    """Repair files in place, each as a whole or not at all.
+
+    What works is left: inline branches outside of transformers, say. `--select CKPT002` replaces these too.
+    """
 
     def body() -> int:
         from ckpt_surgery.static.apply import apply

@@ -67,7 +67,9 @@ def apply(
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         looked_at = in_which_to_look(sources, map(Path, given), include_unsupported)
         snapshot, unparsed = take_snapshot(sources, looked_at, jobs=jobs, cache=cache, progress=progress)
-        tree = _Tree(FileParser(jobs, progress), replace(snapshot, files={**snapshot.files}), snapshot, {*locked})
+        named = {select} if isinstance(select, str) else select
+        now = replace(snapshot, files={**snapshot.files})
+        tree = _Tree(FileParser(jobs, progress), now, snapshot, {*locked}, named)
 
         def find() -> list[Finding]:
             found = tree.findings(selected, include_unsupported)
@@ -127,6 +129,8 @@ class _Tree:
     now: Snapshot
     frozen: set[str]
     """Files that are left alone: read-only ones, and those whose repair does not parse."""
+    named: Collection[str]
+    """The codes of the rules that were selected by name."""
     unchanged: set[str] = field(default_factory=set)
     """Files that are as they were after all: those that never settle, or could not be written."""
     made: dict[str, list[tuple[SourceRepair, ...]]] = field(default_factory=lambda: defaultdict(list))
@@ -138,7 +142,7 @@ class _Tree:
 
     def findings(self, selected: Collection[str], include_unsupported: bool) -> list[Finding]:
         """What the rules find now. One that fails counts as not selected: the repairs of others may need its own."""
-        found, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported)
+        found, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
         self.bugs.update(bugs)
         return self.findings(selected, include_unsupported) if bugs else found
 

@@ -14,6 +14,7 @@ from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.launch_facts import CONFIGURATION_SUFFIXES
 from ckpt_surgery.codemods.finding import Finding, RuleContext
+from ckpt_surgery.codemods.rules.inline_checkpoint import RULE as INLINE
 from ckpt_surgery.codemods.tree.source_tree import LINE_LENGTH, SourceTree
 from ckpt_surgery.codemods.worth import worth_parsing
 from ckpt_surgery.errors import OptionError
@@ -56,33 +57,48 @@ class Snapshot:
         return file.text if file else ""
 
     def context(
-        self, selected: Collection[str], include_unsupported: bool, unchecked: Collection[str] = ()
+        self,
+        selected: Collection[str],
+        include_unsupported: bool,
+        unchecked: Collection[str] = (),
+        named: Collection[str] = (),
     ) -> RuleContext:
-        """The rules' view of these files. Those that are `unchecked` are only read to understand the others."""
+        """The rules' view of these files. Those that are `unchecked` are only read to understand the others.
+
+        `named` are the codes of the rules whose repairs are asked for by name.
+        """
         facts = {path: file.facts for path, file in self.files.items() if path not in unchecked}
         layers = installed_layers()
         tree = SourceTree(
-            facts, self._facts, self.text, self.width, self._configuration, layers, self._required, self.unparsed
+            facts,
+            self._facts,
+            self.text,
+            self.width,
+            self._configuration,
+            layers,
+            self._required,
+            self.unparsed,
+            converts=INLINE.code in named,
         )
         repairs = {rule.argument_repair for rule in RULES if rule.code in selected and rule.argument_repair}
-        return RuleContext(tree, include_unsupported, selected, repairs)
+        return RuleContext(tree, include_unsupported, selected, repairs, named)
 
     def findings(self, context: RuleContext) -> list[Finding]:
         """What the selected rules find, sorted by place. An error in one of them is raised."""
         return _sorted(finding for rule in RULES if rule.code in context.selected for finding in rule.find(context))
 
     def findings_and_bugs(
-        self, selected: Collection[str], include_unsupported: bool
+        self, selected: Collection[str], include_unsupported: bool, named: Collection[str] = ()
     ) -> tuple[list[Finding], dict[str, list[Problem]]]:
         """What the selected rules find, and by code which of them fail at which files: all else is still looked at."""
-        context = self.context(selected, include_unsupported)
+        context = self.context(selected, include_unsupported, named=named)
         findings: list[Finding] = []
         bugs: dict[str, list[Problem]] = defaultdict(list)
         for rule in RULES:
             failed: list[str] = []
             while rule.code in selected:
                 try:
-                    view = self.context(selected, include_unsupported, failed) if failed else context
+                    view = self.context(selected, include_unsupported, failed, named) if failed else context
                     findings += list(rule.find(view))
                     break
                 except Exception as error:

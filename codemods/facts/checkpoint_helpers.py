@@ -32,6 +32,10 @@ _SPEAKS = re.compile(
 """`checkpoint_path` alone does not tell. All begins with one literal, which is what makes the search fast."""
 FIRST: Places = frozenset({0, "function"})
 """Where torch's checkpoint function takes what it runs."""
+TORCH_OPTIONS = frozenset(
+    {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
+)
+"""The keywords that torch's checkpoint function keeps for itself."""
 
 
 def speaks_of_checkpointing(text: str) -> bool:
@@ -100,6 +104,30 @@ def function_of(call: ast.Call) -> ast.expr | None:
     """Return what a checkpoint call runs; None where it has options alone, and makes a function that checkpoints."""
     given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "function")]
     return given[0] if given else None
+
+
+def keywords_of(call: ast.Call) -> tuple[str, ...]:
+    """Return the names of what a checkpoint call passes by keyword to what it runs."""
+    names = (keyword.arg for keyword in call.keywords)
+    return tuple(name for name in names if name and name not in TORCH_OPTIONS and name not in FIRST)
+
+
+def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple[str, ...]:
+    """Return what a checkpoint call passes by keyword that a local function, or one made by it, has no parameter for.
+
+    `def custom_forward(*inputs): return module(*inputs)` takes none.
+    """
+    run: list[ast.AST] = []
+    match function_of(call):
+        case ast.Name(id=name) if name in functions:
+            run = [functions[name]]
+        case ast.Call(func=ast.Name(id=name)) if name in functions:
+            run = walk(functions[name])[1:]
+    taking = [node.args for node in run if isinstance(node, Function | ast.Lambda)]
+    if not taking or any(arguments.kwarg for arguments in taking):
+        return ()
+    taken = {node.arg for arguments in taking for node in (*arguments.args, *arguments.kwonlyargs)}
+    return tuple(name for name in keywords_of(call) if name not in taken)
 
 
 def is_given(function: ast.expr) -> bool:

@@ -82,6 +82,10 @@ class CheckpointCall:
     args: tuple[Argument, ...]
     wrapping: Wrapping
     span: Span
+    keywords: tuple[str, ...] = ()
+    """What it passes by keyword to what it runs."""
+    refused: tuple[str, ...] = ()
+    """Those of these that no parameter of a local function takes, which it runs."""
     is_given: bool = False
     """Whether the checkpoint function is the one that transformers gives a module when it switches it on."""
     runs_several: bool = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
@@ -16,6 +16,8 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     is_checkpoint,
     is_checkpoint_function,
     is_given,
+    keywords_of,
+    refused_keywords,
     runs_what_it_is_given,
 )
 from ckpt_surgery.codemods.facts.file_facts import (
@@ -31,13 +33,12 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
     Wrapping,
 )
+from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_behind, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
 from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
 
 _BUILTINS = frozenset(dir(builtins))
-_TRAINING = ("self.training", "training", "self._requires_grad", "torch.is_grad_enabled()")
-"""Terms of a test that hold wherever a step has a backward pass."""
 _OWN_CALLS = ("forward", "__call__")
 """Methods that mean the module: `layer.forward(x)`."""
 
@@ -115,7 +116,7 @@ class MethodReader(ModuleFlow):
 
     def side(self, node: ast.If, truth: bool) -> bool:
         """Follow one side of an `if`; of an inline branch the calls of the other side count alone."""
-        head = self._head(node, node.test, node.body)
+        head = self._head(node, node.body, node.orelse)
         if not truth:
             chained = (part for part in node.orelse[:1] if isinstance(part, ast.If))
             self._elifs.update(id(part) for part in chained if part.col_offset == node.col_offset)
@@ -131,7 +132,7 @@ class MethodReader(ModuleFlow):
 
     def choice(self, node: ast.IfExp) -> Value:
         """Follow a conditional expression; one that checkpoints is an inline branch."""
-        head = self._head(node, node.test, [node.body])
+        head = self._head(node, [node.body], [node.orelse])
         value = super().choice(node)
         if head:
             other = {span_of(inner) for inner in walk(node.orelse) if isinstance(inner, ast.Call)}
@@ -212,13 +213,29 @@ class MethodReader(ModuleFlow):
 
     # -- inline branches
 
-    def _head(self, node: ast.If | ast.IfExp, test: ast.expr, body: Iterable[ast.AST]) -> list[ast.Call]:
-        """The checkpoint calls of an inline branch, when this test is that of one and none has taken them yet."""
+    def _head(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
+        """The checkpoint calls of an inline branch, unless another has taken them.
+
+        It is one if its test asks for checkpointing, or if its else side calls what its body checkpoints.
+        """
         if id(node) not in self._branches:
-            calls = self._checkpoints_in(body) if self._asks(self._meant(test)) else []
+            asks = self._asks(self._meant(node.test))
+            calls = self._checkpoints_in(body) if asks or (orelse and self._may_checkpoint) else []
+            if calls and not asks:
+                calls = self._called_directly(calls, body, orelse)
             self._branches[id(node)] = [call for call in calls if id(call) not in self._taken]
             self._taken.update(map(id, calls))
         return self._branches[id(node)]
+
+    def _called_directly(
+        self, calls: Sequence[ast.Call], body: Sequence[ast.AST], orelse: Sequence[ast.AST]
+    ) -> list[ast.Call]:
+        """The checkpoint calls of which the other side calls the same modules; what other tests decide is left out."""
+        inside = [inner for part in body for inner in walk(part)]
+        others = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
+        called = [inner.func for part in orelse for inner in walk(part) if isinstance(inner, ast.Call)]
+        direct = set(map(_name_of_module, called)) - {"", *self._functions}
+        return [call for call in calls if call not in others and _name_run(call) in direct]
 
     def _checkpoints_in(self, parts: Iterable[ast.AST]) -> list[ast.Call]:
         calls = [inner for part in parts for inner in walk(part) if isinstance(inner, ast.Call)]
@@ -253,7 +270,7 @@ class MethodReader(ModuleFlow):
             span=span_of(node),
             checkpoints=tuple(self._checkpoint(call) for call in head),
             test=ast.unparse(test),
-            conditions=tuple(_conditions(test)),
+            conditions=tuple(other_conditions(test)) if self._asks(test) else (),
             is_elif=id(node) in self._elifs,
             orelse_is_elif=any(id(part) in self._elifs for part in orelse),
             is_expression=is_expression,
@@ -261,13 +278,13 @@ class MethodReader(ModuleFlow):
             body_kinds=tuple(self._kind(part, orelse) for part in statements),
             orelse=tuple(map(span_of, orelse)),
             direct=tuple(direct),
-            guard=next((name for part in statements if (name := _guarded_name(part))), None),
+            guard=next((name for part in statements if (name := guarded_name(part))), None),
         )
 
     def _kind(self, statement: ast.stmt, other: Sequence[ast.AST]) -> BranchStatement:
         if self._checkpoints_in([statement]):
             return "checkpoint"
-        if _guarded_name(statement):
+        if guarded_name(statement):
             return "guard"
         match statement:
             case ast.FunctionDef():
@@ -313,6 +330,8 @@ class MethodReader(ModuleFlow):
             args=self._given_on(node) if wrapping in ("partial", "custom") else arguments_of(node, skip=1),
             wrapping=wrapping,
             span=span_of(node),
+            keywords=keywords_of(node),
+            refused=refused_keywords(node, self._functions),
             is_given=is_given(node.func),
             runs_several=self._runs_several(callee),
             body=span_of(local) if local else None,
@@ -378,7 +397,7 @@ class MethodReader(ModuleFlow):
         """Fill in what only the whole method tells: results in calls, and guards that later code needs."""
         for key, inline in self.inlines.items():
             direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            needed = inline.guard is not None and _is_read_behind(function, inline.span, inline.guard)
+            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
             self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
 
 
@@ -410,40 +429,17 @@ def _call_of_parameter(function: Function) -> ast.Call | None:
     return None
 
 
+def _name_run(checkpoint: ast.Call) -> str:
+    """What a checkpoint call runs, by the name that a direct call has."""
+    run = function_of(checkpoint)
+    if isinstance(run, ast.Call) and run.args:
+        run = run.args[0]
+    return _name_of_module(run) if run else ""
+
+
+def _name_of_module(node: ast.expr) -> str:
+    return dotted(node).removesuffix(".__call__").removesuffix(".forward")
+
+
 def _is_getattr(function: ast.expr) -> bool:
     return isinstance(function, ast.Call) and dotted(function.func) == "getattr"
-
-
-def _conditions(test: ast.expr) -> Iterator[str]:
-    """The terms of a test that are about something other than checkpointing and training."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        for value in test.values:
-            yield from _conditions(value)
-        return
-    text = ast.unparse(test)
-    if isinstance(test, ast.BoolOp | ast.UnaryOp | ast.Compare) or (
-        "checkpoint" not in text and text not in _TRAINING
-    ):
-        yield text
-
-
-def _guarded_name(statement: ast.stmt) -> str | None:
-    """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; None for any other statement."""
-    if isinstance(statement, ast.If) and not statement.orelse:
-        asked = {node.id for node in walk(statement.test) if isinstance(node, ast.Name)}
-        for inner in statement.body:
-            match inner:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=False | None)) if name in asked:
-                    return name
-    return None
-
-
-def _is_read_behind(function: ast.FunctionDef, branch: Span, name: str) -> bool:
-    """Whether `name` is read after a branch, and no guard before the branch has switched it off already."""
-    nodes = walk(function)
-    before = [node for node in nodes if isinstance(node, ast.If) and node.lineno < branch.line]
-    asking = [node for node in before if "checkpoint" in ast.unparse(node.test)]
-    if any(_guarded_name(inner) == name for node in asking for inner in (node, *node.body)):
-        return False
-    names = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-    return any(node.id == name and node.lineno > branch.end_line for node in names)

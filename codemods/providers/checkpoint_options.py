@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH
+from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH, TORCH_OPTIONS
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
-from ckpt_surgery.codemods.providers.checkpointed_functions import TORCH_OPTIONS
 
 _KEEPS = "preserve_rng_state"
 _DROPOUT = re.compile(r"[\w.]*dropout\w*(?:: float)?\s*[=(]\s*(?:p\s*=\s*)?0?\.\d*[1-9]\d*", re.I)

@@ -20,6 +20,7 @@ from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     TORCH,
     is_checkpoint,
     is_given,
+    refused_keywords,
     speaks_of_checkpointing,
 )
 from ckpt_surgery.codemods.facts.fact import FileFact
@@ -37,11 +38,6 @@ from ckpt_surgery.codemods.facts.rebinding import (
     rebound_later,
 )
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
-
-TORCH_OPTIONS = frozenset(
-    {"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}
-)
-"""The keywords that torch's checkpoint function keeps for itself."""
 
 ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
 """What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
@@ -88,6 +84,8 @@ class CheckpointedFunction:
     dropped: tuple[str, ...] = ()
     """Names that are None where the call stands, or may be."""
     written: tuple[WrittenInput, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Keyword arguments that the function has no parameter for."""
 
 
 class LateBinding(NamedTuple):
@@ -161,7 +159,7 @@ class _Calls:
     """
 
     def __init__(
-        self, torch_names: Collection[str], names: frozenset[str], functions: Mapping[str, ast.FunctionDef]
+        self, torch_names: Collection[str], names: frozenset[str], functions: dict[str, ast.FunctionDef]
     ) -> None:
         self.names = names
         self.functions = functions
@@ -204,7 +202,10 @@ class _Calls:
             if captures is not None:
                 call = self._made(place, scope, captures)
                 containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
-                yield replace(call, containers=containers, dropped=reader.dropped(place), written=written)
+                known = self.functions | {inner.name: inner for inner in reader.inner}
+                refused = refused_keywords(place.call, known)
+                dropped = reader.dropped(place)
+                yield replace(call, containers=containers, dropped=dropped, written=written, refused=refused)
         self.late += reader.late(scope)
         for inner in reader.inner:
             yield from self.read(inner, scope, methods)

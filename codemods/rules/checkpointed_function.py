@@ -23,10 +23,10 @@ mask, and the gradients are wrong.
 The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
 written into; it does not notice one by keyword, and the gradients are wrong.
 
-A reentrant checkpoint sees only tensors that are arguments themselves: a captured one loses its gradient, or the
-backward pass fails or never ends. Where none of them needs a gradient, as behind frozen embeddings, nothing in it is
-trained. Any keyword raises `Unexpected keyword arguments`. Up to torch 2.13 a call without `use_reentrant` is
-reentrant.
+A reentrant checkpoint sees only tensors that are arguments themselves. The backward pass stops where two blocks
+capture the same computed tensor (`Trying to backward through the graph a second time`), and may never end. Where no
+argument needs a gradient, as behind frozen embeddings, nothing in it is trained. Any keyword raises `Unexpected
+keyword arguments`. Up to torch 2.13 a call without `use_reentrant` is reentrant.
 
 ## Example
 ```python
@@ -45,16 +45,12 @@ reported only. Pass gradient tensors as arguments and bind the rest as defaults,
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import UNKEPT, Unkept, refused
-from ckpt_surgery.codemods.providers.checkpointed_functions import (
-    CHECKPOINTED,
-    CheckpointedFunction,
-    ReentrantOption,
-)
+from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, CheckpointedFunction, ReentrantOption
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
@@ -111,10 +107,11 @@ def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicabi
         yield _late(function.callee, rebound, "the loop rebinds"), Applicability.UNSAFE
 
 
-def _late(function: str, names: Iterable[str], how: str) -> str:
+def _late(function: str, names: Collection[str], how: str) -> str:
+    bound = quoted(f"{name}={name}" for name in names)
     return (
-        f"{function} looks up {quoted(names)}, which {how}, and the recompute finds the last value: "
-        "the gradients are wrong; pass tensors as arguments, bind the rest as defaults"
+        f"{function} looks up {quoted(names)}, which {how}, and the recompute finds the last value: the gradients are "
+        f"wrong, or the step stops; pass a tensor as an argument, and bind all else as a default: {bound}"
     )
 
 
@@ -122,7 +119,10 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     """What is wrong with a call, and what that is worth. A repair puts right what is safe."""
     callee, option = function.callee, function.option
     keywords = refused(function.args)
-    if keywords and option in ("reentrant", "default"):
+    if function.refused:
+        message = f"{callee} gets {quoted(function.refused)} by keyword, which it does not take: pass it by position"
+        yield message, Applicability.UNSAFE
+    elif keywords and option in ("reentrant", "default"):
         said = "with use_reentrant=True" if option == "reentrant" else "without use_reentrant"
         message = f"{callee} gets {quoted(keywords)} by keyword, which a checkpoint {said} refuses: "
         yield message + "use_reentrant=False takes it", Applicability.SAFE
@@ -145,7 +145,9 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
     if faults:
         yield "; ".join(faults), Applicability.UNSAFE
     elif option == "default" and not _is_distributed(context, path):
-        message = f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass it"
+        message = (
+            f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass use_reentrant=False"
+        )
         yield message, Applicability.INFO
 
 
@@ -176,8 +178,8 @@ def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[
     ]
     if captured:
         yield (
-            f"{function.callee} captures {quoted(captured)}, whose gradient is lost with use_reentrant=True: pass it "
-            "as an argument, or use_reentrant=False"
+            f"{function.callee} captures {quoted(captured)}: with use_reentrant=True the backward pass stops where "
+            "two blocks share it; pass it as an argument, or use_reentrant=False"
         )
     containers = [
         argument.text

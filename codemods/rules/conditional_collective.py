@@ -58,7 +58,9 @@ def _message(collective: Collective) -> str:
         )
     if collective.unless:
         condition += f", unless {' or '.join(f'`{text}`' for text in collective.unless)} is true"
+    waits = collective.callee.rpartition(".")[2] in ("barrier", "monitored_barrier", "wait_for_everyone")
+    counterpart = "; where one rank is to go first, it needs the same call behind what it does" if waits else ""
     return (
         f"{collective.callee}(...) runs on some ranks only, depending on {condition}: the ranks wait for each other "
-        "forever, or mix different tensors; call it on all ranks, outside the condition"
+        f"forever, or mix different tensors; call it on all ranks, outside the condition{counterpart}"
     )

@@ -6,9 +6,9 @@ returned, or anything for a parameter that is known to hold gradient tensors in 
 
 ## Why is this bad?
 With `use_reentrant=True` the checkpoint sees a tensor only if it is an argument itself: tensors inside a container
-lose their gradient. The recompute also writes again into a dict that blocks write into: Gemma3n and Gemma4 share
-`shared_kv_states` that way, keep every gradient and get the values wrong. MLCD passes a learned class position
-inside the `position_embeddings` tuple.
+lose their gradient, or the backward pass stops where two blocks share one. The recompute also writes again into a dict
+that blocks write into: Gemma3n and Gemma4 share `shared_kv_states` that way, keep every gradient and get the values
+wrong. MLCD passes a learned class position inside the `position_embeddings` tuple.
 
 ## Example
 ```python
@@ -16,7 +16,8 @@ hidden_states = layer(hidden_states, position_embeddings=(learned.cos(), learned
 ```
 
 ## Fix safety
-Reported only: the block's signature would have to change. Train with `use_reentrant=False`.
+Reported only: the block's signature would have to change. Train with `use_reentrant=False`. Information where nobody
+uses the reentrant mode (see CKPT003).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.tree.arguments import Unknown, bind
 from ckpt_surgery.model_patches import family_facts
 
-RULE = Declaration(code="CKPT007", repair=RepairKind.NONE, applicability=Applicability.UNSAFE)
+RULE = Declaration(code="CKPT007", repair=RepairKind.NONE)
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
@@ -42,5 +43,6 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for argument in (site.call.args[position] for position in positions):
             if argument.is_value:
                 message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"
-                message += ": with use_reentrant=True their gradient is lost or wrong"
-                yield context.call_finding(RULE, site, message, span=argument.span)
+                message += ": with use_reentrant=True their gradient is lost or wrong, or the backward pass stops"
+                fault = context.if_reentrant(RULE, site.owner.path, Applicability.UNSAFE)
+                yield context.call_finding(RULE, site, message, fault, span=argument.span)

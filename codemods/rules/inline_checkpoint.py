@@ -2,15 +2,23 @@
 
 ## What it does
 Finds `if self.gradient_checkpointing and self.training: ... checkpoint(layer, ...) ... else: layer(...)` in all its
-spellings, and checkpoint calls that stand alone; functions with no module behind them are left to CKPT012. The branch
-goes, its direct call stays, and the block's class becomes a `GradientCheckpointingLayer`. An `elif` or a conditional
-expression is left to you.
+spellings and under a switch of any name, and checkpoint calls that stand alone; functions with no module behind them
+are left to CKPT012. The branch goes, its direct call stays, and the block's class becomes a
+`GradientCheckpointingLayer`. An `elif` or a conditional expression is left to you.
+
+Outside of transformers' own tree a branch that works is information, and `apply` leaves it: `apply --select CKPT002`
+makes the repair. A branch is a fault there if it disagrees with the direct call, passes keyword arguments that stop
+the training, or checkpoints what is a layer already.
 
 ## Why is this bad?
 Two calls of the same block drift apart. At 41 of 294 call sites in transformers 4.52.4 they passed different arguments
 (CLVP passes `cache_position` where the block takes `use_cache`), so training with and without checkpointing computes
 different things. Once the block is a layer, the branch checkpoints it twice: nothing more is saved, and with
 `use_reentrant=True` it is computed three times a step.
+
+A reentrant checkpoint takes no keyword arguments for what it runs: torch raises `ValueError`. Reentrant is torch's own
+function unless it is told otherwise, and that of transformers up to 4.57. `def custom_forward(*inputs)` takes none in
+either mode.
 
 ## Example
 ```python
@@ -43,14 +51,14 @@ The branch stays where it cannot be repaired: nothing shows which class it check
 calls the same, or it is an `elif` or a conditional expression. It also stays where nothing of transformers would
 switch a layer on: no model of transformers among the files holds the class, the model does not say
 `supports_gradient_checkpointing = True`, or it sets `gradient_checkpointing` or the checkpoint function by itself; and
-where the package asks for a transformers older than 4.52, which has no such layer. Such a branch works, and is
-information, which tells where it is reentrant. It is unsafe only
+where the package asks for a transformers older than 4.52, which has no such layer. Such a branch is information, which
+tells where it is reentrant. It is unsafe only
 
 - if it disagrees with the direct call about more than caches and what is returned;
 - if its blocks are layers already: then both checkpoint, one inside the other. That holds of layers of transformers'
   own models as well, which are such from 4.53 on; it is information where the package asks for older releases alone,
   or where nothing is reentrant;
-- if a reentrant call passes a keyword: torch raises `Unexpected keyword arguments`;
+- if keyword arguments stop it;
 - if it is reentrant, and a method freezes what the forward runs before the blocks, or freezes everything and trains
   some of them again: where no input needs a gradient, a reentrant checkpoint trains nothing. Ask for `x.requires_grad`
   in the test, or pass `use_reentrant=False`.
@@ -61,16 +69,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT, refused
+from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
 from ckpt_surgery.codemods.repair import KeepElseBranch, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
-from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import (
+    Disagreement,
     disagreements,
     finds_last_values,
     layers_of_transformers,
@@ -80,8 +88,10 @@ from ckpt_surgery.codemods.tree.classes import Answer, ClassRef, External, is_pl
 from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
+from ckpt_surgery.codemods.tree.source_tree import SourceTree
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
-from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE
+from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE, NON_REENTRANT_SINCE
+from ckpt_surgery.text import listed
 
 RULE = Declaration(
     code="CKPT002",
@@ -167,37 +177,40 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _Repair) -> Finding:
-    form = "a conditional expression" if inline.is_expression else "an inline branch"
-    names = ", ".join(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    said = [f"{names} is checkpointed by {form if inline.test is not None else 'a direct call'}"]
-    differences = dict.fromkeys(
-        f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-        for item in disagreements(context.tree, owner, inline)
-        if repair.repairs or not (item.withholds or "cache" in item.name or item.name in _RETURNED)
-    )
-    if differences:
-        said.append(f"the branches disagree: {'; '.join(differences)}")
+    tree, names = context.tree, list(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
+    found = [*disagreements(tree, owner, inline)]
+    harmful = [item for item in found if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
+    notes = {} if repair.repairs and tree.layers.is_core(owner.path) else dict(_notes(tree, owner, inline))
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
+    nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
+    is_fault = bool(harmful or twice or nested) or any(notes.values())
+    goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
+    said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
+    told = dict.fromkeys(map(_difference, found if goes else harmful))
+    if told:
+        said.append(f"the branches disagree: {'; '.join(told)}")
     if twice:
         said.append(f"{twice} {_TWICE}")
+    said += [note for note, stops in notes.items() if stops or not goes]
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
-    nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
-    if differences and not repair.repairs:
-        said.append("pass the same in both: with checkpointing the training computes something else")
-    if reasons and (repair.repairs or nested):
-        said.append(reasons)
-    elif reasons and not differences:
-        said.append(f"not repaired: {reasons}")
-    modes = ", ".join(dict.fromkeys(_modes(inline))) if repair.repairs else ""
-    if modes:
-        said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
-    repairs, applicability = repair.repairs, Applicability.UNSAFE if reasons else Applicability.SAFE
-    if not repairs and (twice or nested):
-        applicability = Applicability.UNSAFE
-    elif not (differences or repairs):  # it works as it is, unless it is reentrant
-        notes = dict(_reentrant(context, owner, inline))
-        said += notes
-        applicability = Applicability.UNSAFE if Applicability.UNSAFE in notes.values() else Applicability.INFO
+    if goes or nested:
+        said += filter(None, [reasons])
+    if goes:
+        if modes := ", ".join(dict.fromkeys(_modes(inline))):
+            said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
+    elif harmful:
+        given = quoted(dict.fromkeys(item.name for item in harmful))
+        said.append(
+            f"pass the same in both: where {given} is given, the block gets something else under checkpointing"
+        )
+    elif repair.repairs:
+        command = f"`apply {'--unsafe ' * bool(reasons)}--select {RULE.code}`"
+        said += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
+    elif reasons and not (any(notes.values()) or nested):
+        said.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
+    repairs, applicability = repair.repairs, Applicability.INFO
+    if goes or is_fault:
+        applicability = Applicability.UNSAFE if reasons or not goes else Applicability.SAFE
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
@@ -214,33 +227,50 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
     yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
 
 
+def _form(inline: InlineBranch) -> str:
+    """What a checkpoint call is part of; one that stands under no test is done by hand."""
+    if inline.test is None:
+        return "hand"
+    if inline.is_expression:
+        return "a conditional expression"
+    return "an inline branch" if "checkpoint" in inline.test else f"a branch on `{inline.test}`"
+
+
+def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, bool]]:
+    """What is to be said of the mode and the keywords of checkpoint calls, and whether it is a fault."""
+    reentrant = tree.names.read(owner.path)[REENTRANT]
+    for call in inline.checkpoints:
+        keywords = quoted(call.refused or call.keywords)
+        if call.refused:
+            yield f"{call.callee} gets {keywords} by keyword, which it does not take: pass it by position", True
+        elif call.is_given and keywords:
+            said = f"with use_reentrant=True it refuses {keywords} by keyword"
+            default = only_before(NON_REENTRANT_SINCE, tree.layers.required(owner.path))
+            yield said + ", and that is the default up to transformers 4.57: pass it by position" * default, default
+        elif call.span in reentrant:
+            is_said = any(argument.name == "use_reentrant" for argument in reentrant[call.span])
+            how = "with use_reentrant=True" if is_said else "without use_reentrant, which means True up to torch 2.13"
+            if keywords:
+                yield f"called {how}, it refuses {keywords} by keyword: pass use_reentrant=False", True
+            elif ".requires_grad" not in (inline.test or ""):
+                freezing = frozen_front(tree, owner, paths_behind(owner, inline, call))
+                where = f"what {freezing} freezes" if freezing else "frozen layers"
+                text = f"called {how}: behind {where}, where no input needs a gradient, nothing in it is trained"
+                yield text, bool(freezing)
+
+
+def _difference(item: Disagreement) -> str:
+    return f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
+
+
 def _shown(argument: Argument | None) -> str:
-    return "left out" if argument is None else f"`{argument.text}`"
+    return "left out" if argument is None else f"`{'**' * (argument.name == '**')}{argument.text}`"
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
     """The modes that the checkpoint calls of a branch set, as they are written."""
     arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
-
-
-def _reentrant(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, Applicability]]:
-    """What is to be said of reentrant calls in a branch that stays, and what that is worth."""
-    calls = context.tree.names.read(owner.path)[REENTRANT]
-    for checkpoint in inline.checkpoints:
-        if checkpoint.span not in calls:
-            continue
-        said = any(argument.name == "use_reentrant" for argument in calls[checkpoint.span])
-        how = "with use_reentrant=True" if said else "without use_reentrant, which means True up to torch 2.13"
-        keywords = refused(calls[checkpoint.span])
-        if keywords:
-            cure = "bind it in what is checkpointed, or let that take it, and pass use_reentrant=False"
-            yield f"called {how}, it refuses {quoted(keywords)} by keyword: {cure}", Applicability.UNSAFE
-        elif ".requires_grad" not in (inline.test or ""):
-            freezing = frozen_front(context.tree, owner, paths_behind(owner, inline, checkpoint))
-            where = f"what {freezing} freezes" if freezing else "frozen layers"
-            text = f"called {how}: behind {where}, where no input needs a gradient, nothing in it is trained"
-            yield text, Applicability.UNSAFE if freezing else Applicability.INFO
 
 
 def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Repair:
@@ -346,12 +376,20 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
     """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
-    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
-    for ref in context.tree.containers.classes_at(owner, paths):
+    for ref in _blocks(context.tree, owner, inline):
         if holder := context.tree.modes.held_in_eval_by(ref):
             yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
+    stacks = (context.tree.modes.unregistered_at(owner, path) for path in _paths(owner, inline))
     yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
+
+
+def _paths(owner: ClassRef, inline: InlineBranch) -> dict[AttributePath, None]:
+    return dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+
+
+def _blocks(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> tuple[ClassRef, ...]:
+    """The classes that the checkpoint calls of a branch run."""
+    return tree.containers.classes_at(owner, _paths(owner, inline))
 
 
 def _layers(

@@ -22,11 +22,15 @@ Safe: the same values reach the same parameters. A dict with gradient tensors th
 is left to you, and so is a call that also runs a class with other parameters, or one whose forward is not at hand. If
 past state comes before the gradient parameter in the block's signature, no call can be right, and the finding refers
 to CKPT005.
+
+Information where nobody uses the reentrant mode: the package admits only transformers from 5.0 on, whose default it is
+not, and no file sets `use_reentrant=True`. `apply --select CKPT003` makes the repair there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
@@ -58,9 +62,12 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
         message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
     unpacked = context.tree.calls.unpacked(site.owner, site.call)
+    fault = Applicability.UNSAFE
+    if unpacked or plan.keyword_gradient:
+        fault = context.if_reentrant(RULE, site.owner.path, fault)
     if unpacked:
         message = f"{block} gets tensors with gradient by `{unpacked}`: the gradient is lost with use_reentrant=True"
-        yield context.call_finding(RULE, site, message, Applicability.UNSAFE)
+        yield context.call_finding(RULE, site, message, fault)
     for name in plan.hidden if not unpacked else ():
         message = f"`**` may pass {name} of {block} by keyword"
         yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
@@ -70,13 +77,15 @@ def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
     alone = [name for name in plan.keyword_gradient if name not in plan.blocked and name in staying]
     if alone:
         message = f"{block} takes {quoted(alone)} by keyword alone: the gradient is lost with use_reentrant=True"
-        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=spans[alone[0]])
+        yield context.call_finding(RULE, site, message, fault, span=spans[alone[0]])
     if names:
         message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
-        applicability = Applicability.SAFE if arguments else Applicability.UNSAFE
+        applicability = context.if_reentrant(RULE, site.owner.path, Applicability.SAFE) if arguments else fault
         yield context.call_finding(RULE, site, message, applicability, span=spans[names[0]], arguments=arguments)
     behind = [name for name in plan.blocked if name in plan.keyword_gradient]
     if behind:
-        message = f"{block} gets {quoted(behind)} by keyword, and its signature has past state before it: "
-        message += "CKPT005 reorders it (--unsafe)"
-        yield context.call_finding(RULE, site, message, Applicability.UNSAFE, span=spans[behind[0]])
+        message = (
+            f"{block} gets {quoted(behind)} by keyword: with use_reentrant=True the gradient is lost, or the backward "
+            "pass stops; its signature has past state before it, and CKPT005 reorders it (--unsafe)"
+        )
+        yield replace(context.call_finding(RULE, site, message, fault, span=spans[behind[0]]), follows="CKPT005")

@@ -44,8 +44,8 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repairs.calls import name_repair
 from ckpt_surgery.codemods.scripts.names import words
 from ckpt_surgery.codemods.scripts.setups import known_launches
-from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE
 from ckpt_surgery.codemods.tree.requirements import only_before
+from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 
 RULE = Declaration(code="CKPT105", subject=Subject.SCRIPT, repair=RepairKind.UNSAFE)
 _FORCED = words("SFTTrainer DPOTrainer GRPOTrainer RLOOTrainer RewardTrainer KTOTrainer DistillationTrainer")

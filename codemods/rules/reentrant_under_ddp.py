@@ -43,8 +43,9 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.setups import known_launches, may_need_reentrance
-from ckpt_surgery.codemods.scripts.signs import NON_REENTRANT_SINCE, data_parallel
+from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.requirements import only_since
+from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 
 RULE = Declaration(code="CKPT104", subject=Subject.SCRIPT, repair=RepairKind.SAFE)
 _WRAPPER = Strategy.DDP.value

@@ -5,9 +5,9 @@ Finds blocks whose forward takes past state before a gradient parameter that som
 parameter in front of the past state, and gives every caller in the tree the arguments in the new order.
 
 ## Why is this bad?
-Gradient arguments must be positional and past state must be a keyword: with this order, no call can satisfy both.
-To live with it, transformers' GPT-2 passes `past if not (self.gradient_checkpointing and self.training) else None` by
-position; DecisionTransformer, ImageGPT and GPTBigCode have the same signature.
+With `use_reentrant=True` gradient arguments must be positional and past state must be a keyword: in this order, no
+call can satisfy both. To live with it, transformers' GPT-2 passes `past if not (self.gradient_checkpointing and
+self.training) else None` by position; DecisionTransformer, ImageGPT and GPTBigCode have the same signature.
 
 ## Example
 ```python
@@ -17,7 +17,7 @@ def forward(self, hidden_states, encoder_hidden_states=None, layer_past=None): .
 
 ## Fix safety
 Unsafe: callers outside the tree that pass these parameters by position break. Not repaired where a comment stands
-among the parameters.
+among the parameters. Information where nobody uses the reentrant mode (see CKPT003).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
+from ckpt_surgery.text import plural
 
 RULE = Declaration(
     code="CKPT005",
     repair=RepairKind.UNSAFE,
-    applicability=Applicability.UNSAFE,
     commit="{}.forward takes gradient parameters before past state, and its callers follow",
     settles=("CKPT001",),
 )
@@ -75,13 +75,16 @@ def find(context: RuleContext) -> Iterator[Finding]:
         uses = (use for member in group for use in _uses(context, member, group))
         unfollowed = UnfollowedUse.OTHER_SIGNATURE.about(others[0]) if others else next(uses, None)
         repairs = () if unfollowed else _repairs(context, group, tuple(names), callers)
-        message = f"{owner.name}.forward takes {quoted(names)} behind past state: no call can pass both correctly"
+        message = f"{owner.name}.forward takes {quoted(names)} behind past state: "
+        message += "with use_reentrant=True no call can pass both correctly"
         if unfollowed:
             message += f"; not repaired: {unfollowed.text}"
         if repairs:
-            message += f"; reordering breaks callers outside the tree ({len(callers[owner])} inside follow)"
+            message += f"; the repair changes {plural(len(callers[owner]), 'call')} in these files, and breaks calls "
+            message += "elsewhere that pass it by position"
         span = owner.cls.forward.span if owner.cls.forward else owner.cls.header
-        yield context.finding(RULE, owner.path, span, owner.name, message, repairs=repairs)
+        worth = context.if_reentrant(RULE, owner.path, Applicability.UNSAFE)
+        yield context.finding(RULE, owner.path, span, owner.name, message, worth, repairs)
 
 
 def _owners(context: RuleContext, site: CallSite) -> tuple[ClassRef, ...]:

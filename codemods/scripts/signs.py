@@ -21,8 +21,6 @@ from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 _LAUNCH = {"LOCAL_RANK", "WORLD_SIZE", "RANK"}
 _LAUNCHER = re.compile(r"^[^\n]*(torchrun|accelerate launch|torch\.distributed\.(?:run|launch))\b", re.M)
 _OPTION = "use_reentrant"
-NON_REENTRANT_SINCE = "5.0"
-"""The first transformers whose `gradient_checkpointing_enable()` is not reentrant."""
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
 
 

@@ -57,12 +57,14 @@ class Blocks:
     """The blocks of a tree.
 
     `function_node` gives the syntax tree of a function by its file and name, None where it cannot be read.
+    `keeps_branches` tells whether the inline branches of a file stay where they work.
     """
 
     bases: BaseChains
     containers: Containers
     switches: Switches
     function_node: Callable[[str, str], ast.FunctionDef | None]
+    keeps_branches: Callable[[str], bool]
 
     @cached_property
     def in_stacks(self) -> frozenset[ClassRef]:
@@ -85,6 +87,13 @@ class Blocks:
             for ref in self._run_inline(owner)
         )
         return frozenset(in_stacks).union(inline)
+
+    @cached_property
+    def staying(self) -> frozenset[ClassRef]:
+        """The plain classes that nothing makes layers as long as the branches stay that checkpoint them."""
+        owners = (owner for owner in self.with_inlines if not self.keeps_branches(owner.path))
+        plain = self.plain.difference(self.in_stacks, *map(self._run_inline, owners))
+        return frozenset(ref for ref in plain if self.bases.is_layer(ref) is not Answer.YES)
 
     @cached_property
     def callers(self) -> dict[ClassRef, list[tuple[ClassRef, ModuleCall]]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.facts.argument_names import is_surely_no_state, may_be_state
-from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, Places
+from ckpt_surgery.codemods.facts.checkpoint_helpers import FIRST, TORCH_OPTIONS, Places
 from ckpt_surgery.codemods.facts.file_facts import (
     ELEMENT,
     LOCAL,
@@ -17,11 +17,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     ModuleCall,
 )
 from ckpt_surgery.codemods.facts.syntax import Argument, Span
-from ckpt_surgery.codemods.providers.checkpointed_functions import (
-    CHECKPOINTED,
-    TORCH_OPTIONS,
-    LateBinding,
-)
+from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, LateBinding
 from ckpt_surgery.codemods.providers.helpers import FUNCTIONS, METHODS
 from ckpt_surgery.codemods.tree.arguments import given_arguments
 from ckpt_surgery.codemods.tree.blocks import paths_behind
@@ -159,6 +155,14 @@ def _between(
     if any(_unpacks(arguments) for arguments in (checkpoint.args, call.args)):  # either may hold what the other names
         shared = inside.keys() & outside.keys()
         inside, outside = ({name: given[name] for name in given if name in shared} for given in (inside, outside))
+    rest = (
+        {parameter.name for parameter in owner.cls.forward.params if parameter.kind == "**"}
+        if owner.cls.forward
+        else ()
+    )
+    unpacked = [argument for argument in call.args if argument.name == "**" and argument.text in rest]
+    if unpacked and not _unpacks(checkpoint.args):  # what the model's own caller adds; a dict made here may be named
+        yield Disagreement(f"**{unpacked[0].text}", None, unpacked[0], withholds=False)
     for name in dict.fromkeys(name for name in (*inside, *outside) if name not in past):
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None

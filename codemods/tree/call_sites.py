@@ -71,9 +71,9 @@ class CallSites:
 
     @kept
     def all(self) -> tuple[CallSite, ...]:
-        """Every call of a layer, or of a block that is to become one."""
+        """Every call of a layer, or of a block that is to become one now."""
         sites = (self.of(owner, call) for owner in self.bases.names.checked_classes() for call in owner.cls.calls)
-        return tuple(filter(None, sites))
+        return tuple(site for site in sites if site and any(ref not in self.blocks.staying for ref, _ in site.blocks))
 
     def of(self, owner: ClassRef, call: ModuleCall, becoming: Collection[ClassRef] = ()) -> CallSite | None:
         """A call of a layer, or of a block that is to become one; those in `becoming` are."""

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import FileFacts
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
@@ -22,10 +23,14 @@ from ckpt_surgery.codemods.tree.lineages import Lineages
 from ckpt_surgery.codemods.tree.module_modes import ModuleModes
 from ckpt_surgery.codemods.tree.names import Loader, TreeNames
 from ckpt_surgery.codemods.tree.places import Places
+from ckpt_surgery.codemods.tree.requirements import only_since
 from ckpt_surgery.codemods.tree.switches import Switches
+from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 
 LINE_LENGTH = 119
 """The line length of transformers."""
+
+_REENTRANT = re.compile(r"use_reentrant(?:: bool)?\W{1,4}True\b")
 
 
 class SourceTree:
@@ -41,6 +46,7 @@ class SourceTree:
         installed_layers: the installed transformers' modeling_layers.py, empty where there is none.
         required: the requirements on transformers of the package that a file is in, each with the file that says so.
         unparsed: the files of the tree that are read only where a name leads to them.
+        converts: whether inline branches that work give way to layers outside transformers, too.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class SourceTree:
         installed_layers: str = "",
         required: Callable[[str], Mapping[str, str]] = lambda path: {},
         unparsed: Collection[str] = (),
+        converts: bool = False,
     ) -> None:
         self.text = text
         self.width = width
@@ -62,7 +69,8 @@ class SourceTree:
         self.containers = Containers(self.names, self.bases)
         self.layers = LayerSources(self.names, required, installed_layers)
         self.switches = Switches(self.bases, self.containers, self.layers)
-        self.blocks = Blocks(self.bases, self.containers, self.switches, self.function_node)
+        self._converts = converts
+        self.blocks = Blocks(self.bases, self.containers, self.switches, self.function_node, self.keeps_branches)
         self.calls = CallSites(self.bases, self.containers, self.blocks, self.layers)
         self.lineages = Lineages(self.names)
         self.modes = ModuleModes(self.bases, self.containers, self.source, self.class_node, self.function_node)
@@ -71,6 +79,21 @@ class SourceTree:
     def checked(self) -> tuple[str, ...]:
         """The paths of the checked files."""
         return self.names.checked
+
+    def keeps_branches(self, path: str) -> bool:
+        """Whether the inline branches of a file stay where they work, so that their blocks stay plain."""
+        return not (self._converts or self.layers.is_core(path))
+
+    @kept
+    def never_reentrant(self, path: str) -> bool:
+        """Whether the package of a file admits only non-reentrant defaults, and no code sets `use_reentrant=True`."""
+        if self.layers.is_core(path) or not only_since(NON_REENTRANT_SINCE, self.layers.required(path)):
+            return False
+        return not self._sets_reentrant
+
+    @cached_property
+    def _sets_reentrant(self) -> bool:
+        return any(_REENTRANT.search(self.text(path)) for path in (*self.names.checked, *self.names.unparsed))
 
     @kept
     def source(self, path: str) -> SourceText:

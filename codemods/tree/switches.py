@@ -34,18 +34,17 @@ class Missing(WordedReason):
         "the package asks for {}, and GradientCheckpointingLayer came with 4.52: checkpoint by an inline branch, or "
         "raise the requirement"
     )
+    RIGHT_BRANCH = "the package asks for {}, and GradientCheckpointingLayer came with 4.52"
     TRANSFORMERS = (
         "nothing of transformers holds {}, so nothing would switch a layer's checkpointing on: an inline branch is "
         "the way to checkpoint there"
     )
+    NO_TRANSFORMERS = "nothing of transformers holds {}, so nothing would switch a layer on there"
+    FUNCTIONS = "the functions of {} are put into models that are not among the files"
     MODEL = (
-        "no model of transformers that holds {} and claims gradient checkpointing is among the files: see that one "
-        "switches it on"
+        "no model of transformers that holds {} and says `supports_gradient_checkpointing = True` is among the files"
     )
-    FLAG = (
-        "{} does not claim gradient checkpointing, so nothing would switch a layer on: first set "
-        "`supports_gradient_checkpointing = True`"
-    )
+    FLAG = "{} does not say `supports_gradient_checkpointing = True`, so nothing would switch a layer on there"
     OWN_SWITCH = "{} switches its checkpointing by itself (`{}`), which would reach no layer"
 
 
@@ -65,18 +64,18 @@ class Switches:
     @kept
     def of_branches(self, owner: ClassRef) -> MissingSwitch | None:
         """Why the inline branches of a class are what switches its checkpointing; None where a layer could."""
-        return self._by_models(owner) or self._release(owner)
+        return self._by_models(owner) or self._release(owner, Missing.RIGHT_BRANCH)
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
         """Why the file of a class cannot have layers; None where it can."""
         files = {model.path for model in self._above(ref) if self._claims(model)}
         if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
             return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
-        return self._release(ref)
+        return self._release(ref, Missing.RELEASE)
 
-    def _release(self, ref: ClassRef) -> MissingSwitch | None:
+    def _release(self, ref: ClassRef, reason: Missing) -> MissingSwitch | None:
         requirement = self.layers.outdated(ref.path)
-        return MissingSwitch(Missing.RELEASE, (requirement,)) if requirement else None
+        return MissingSwitch(reason, (requirement,)) if requirement else None
 
     def _by_models(self, owner: ClassRef) -> MissingSwitch | None:
         """What is missing of the models that hold a class."""
@@ -87,8 +86,8 @@ class Switches:
         if {Answer.YES, Answer.NO} & set(claims.values()):
             return self._without_flag(owner, claims)
         if not claims and (any(map(self._is_foreign, above)) or not self.layers.uses_transformers(owner.path)):
-            return MissingSwitch(Missing.TRANSFORMERS, (owner.name,))
-        return MissingSwitch(Missing.MODEL, (owner.name,))
+            return MissingSwitch(Missing.NO_TRANSFORMERS, (owner.name,))
+        return MissingSwitch(Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS, (owner.name,))
 
     def _without_flag(self, owner: ClassRef, claims: dict[ClassRef, Answer]) -> MissingSwitch | None:
         """The first model without the flag that nothing with the flag is or holds.

@@ -111,9 +111,9 @@ class TestWithTrust:
     def test_every_option_arrives(self, proofs: Proofs) -> None:
         write_shape(Path("toy"), "old switch")
         Path("toy/pyproject.toml").write_text("[tool.ckpt_surgery]\nignore = ['CKPT002']\njobs = 7\n")
-        run("toy --trust-remote-code --timeout 5 --jobs 3 --select CKPT003")
+        run("toy --trust-remote-code --timeout 5 --jobs 3 --select CKPT002")
         assert (proofs.asked["workers"], proofs.asked["timeout"]) == (3, 5.0)
-        assert {finding.code for finding in proofs.asked["source"].repair.findings} == {"CKPT003"}
+        assert {finding.code for finding in proofs.asked["source"].repair.findings} == {"CKPT002"}
         run("toy --trust-remote-code")
         assert proofs.asked["workers"] == 7
         assert "CKPT002" not in {finding.code for finding in proofs.asked["source"].repair.findings}

@@ -148,7 +148,9 @@ def check_noop(root: Path, case: str, *, unsafe: bool = False) -> ApplyResult:
     return check_transformed(root, case, case, unsafe=unsafe)
 
 
-def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = False) -> ApplyResult:
+def check_transformed(
+    root: Path, before: str, after: str, *, unsafe: bool = False, select: tuple[str, ...] = ()
+) -> ApplyResult:
     """`apply` makes `after` of `before`: the same text, which parses, settles and has no safe finding left.
 
     The findings of each are those that it tells.
@@ -156,7 +158,7 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
     expected, files = files_of(before)
     expected_after, wanted = files_of(after)
     tree(root, files)
-    result = repair(root, unsafe=unsafe)
+    result = repair(root, unsafe=unsafe, select=select)
     assert result.problems == ()
     assert result.notes == ()
     compare(list(result.findings), expected, files, root)
@@ -164,7 +166,7 @@ def check_transformed(root: Path, before: str, after: str, *, unsafe: bool = Fal
     assert made.keys() == wanted.keys()
     for name, text in wanted.items():
         assert made[name] == text
-    left = found(root)
+    left = list(check([root], select=select, jobs=1).findings)
     assert [finding.message for finding in left if finding.applicability is Applicability.SAFE] == []
     compare(left, expected_after, wanted, root)
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ckpt_surgery.codemods import Rule
 from ckpt_surgery.codemods.finding import Applicability, Finding
@@ -64,7 +64,7 @@ def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
     optional = (Applicability.INFO, Applicability.UNKNOWN)
     if hidden := [f"{report.hidden[kind]} {kind} (--show-{kind})" for kind in optional if kind in report.hidden]:
         lines += wrapped(f"Not shown: {', '.join(hidden)}.", width)
-    repairable = Counter(f.applicability for f in report.shown if f.repairs)
+    repairable = Counter(f.applicability for f in _repairable(report.shown))
     commands = {Applicability.SAFE: "ckpt_surgery apply", Applicability.UNSAFE: "apply --unsafe"}
     if ways := [f"{repairable[kind]} with `{command}`" for kind, command in commands.items() if repairable[kind]]:
         lines += wrapped(f"Can be repaired: {listed(ways)}.", width)
@@ -78,10 +78,11 @@ def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) 
     lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s{_problems(result)}.", width)
     faults = Counter(f.code for f in result.findings if f.applicability in FAULTS)
     left = Counter(f.code for f in result.left if f.applicability in FAULTS)
+    repairable = _repairable(result.left)
     for rule in rules:
         if faults[rule.code] or left[rule.code]:
             repaired = max(0, faults[rule.code] - left[rule.code])
-            why = _why_left([f for f in result.left if f.code == rule.code], result.unsafe)
+            why = _why_left([f for f in result.left if f.code == rule.code], repairable, result.unsafe)
             lines += wrapped(f"{rule.code} {rule.name}: {repaired} repaired, {why}", width, "  ", "      ")
     return lines + _note_lines(result, width)
 
@@ -105,8 +106,14 @@ def _problems(result: CheckResult | ApplyResult) -> str:
     return f", {plural(len(result.problems), 'problem')}" if result.problems else ""
 
 
-def _why_left(left: Sequence[Finding], unsafe: bool) -> str:
-    kinds = Counter((f.applicability, bool(f.repairs)) for f in left)
+def _repairable(findings: Sequence[Finding]) -> frozenset[Finding]:
+    """The findings that are repaired, or settled by the repair of others among them."""
+    codes = {finding.code for finding in findings if finding.repairs}
+    return frozenset(finding for finding in findings if finding.repairs or finding.follows in codes)
+
+
+def _why_left(left: Sequence[Finding], repairable_ones: Collection[Finding], unsafe: bool) -> str:
+    kinds = Counter((f.applicability, f in repairable_ones) for f in left)
     not_repaired = kinds[Applicability.SAFE, True] + kinds[Applicability.SAFE, False]
     repairable = kinds[Applicability.UNSAFE, True]
     reasons = (

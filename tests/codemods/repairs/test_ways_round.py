@@ -45,7 +45,8 @@ def test_a_test_of_a_sub_configuration_is_not_safe(tmp_path: Path) -> None:
     asked = 'if getattr(self.config, "gradient_checkpointing", False) and'
     model = INLINE.replace(test, asked).replace("from ...", "from transformers.")
     pretrained = tree(tmp_path / "model", {"modeling_foo.py": model})
-    assert [finding.applicability for finding in found(pretrained, "CKPT002")] == [Applicability.SAFE]
+    (only,) = found(pretrained, "CKPT002")
+    assert "`apply --select CKPT002` puts layers" in only.message
     holder = (
         "\n\nclass FooForCausalLM(PreTrainedModel):\n    supports_gradient_checkpointing = True\n\n"
         "    def __init__(self, config):\n        super().__init__(config)\n"
@@ -54,7 +55,7 @@ def test_a_test_of_a_sub_configuration_is_not_safe(tmp_path: Path) -> None:
     encoder = model.replace("(PreTrainedModel)", "(nn.Module)") + holder
     module = tree(tmp_path / "module", {"modeling_foo.py": encoder})
     (only,) = found(module, "CKPT002")
-    assert only.applicability is Applicability.UNSAFE
+    assert "`apply --unsafe --select CKPT002` puts layers" in only.message
     assert "configuration, which transformers does not read" in only.message
 
 

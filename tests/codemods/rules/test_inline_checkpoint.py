@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.codemods.finding import Applicability, Finding
+from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.check import check
 from tests.codemods.snippets import INLINE, PLAIN
 from tests.codemods.tools import repair, texts, tree
@@ -52,17 +53,18 @@ def inline(root: Path, files: dict[str, str]) -> Finding:
 @pytest.mark.parametrize("text", [DIRECT, encoder()], ids=["a model", "a part of a model"])
 def test_a_model_that_transformers_switches_is_repaired(tmp_path: Path, text: str) -> None:
     finding = inline(tmp_path, {REMOTE: text})
-    assert finding.applicability is Applicability.SAFE, finding.message
-    repair(tmp_path)
+    assert finding.applicability is Applicability.INFO, finding.message
+    assert finding.message.endswith("it works as it is, and `apply --select CKPT002` puts layers in its place")
+    repair(tmp_path, select=("CKPT002",))
     assert "class FooLayer(GradientCheckpointingLayer)" in texts(tmp_path)[REMOTE]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (DIRECT.replace(CLAIM, ""), "FooModel does not claim gradient checkpointing"),
-        (DIRECT.replace("checkpointing = True", "checkpointing = False"), "FooModel does not claim"),
-        (encoder("class FooModel(PreTrainedModel):\n"), "FooModel does not claim gradient checkpointing"),
+        (DIRECT.replace(CLAIM, ""), "FooModel does not say `supports_gradient_checkpointing"),
+        (DIRECT.replace("checkpointing = True", "checkpointing = False"), "FooModel does not say `supp"),
+        (encoder("class FooModel(PreTrainedModel):\n"), "FooModel does not say `supports_gradient_checkpointing"),
         (
             DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}"),
             "by itself (`self.grad",
@@ -149,7 +151,9 @@ def test_branches_that_stay_and_disagree_are_a_fault(tmp_path: Path) -> None:
 )
 def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str) -> None:
     path = REMOTE if "from transformers" in text else "models/foo/modeling_foo.py"
-    assert inline(tmp_path, {path: text}).applicability is Applicability.SAFE
+    finding = inline(tmp_path, {path: text})
+    assert finding.repairs
+    assert "--unsafe" not in finding.message
 
 
 @pytest.mark.parametrize(
@@ -165,16 +169,17 @@ def test_what_is_no_switch_of_its_own_changes_nothing(tmp_path: Path, text: str)
 def test_a_branch_stays_where_its_model_is_not_at_hand(tmp_path: Path, text: str) -> None:
     finding = inline(tmp_path, {REMOTE: text})
     assert finding.applicability is Applicability.INFO
-    assert (
-        "no model of transformers that holds FooEncoder and claims gradient checkpointing is among" in finding.message
-    )
+    said = "no model of transformers that holds FooEncoder and says `supports_gradient_checkpointing = True` is among"
+    assert said in finding.message
 
 
 def test_nothing_is_wrong_with_arguments_of_blocks_under_a_branch_that_stays(tmp_path: Path) -> None:
     own = DIRECT.replace(START, f"        self.gradient_checkpointing = True\n{START}")
     tree(tmp_path, {"a.py": own, "b.py": DIRECT})
     assert [finding.code for finding in check([tmp_path / "a.py"]).findings] == ["CKPT002"]
-    assert [finding.code for finding in check([tmp_path / "b.py"]).findings] == ["CKPT002", "CKPT003"]
+    assert [finding.code for finding in check([tmp_path / "b.py"]).findings] == ["CKPT002"]
+    converted = apply([tmp_path / "b.py"], select=("CKPT002", "CKPT003"), write=False)
+    assert [finding.code for finding in converted.findings] == ["CKPT002", "CKPT003"]
 
 
 # -- where the layer class cannot be imported
@@ -205,7 +210,7 @@ def test_dots_of_another_package_do_not_lead_to_transformers(tmp_path: Path, bes
 def test_a_model_of_transformers_in_another_package_imports_it_by_name(tmp_path: Path) -> None:
     text = DIRECT.replace("import nn\n", "import nn\nfrom ...utils import helper\n", 1)
     inline(tmp_path, {FILE: text, "foo/utils.py": "", "foo/__init__.py": ""})
-    repair(tmp_path)
+    repair(tmp_path, select=("CKPT002",))
     assert "from transformers.modeling_layers import" in texts(tmp_path)[FILE]
 
 

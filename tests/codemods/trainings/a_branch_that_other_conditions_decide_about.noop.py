@@ -1,5 +1,5 @@
 # trains: 1/2 | 1/2
-# CKPT002 unsafe | if self.gradient_checkpointing | the test also asks for index > 0
+# CKPT002 info | if self.gradient_checkpointing | the test also asks for index > 0
 # prelude: trained
 
 class FooModel:

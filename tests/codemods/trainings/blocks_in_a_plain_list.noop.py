@@ -1,5 +1,5 @@
 # trains: 2 | 2
-# CKPT002 unsafe | if self.gradient_checkpointing | is a plain list
+# CKPT002 info | if self.gradient_checkpointing | is a plain list
 # prelude: trained
 
 class FooModel:

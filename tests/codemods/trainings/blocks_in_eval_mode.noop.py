@@ -1,5 +1,5 @@
 # trains: 2 | 2
-# CKPT002 unsafe | if self.gradient_checkpointing and self.training | FooModel sets FooLayer to eval mode
+# CKPT002 info | if self.gradient_checkpointing and self.training | FooModel sets FooLayer to eval mode
 # prelude: trained
 
 class FooModel:

@@ -223,6 +223,14 @@ class TestApplySummary:
             "  - a.py: the copy comment went",
         ]
 
+    def test_what_another_rules_repair_settles_counts_as_repairable(self) -> None:
+        reordered, settled = finding("CKPT005", UNSAFE, repairs=REPAIRS), finding(kind=UNSAFE, follows="CKPT005")
+        assert "Can be repaired: 2 with `apply --unsafe`." in summary_lines(shown(reordered, settled), width=200)
+        both, alone = ((reordered, settled), "unsafe (--unsafe repairs them)"), ((settled,), "to be repaired by hand")
+        for findings, why in (both, alone):
+            lines = apply_lines(applied(findings, findings), RULES, width=200)
+            assert f"  CKPT003 keyword_gradient: 0 repaired, left: 1 {why}" in lines
+
     def test_an_unsafe_repair_that_was_asked_for_and_not_made_is_named_so(self) -> None:
         findings = (finding("CKPT004", UNSAFE, repairs=REPAIRS),)
         lines = apply_lines(applied(findings, findings, unsafe=True), RULES, width=200)
@@ -252,6 +260,7 @@ class TestJson:
             "applicability": "safe",
             "family": "gpt2",
             "first_line": 0,
+            "follows": "",
             "edits": [{"path": e.path, "start": e.start, "end": e.end, "text": e.text} for e in EDITS],
         }
         names = {field.name for field in dataclasses.fields(Finding)}

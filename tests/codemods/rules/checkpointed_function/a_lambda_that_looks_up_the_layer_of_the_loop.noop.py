@@ -1,4 +1,4 @@
-# CKPT012 unsafe | checkpoint(lambda | looks up `layer`, which the loop rebinds
+# CKPT012 unsafe | checkpoint(lambda | looks up `layer`, which the loop rebinds, and the recompute finds the last value: the gradients are wrong, or the step stops; pass a tensor as an argument, and bind all else as a default: `layer=layer`
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -1,4 +1,4 @@
-# CKPT002 info | if self.gradient_checkpointing | an inline branch is the way to checkpoint there
+# CKPT002 info | if self.gradient_checkpointing | left as it is: nothing of transformers holds Foo
 # CKPT012 unsafe | states = checkpoint(run, states | looks up `part`
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -1,4 +1,4 @@
-# CKPT012 unsafe | checkpoint(partial | captures `aux`, whose gradient is lost
+# CKPT012 unsafe | checkpoint(partial | captures `aux`: with use_reentrant=True the backward pass stops
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

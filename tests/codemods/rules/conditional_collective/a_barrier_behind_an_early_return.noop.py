@@ -1,4 +1,4 @@
-# CKPT102 unsafe | dist.barrier() | `rank != 0` on line 6
+# CKPT102 unsafe | dist.barrier() | outside the condition; where one rank is to go first, it needs the same call
 # prelude: collectives
 
 def save(model, rank):

@@ -1,4 +1,4 @@
-# CKPT102 unsafe | dist.all_reduce(loss) | depending on `dist.get_rank() == 0` on line 6
+# CKPT102 unsafe | dist.all_reduce(loss) | depending on `dist.get_rank() == 0` on line 6: the ranks wait
 # prelude: collectives
 
 def log(loss):

@@ -1,5 +1,5 @@
-# CKPT002 unsafe | hidden_states = checkpoint(use_reentrant=False)(layer) | layer is checkpointed by a direct call
-# CKPT002 unsafe | hidden_states = checkpoint(function=layer | layer is checkpointed by a direct call
+# CKPT002 unsafe | hidden_states = checkpoint(use_reentrant=False)(layer) | layer is checkpointed by hand
+# CKPT002 unsafe | hidden_states = checkpoint(function=layer | layer is checkpointed by hand
 # prelude: gcl
 from torch.utils.checkpoint import checkpoint
 

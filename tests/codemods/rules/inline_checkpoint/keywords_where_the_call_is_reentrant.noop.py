@@ -1,4 +1,4 @@
-# CKPT002 unsafe | if self.checkpoint_layers | it refuses `mode` by keyword
+# CKPT002 unsafe | if self.checkpoint_layers | made(layer) gets `mode` by keyword, which it does not take
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

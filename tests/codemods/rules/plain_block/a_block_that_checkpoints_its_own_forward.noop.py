@@ -1,4 +1,4 @@
-# CKPT002 info | return self._gradient_checkpointing_func | run is checkpointed by a direct call
+# CKPT002 info | return self._gradient_checkpointing_func | run is checkpointed by hand
 # prelude: plain
 
 class FooLayer:

@@ -1,4 +1,4 @@
-# CKPT002 info | hidden_states = self._gradient_checkpointing_func | run(index) is checkpointed by a direct call
+# CKPT002 info | hidden_states = self._gradient_checkpointing_func | run(index) is checkpointed by hand
 # prelude: plain
 
 class FooModel:
