@@ -69,7 +69,7 @@ WHEEL_SHA256 = {
 _SOURCES = {"accelerate": "src/accelerate", "transformers": "src/transformers", "trl": "trl"}
 """Where a package's source lies in its source distribution."""
 
-_WANTED_OF_WHEEL = (".py", ".dist-info/METADATA")
+_WANTED_OF_WHEEL = (".py", ".dist-info/METADATA", ".dist-info/RECORD")
 
 STAMP = ".unpacked"
 CACHE_VARIABLE = "CKPT_SURGERY_CACHE"

@@ -221,7 +221,8 @@ IN_A_WHEEL = {
     "toy/__init__.py": "",
     "toy/kernel.so": "not wanted",
     "toy_models-1.0.dist-info/METADATA": "Name: toy-models\n",
-    "toy_models-1.0.dist-info/RECORD": "not wanted",
+    "toy_models-1.0.dist-info/RECORD": "toy/__init__.py,,\n",
+    "toy_models-1.0.dist-info/WHEEL": "not wanted",
 }
 
 
@@ -241,7 +242,8 @@ def test_of_a_wheel_the_source_and_the_metadata_are_unpacked(cache: Path, monkey
     folder = fetch_wheel(WHEEL)
     assert folder == cache / WHEEL
     files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    assert files == [".unpacked", "toy/__init__.py", "toy_models-1.0.dist-info/METADATA"]
+    metadata = [f"toy_models-1.0.dist-info/{name}" for name in ("METADATA", "RECORD")]
+    assert files == [".unpacked", "toy/__init__.py", *metadata]
     archive.unlink()
     assert fetch_wheel(WHEEL) == folder
 
