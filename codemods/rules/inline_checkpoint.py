@@ -69,7 +69,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, InlineBranch
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, Import, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
@@ -89,6 +89,7 @@ from ckpt_surgery.codemods.tree.frozen import frozen_front
 from ckpt_surgery.codemods.tree.requirements import only_before, only_since
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.source_tree import SourceTree
+from ckpt_surgery.codemods.tree.switches import Missing
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted, replaced_text
 from ckpt_surgery.model_patches.release_names import FLAG, LAYERS_SINCE, NON_REENTRANT_SINCE
 from ckpt_surgery.text import listed
@@ -183,7 +184,9 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     notes = {} if repair.repairs and tree.layers.is_core(owner.path) else dict(_notes(tree, owner, inline))
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
-    is_fault = bool(harmful or twice or nested) or any(notes.values())
+    idle = any(reason.reason is Missing.FLAG for reason in repair.reasons) and _asks_for_own_flag(inline)
+    stops = any(notes.values()) and not idle
+    is_fault = stops or bool(harmful or twice or nested)
     goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
     said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
     told = dict.fromkeys(map(_difference, found if goes else harmful))
@@ -191,7 +194,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         said.append(f"the branches disagree: {'; '.join(told)}")
     if twice:
         said.append(f"{twice} {_TWICE}")
-    said += [note for note, stops in notes.items() if stops or not goes]
+    said += [note for note, is_sure in notes.items() if is_sure or not goes]
     reasons = "; ".join(dict.fromkeys(reason.text for reason in repair.reasons))
     if goes or nested:
         said += filter(None, [reasons])
@@ -199,14 +202,13 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
         if modes := ", ".join(dict.fromkeys(_modes(inline))):
             said.append(f"`{modes}` goes with the branch: gradient_checkpointing_kwargs choose the mode from now on")
     elif harmful:
-        given = quoted(dict.fromkeys(item.name for item in harmful))
-        said.append(
-            f"pass the same in both: where {given} is given, the block gets something else under checkpointing"
-        )
+        one_sided = all(item.branch is None or item.branch.text == "None" for item in harmful)
+        where = f"where {quoted(dict.fromkeys(item.name for item in harmful))} is given, " if one_sided else ""
+        said.append(f"pass the same in both: {where}the block gets something else under checkpointing")
     elif repair.repairs:
         command = f"`apply {'--unsafe ' * bool(reasons)}--select {RULE.code}`"
         said += [f"it works as it is, and {command} puts layers in its place", *filter(None, [reasons])]
-    elif reasons and not (any(notes.values()) or nested):
+    elif reasons and not (stops or nested):
         said.append(f"{'not repaired' if twice else 'left as it is'}: {reasons}")
     repairs, applicability = repair.repairs, Applicability.INFO
     if goes or is_fault:
@@ -227,6 +229,11 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
     yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
 
 
+def _asks_for_own_flag(inline: InlineBranch) -> bool:
+    """Whether a branch runs where transformers has set a flag of its class, as it does for models that claim it."""
+    return f"self.{FLAG}" in (inline.test or "") and "config" not in (inline.test or "")
+
+
 def _form(inline: InlineBranch) -> str:
     """What a checkpoint call is part of; one that stands under no test is done by hand."""
     if inline.test is None:
@@ -242,7 +249,7 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
     for call in inline.checkpoints:
         keywords = quoted(call.refused or call.keywords)
         if call.refused:
-            yield f"{call.callee} gets {keywords} by keyword, which it does not take: pass it by position", True
+            yield f"{call.callee} gets {keywords} by keyword, which it does not take: bind it where that is made", True
         elif call.is_given and keywords:
             said = f"with use_reentrant=True it refuses {keywords} by keyword"
             default = only_before(NON_REENTRANT_SINCE, tree.layers.required(owner.path))
@@ -255,7 +262,8 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
             elif ".requires_grad" not in (inline.test or ""):
                 freezing = frozen_front(tree, owner, paths_behind(owner, inline, call))
                 where = f"what {freezing} freezes" if freezing else "frozen layers"
-                text = f"called {how}: behind {where}, where no input needs a gradient, nothing in it is trained"
+                text = f"called {how}: behind {where} no input needs a gradient, and what it runs is not trained"
+                text += "; pass use_reentrant=False" * bool(freezing)
                 yield text, bool(freezing)
 
 
@@ -300,11 +308,17 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
 def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
     """What the branch is to layers of transformers, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
-    if only_before(LAYERS_SINCE, required):
-        return Obstacle.NESTED_LATER.about(theirs, ", ".join(required))
+    gone = next(filter(_is_gone, context.tree.names.read(owner.path).imports), None)
+    if gone or only_before(LAYERS_SINCE, required):
+        return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
     modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
     idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
+
+
+def _is_gone(item: Import) -> bool:
+    """Whether an import works in older releases alone: docstrings of models went when layers came."""
+    return item.module.startswith("transformers.models.") and item.original.endswith("_DOCSTRING")
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:

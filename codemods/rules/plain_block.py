@@ -113,8 +113,9 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message = f"{ref.name}, a block of {_stack(element)}, has a base class outside the files at hand"
     conversion = convert(tree, ref, context.argument_repairs)
     if isinstance(conversion, MissingSwitch):
-        reasons = [*(reason.text for reason in commented_out(tree, ref)), f"not repaired: {conversion.text}"]
-        return finding("; ".join([message, *dict.fromkeys(reasons)]), Applicability.UNSAFE)
+        on_purpose = [reason.text for reason in commented_out(tree, ref)]
+        said = dict.fromkeys([message, *on_purpose, f"not repaired: {conversion.text}"])
+        return finding("; ".join(said), Applicability.INFO if on_purpose else Applicability.UNSAFE)
     if isinstance(conversion, Because):
         return finding(f"{message} ({conversion.text})", Applicability.UNKNOWN)
     doubt = conversion.doubt or (None if called else Doubt.NO_CALL.about(ref.name))

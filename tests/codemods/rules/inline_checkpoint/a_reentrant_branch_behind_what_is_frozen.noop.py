@@ -1,4 +1,4 @@
-# CKPT002 unsafe | x = checkpoint(layer, x) | behind what Model.freeze freezes, where no input needs a gradient
+# CKPT002 unsafe | x = checkpoint(layer, x) | behind what Model.freeze freezes no input needs a gradient
 # CKPT002 unsafe | states = checkpoint(block, states, use_reentrant=True) | behind what Tower.lock freezes
 from torch import nn
 from torch.utils.checkpoint import checkpoint

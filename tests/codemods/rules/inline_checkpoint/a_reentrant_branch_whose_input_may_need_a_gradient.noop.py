@@ -1,4 +1,4 @@
-# CKPT002 info | x = checkpoint(layer, x) | behind frozen layers, where no input needs a gradient
+# CKPT002 info | x = checkpoint(layer, x) | behind frozen layers no input needs a gradient
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

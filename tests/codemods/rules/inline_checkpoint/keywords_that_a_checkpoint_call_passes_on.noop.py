@@ -3,7 +3,7 @@
 # CKPT002 info | if self.gradient_checkpointing:  # given | with use_reentrant=True it refuses `mask` by keyword
 # CKPT002 info | if self.gradient_checkpointing:  # not reentrant | inline branch; left as it is
 # CKPT002 info | if self.gradient_checkpointing:  # unpacked | inline branch; left as it is
-# CKPT002 unsafe | if self.gradient_checkpointing:  # none taken | custom(layer) gets `mask` by keyword, which it does not take: pass it by position
+# CKPT002 unsafe | if self.gradient_checkpointing:  # none taken | custom(layer) gets `mask` by keyword, which it does not take: bind it where that is made
 # CKPT002 info | if self.gradient_checkpointing:  # all taken | inline branch; left as it is
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -1,4 +1,4 @@
-# CKPT001 unsafe | class FooLayer | commented out in FooModel.forward: see why before FooLayer is checkpointed; not repaired
+# CKPT001 info | class FooLayer | commented out in FooModel.forward: see why before FooLayer is checkpointed; not repaired
 # file: setup.py
 REQUIRES = ["transformers==4.46.0"]
 # file: modeling_foo.py
