@@ -45,6 +45,7 @@ CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
 ConvNd = conv._ConvNd
 DropoutNd = dropout._DropoutNd
 NormBase = batchnorm._NormBase
+MODULE_CALL = nn.Module._call_impl.__code__
 LinearCrossEntropyOptions: Any = getattr(nn, "LinearCrossEntropyOptions", None)
 """Of torch 2.13 and later; without it a loss with weights of classes has the logits made."""
 

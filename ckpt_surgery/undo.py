@@ -39,10 +39,6 @@ class UndoableHooks(Undoable):
     def __init__(self, handles: Iterable[RemovableHandle] = ()) -> None:
         self._handles = list(handles)
 
-    def keep(self, handle: RemovableHandle) -> None:
-        """Remove this one, too."""
-        self._handles.append(handle)
-
     def undo(self) -> None:
         """Remove the hooks. A second call does nothing."""
         for handle in self._handles:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -27,9 +29,11 @@ from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
+from ckpt_surgery.runtime.blocks.library_switch import flags_of, has_inline_branch, options_of
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import MODULE_CALL, is_compiled
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -59,7 +63,8 @@ class Trained:
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
     again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
     of the call of torch's checkpoint function that did, if one did. With `evaluating` it was trained in evaluation
-    mode alone, and `asked` tells whether checkpointing was switched on then.
+    mode alone, and `asked` tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls
+    something that checkpoints, perhaps functions in which no module runs.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -68,6 +73,7 @@ class Trained:
         self.checkpoints_itself = False
         self.place = ""
         self.evaluating = self.asked = False
+        self.is_compiled = self.calls_checkpoint = False
         self._report: GuardReport | None = None
         self._table = ""
         self._guard: Callable[[], Guard | None] = lambda: None
@@ -108,8 +114,11 @@ class Trained:
         elif self.evaluating:
             why = ": transformers does not checkpoint in it, so call model.train()" if self.asked else ""
             said.append(f"{self.name} trained in evaluation mode{why or ', without checkpointing'}")
+        elif self.calls_checkpoint and not self.report:
+            said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
         elif not (said or self.table or self.report):
-            said.append(f"{self.name} trained without checkpointing: --wrap checkpoints it")
+            advice = "" if self.is_compiled else ": --wrap checkpoints it"
+            said.append(f"{self.name} trained without checkpointing{advice}")
         return said
 
     def release(self) -> None:
@@ -136,7 +145,8 @@ class Takeover:
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
-        """The models on which nobody has switched checkpointing on so far."""
+        """The modules of the models on which nobody has switched checkpointing on so far."""
+        self._lock = RLock()
         self.looking = UndoableHooks()
         self._needs_blocks = False
 
@@ -147,13 +157,16 @@ class Takeover:
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
-        self.looking = UndoableHooks([register_module_forward_pre_hook(self._look)])
+        hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
+        self.looking = UndoableHooks(hooks)
 
     def install_on(self, model: nn.Module) -> None:
         """Look at the modules of this one alone: what a training calls need not be the model."""
         self._needs_blocks = True
-        look = ModelHook(self._look)
-        self.looking = UndoableHooks(module.register_forward_pre_hook(look) for module in model.modules())
+        look, behind = ModelHook(self._look), ModelHook(self._look_behind)
+        modules = list(model.modules())
+        hooks = [module.register_forward_pre_hook(look) for module in modules]
+        self.looking = UndoableHooks([*hooks, *(module.register_forward_hook(behind) for module in modules)])
 
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
@@ -164,35 +177,57 @@ class Takeover:
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then
             return
-        if module in self._seen:
-            if self._waiting:
-                self._look_again(module)
-            return
+        if module not in self._seen:
+            self._safely(self._find, module)
+        elif self._waiting and module in self._waiting:
+            self._safely(self._look_again, module)
+
+    def _look_behind(self, module: nn.Module, _: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and self._waiting and module in self._waiting:
+            self._safely(self._await_backward, module, output)
+
+    def _safely(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Do it; the training goes on whatever comes of that."""
+        try:
+            with self._lock:  # models may run in several threads
+                action(*arguments)
+        except Exception as error:
+            self.looking.undo()
+            self._say(f"no more models are looked for, as that failed: {error_line(error)}")
+
+    def _find(self, module: nn.Module) -> None:
+        """Look at a module that runs for the first time: a model, if it is no part of one that runs."""
         if not torch.is_grad_enabled() or in_backward():
             return
         if os.getpid() != self._process or (self._needs_blocks and not blocks_of(module)):
             return
-        self._seen.update(module.modules())
+        parts = list(module.modules())
+        self._seen.update(parts)
+        for outer in running_modules():
+            if outer is not module and outer in self._seen and any(part is module for part in outer.modules()):
+                if outer in self._waiting:
+                    self._waiting.update(dict.fromkeys(parts, self._waiting[outer]))
+                return
         model = module.module if isinstance(module, DistributedDataParallel) else module
-        if any(parameter.requires_grad for parameter in model.parameters()) and any(model.children()):
+        parameters = nn.Module.parameters(model)  # others may take arguments
+        if any(parameter.requires_grad for parameter in parameters) and any(model.children()):
             waiting = _Waiting(model, Trained(model))
-            for inner in [inner for inner in self._waiting if inner in waiting.parts]:
-                del self._waiting[inner]
+            self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if model.training:
                 self._decide(model, waiting, running=model is module)
-            else:
-                self._waiting[model] = waiting
-                self.looking.keep(model.register_forward_hook(ModelHook(partial(self._evaluate, waiting))))
 
     def _decide(self, model: nn.Module, waiting: _Waiting, *, running: bool) -> None:
-        """Take a model that trains, or wait for somebody to switch its checkpointing on."""
+        """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
         trained = waiting.trained
-        self._note(trained, evaluating=False)
-        if self._options.wrap is None and not (trained.checkpoints_itself or waiting.asks() or has_surgery(model)):
-            self._waiting[model] = waiting
-            return
-        self._waiting.pop(model, None)
-        self._take(model, trained, running=running)
+        wanted = self._options.wrap is not None or waiting.asks() or has_surgery(model)
+        if wanted or trained.checkpoints_itself:
+            for part in [part for part, its in self._waiting.items() if its is waiting]:
+                del self._waiting[part]
+            self._note(trained, evaluating=False)
+            # what others than torch's function do to gradients on the way is not known
+            options = self._options.guard_options
+            prove = options.prove and (wanted or bool(trained.place))
+            self._take(model, trained, replace(options, prove=prove), running=running)
 
     def _note(self, trained: Trained, *, evaluating: bool) -> None:
         if trained not in self.trained:
@@ -200,34 +235,37 @@ class Takeover:
             trained.evaluating = evaluating
         trained.evaluating &= evaluating
 
-    def _evaluate(self, waiting: _Waiting, model: nn.Module, _: Any, output: Any) -> None:
-        """Note a model in evaluation mode once a backward reaches what it returned."""
+    def _await_backward(self, module: nn.Module, output: Any) -> None:
+        """Note a model that waits once a backward reaches what it returned, or where nothing can be seen of that."""
+        waiting = self._waiting[module]
+        if waiting.model() is not module or in_backward() or not torch.is_grad_enabled():
+            return
+        results = list(tensors(output))
+        if not results and module.training:
+            self._note(waiting.trained, evaluating=False)
+        for tensor in results:
+            if tensor.requires_grad:
+                reached = partial(self._reached, waiting, not module.training)
+                tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
-        def reached(_: Any) -> None:
-            self._note(waiting.trained, evaluating=True)
+    def _reached(self, waiting: _Waiting, evaluating: bool, _: Any) -> None:
+        self._note(waiting.trained, evaluating=evaluating)
+        if evaluating:
             waiting.trained.asked |= waiting.asks()
 
-        if not model.training:
-            for tensor in tensors(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(reached)  # type: ignore[no-untyped-call]
-
     def _look_again(self, module: nn.Module) -> None:
-        """Look at a module that ran before: models are switched on later, and some checkpoint by themselves."""
+        """Look at a part of a model that waits: it is switched on later, or checkpoints by itself."""
+        waiting = self._waiting[module]
         if in_backward():
-            for model, waiting in self._waiting.items():
-                if module is not model and module in waiting.parts:
-                    waiting.trained.checkpoints_itself = True
-            return
-        if module not in self._waiting:
-            for waiting in self._waiting.values():
-                waiting.enter(module)
-        elif module.training and torch.is_grad_enabled():
-            waiting = self._waiting[module]
+            waiting.trained.checkpoints_itself |= module is not waiting.model() and torch.is_grad_enabled()
+        elif module is not waiting.model():
+            waiting.enter()
+        else:
             waiting.forwards += 1
-            self._decide(module, waiting, running=True)
+            if module.training and torch.is_grad_enabled():
+                self._decide(module, waiting, running=True)
 
-    def _take(self, model: nn.Module, trained: Trained, *, running: bool) -> None:
+    def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
@@ -235,7 +273,7 @@ class Takeover:
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
-        watching = self._tried(trained.problems, partial(Guard, model, self._options.guard_options))
+        watching = self._tried(trained.problems, partial(Guard, model, options))
         if watching is not None:
             watching.begin_within()
         trained.follow(watching, surgery)
@@ -255,26 +293,37 @@ class Takeover:
 
 
 class _Waiting:
-    """A model that trains, and on which nobody has switched checkpointing on. `forwards` counts those after its first.
-
-    `parts` are its modules.
-    """
+    """A model on which nobody has switched checkpointing on. `forwards` counts those after its first."""
 
     def __init__(self, model: nn.Module, trained: Trained) -> None:
+        self.model = ref(model)
         self.trained = trained
         self.forwards = 0
-        self.parts = WeakSet(model.modules())
-        self._flags = [(ref(module), flag) for module in self.parts for flag in flags_of(module)]
+        parts = list(model.modules())
+        self._flags = [(ref(module), flag) for module in parts for flag in flags_of(module)]
+        trained.is_compiled = any(map(is_compiled, parts))
+        trained.calls_checkpoint = any(
+            has_inline_branch(module) and not (is_layer(module) or flags_of(module)) for module in parts
+        )
 
     def asks(self) -> bool:
         """Tell whether that was done since."""
         return any(getattr(module(), flag, False) for module, flag in self._flags)
 
-    def enter(self, module: nn.Module) -> None:
-        """Look whether torch's checkpoint function runs a module of it, as long as little was seen."""
-        if self.forwards < _LOOKS and not self.trained.place and module in self.parts:
+    def enter(self) -> None:
+        """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
+        if self.forwards < _LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
             self.trained.checkpoints_itself |= bool(self.trained.place)
+
+
+def running_modules() -> Iterator[nn.Module]:
+    """Iterate over the modules whose calls run, the innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is MODULE_CALL:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
 
 
 def checkpoint_call() -> str:
@@ -306,16 +355,22 @@ def own_options(model: nn.Module) -> dict[str, Any]:
 
 
 def _chosen_layers(model: nn.Module) -> dict[str, Any]:
-    on = [bool(getattr(module, FLAG, False)) for module in model.modules() if is_layer(module)]
-    if not any(on) or all(on):
-        return {}
-    for every_n in range(2, len(on) + 1):
-        if on == [index % every_n == 0 for index in range(len(on))]:
-            return {"every_n": every_n}
-    raise SurgeryError(
-        f"{type(model).__name__} has checkpointing on in {sum(on)} of {len(on)} layers, and not in every n-th: it was "
-        "left as it is, and can be wrapped with stacks, blocks or first"
-    )
+    stacks: dict[str, list[bool]] = defaultdict(list)
+    for name, module in model.named_modules():
+        if is_layer(module):
+            stacks[name.rpartition(".")[0]].append(bool(getattr(module, FLAG, False)))
+    chosen: dict[str, Any] = {}
+    for stack, on in stacks.items():
+        if any(on) and not all(on):
+            every = (n for n in range(2, len(on) + 1) if on == [index % n == 0 for index in range(len(on))])
+            every_n = next(every, 0)
+            if not every_n or chosen.get("every_n", every_n) != every_n:
+                raise SurgeryError(
+                    f"{type(model).__name__} has checkpointing on in {sum(on)} of {len(on)} layers of {stack}, and "
+                    "not in every n-th: it was left as it is, and can be wrapped with stacks, blocks or first"
+                )
+            chosen["every_n"] = every_n
+    return chosen
 
 
 def is_asked(model: nn.Module) -> bool:

@@ -235,5 +235,134 @@ def test_which_layers_a_script_has_switched_on_is_kept(on: tuple[int, ...]) -> N
     assert trained.report is not None
     counts = {block.name: block.counts for block in trained.report.blocks}
     assert [index for index in range(4) if counts.get(f"layers.{index}") == (1, 1)] == [*on]
-    assert ("2 of 4 layers, and not in every n-th" in " ".join(trained.said)) == (on == (1, 2))
+    assert ("2 of 4 layers of layers, and not in every n-th" in " ".join(trained.said)) == (on == (1, 2))
     assert bool(trained.table) == (on != (1, 2))
+
+
+def looked_at(action: Callable[[], Any]) -> list[Trained]:
+    """What a run says of what happens in `action`."""
+    takeover = Takeover(TakeoverOptions(), print)
+    takeover.install()
+    try:
+        action()
+    finally:
+        takeover.looking.undo()
+    return takeover.trained
+
+
+def test_nothing_lies_on_a_model_that_nobody_has_switched_on(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def evaluate() -> None:
+        for mode in (False, True):
+            model.train(mode)(torch.ones(2, WIDTH)).sum().backward()
+        torch.jit.script(model)  # takes no hooks of ours
+        torch.save(model, tmp_path / "model.pt")
+
+    (trained,) = looked_at(evaluate)
+    assert trained.said == ["Sequential trained without checkpointing: --wrap checkpoints it"]
+    assert b"ckpt_surgery" not in (tmp_path / "model.pt").read_bytes()
+
+
+def test_what_a_model_makes_of_its_methods_ends_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    class Odd(Own):
+        def parameters(self, groups: Any) -> Any:  # type: ignore[override]
+            return [groups]
+
+        def children(self) -> Any:
+            raise OSError("gone")
+
+    looked_at(lambda: Odd(plainly)(torch.ones(2, WIDTH)).sum().backward())
+    assert "no more models are looked for, as that failed: OSError: gone" in capsys.readouterr().out
+
+
+def test_a_part_that_comes_later_is_no_model() -> None:
+    model = Own(plainly)
+
+    def grow() -> None:
+        for _ in range(2):
+            model(torch.ones(2, WIDTH)).sum().backward()
+            model.blocks.append(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()))
+
+    assert [trained.name for trained in looked_at(grow)] == ["Own"]
+
+
+def test_a_model_behind_one_that_does_not_hold_it_is_one() -> None:
+    class Pipeline(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.models = [model]
+
+        def forward(self, values: Tensor) -> Tensor:
+            return cast("Tensor", self.models[0](values))
+
+    pipeline = Pipeline(Own(reentrantly))
+    (trained,) = looked_at(lambda: [pipeline(torch.ones(2, WIDTH)).sum().backward() for _ in range(2)])
+    assert (trained.name, trained.checkpoints_itself) == ("Own", True)
+
+
+def test_a_forward_without_a_backward_is_no_training() -> None:
+    assert looked_at(lambda: Own(plainly).train()(torch.ones(2, WIDTH))) == []
+
+
+def test_what_hooks_of_the_backward_run_without_gradients_is_no_recompute() -> None:
+    model = Own(plainly)
+
+    def run(_: Tensor) -> None:
+        with torch.no_grad():
+            model.first(torch.ones(2, WIDTH))
+
+    def step() -> None:
+        for _ in range(2):
+            loss = model(torch.ones(2, WIDTH)).sum()
+            loss.register_hook(run)
+            loss.backward()
+
+    (trained,) = looked_at(step)
+    assert not trained.checkpoints_itself
+
+
+class OwnGradients(torch.autograd.Function):
+    """One that is given its parameters, and gives them their gradients itself."""
+
+    @staticmethod
+    def forward(ctx: Any, block: nn.Module, values: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.block, ctx.values, ctx.parameters = block, values.detach(), parameters
+        with torch.no_grad():
+            return cast("Tensor", block(values))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        values = ctx.values.requires_grad_()
+        with torch.enable_grad():
+            given = torch.autograd.grad(ctx.block(values), [values, *ctx.parameters], gradients[0])
+        return None, *given
+
+
+def test_gradients_are_not_proved_where_the_way_of_checkpointing_is_not_known() -> None:
+    run: Callable[..., Any] = OwnGradients.apply
+    trained = taken(Own(lambda block, values: run(block, values, *block.parameters())))
+    assert trained.checkpoints_itself
+    assert trained.report is not None
+    assert ([block.counts for block in trained.report.blocks], trained.report.faults) == ([(1, 1)] * 3, ())
+
+
+def test_functions_that_are_checkpointed_are_not_said_to_be_none() -> None:
+    class Functional(Own):
+        def forward(self, values: Tensor) -> Tensor:
+            return cast(
+                "Tensor", torch.utils.checkpoint.checkpoint(torch.sin, self.first(values), use_reentrant=False)
+            )
+
+    (said,) = taken(Functional(plainly)).said
+    assert said == "Functional: no module of it was recomputed; functions that it checkpoints are not watched"
+
+
+def test_stacks_that_are_off_leave_the_others_to_be_wrapped() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, True)
+    vars(model)["tower"] = None
+    model.tower = nn.ModuleList([SureLayer()])
+    trained = taken(model)
+    assert "2 of 2" in trained.table
+    assert trained.problems == []
