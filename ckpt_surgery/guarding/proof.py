@@ -44,6 +44,7 @@ class ProofStatus(StrEnum):
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
+    HOOKED = "hooks of the script on its parameters would run once more"
     FAILED = "could not be run alone"
 
 
@@ -152,6 +153,8 @@ class BlockWitness(StepWatch):
             return ProofStatus.NOT_REACHED
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return ProofStatus.WEIGHTS_CHANGED
+        if any(map(_has_hooks, self._parameters.values())):
+            return ProofStatus.HOOKED
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
     def _by_name(
@@ -228,6 +231,11 @@ def _error(expected: Tensor, of_step: Tensor) -> float | None:
     if not any(finite):
         return None
     return relative_error(expected, of_step) if all(finite) else 1.0
+
+
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    """Tell whether somebody else has hooks on a parameter: one that changes gradients would do so again."""
+    return any(not isinstance(hook, ModelHook) for hook in (parameter._backward_hooks or {}).values())
 
 
 def _is_finite(gradient: Tensor) -> bool:

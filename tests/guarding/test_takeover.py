@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
@@ -366,3 +367,20 @@ def test_stacks_that_are_off_leave_the_others_to_be_wrapped() -> None:
     trained = taken(model)
     assert "2 of 2" in trained.table
     assert trained.problems == []
+
+
+def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
+    counts = []
+    for watch in (False, True):
+        model = Own(partial(checkpoint, use_reentrant=False)).double()
+        seen: list[Tensor] = []
+        for parameter in model.parameters():
+            parameter.register_hook(seen.append)  # type: ignore[no-untyped-call]
+        if watch:
+            report = taken(model).report
+            assert report is not None
+            assert {block.proof.status for block in report.blocks} == {ProofStatus.HOOKED}
+        else:
+            train(model)
+        counts.append(len(seen))
+    assert counts[0] == counts[1]
