@@ -39,6 +39,7 @@ _SEARCHES = frozenset(
         "split",
         "startswith",
         "sub",
+        "words",
     ]
 )
 

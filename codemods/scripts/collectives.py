@@ -21,12 +21,14 @@ from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, keywords,
 from ckpt_surgery.codemods.scripts.ranks import RankTest, RankTests, outcomes
 
 _POSITIONS = {
-    0: "barrier monitored_barrier",
-    2: "all_reduce broadcast all_gather all_to_all all_gather_into_tensor all_gather_object broadcast_object_list",
-    3: "reduce gather scatter reduce_scatter reduce_scatter_tensor gather_object scatter_object_list",
-    4: "all_to_all_single",
+    0: words("barrier monitored_barrier"),
+    2: words(
+        "all_reduce broadcast all_gather all_to_all all_gather_into_tensor all_gather_object broadcast_object_list"
+    ),
+    3: words("reduce gather scatter reduce_scatter reduce_scatter_tensor gather_object scatter_object_list"),
+    4: words("all_to_all_single"),
 }
-_GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names.split()}
+_GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}

@@ -16,6 +16,7 @@ import torch
 
 from ckpt_surgery import Report, apply, check, verify
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.static.snapshot import RULE_CODES
 
 pytestmark = [pytest.mark.both]
 
@@ -119,7 +120,7 @@ def test_layers_are_never_recomputed_until_the_switch_is_gone(file: Path) -> Non
 def test_checkpointing_that_worked_works_after_the_branch_is_gone(file: Path) -> None:
     file.write_text(INLINE, encoding="utf-8")
     assert all(fault.level != "recompute" for mode, fault in verdict(file).faults if mode == "non_reentrant")
-    apply([file])
+    apply([file], select=RULE_CODES)
     text = file.read_text(encoding="utf-8")
     assert "class FooLayer(GradientCheckpointingLayer)" in text
     assert "_set_gradient_checkpointing" not in text
@@ -128,7 +129,7 @@ def test_checkpointing_that_worked_works_after_the_branch_is_gone(file: Path) ->
 
 def test_the_branch_alone_would_take_the_checkpointing_with_it(file: Path) -> None:
     file.write_text(INLINE, encoding="utf-8")
-    apply([file])
+    apply([file], select=RULE_CODES)
     switch = LAYERS[LAYERS.index("    def _set_gradient_checkpointing") : LAYERS.index("class FooModel")].rstrip()
     text = file.read_text(encoding="utf-8")
     with_switch = text.replace(

@@ -12,8 +12,9 @@ pytest.importorskip("transformers")
 
 import torch
 
-from ckpt_surgery import apply, check
+from ckpt_surgery import apply
 from ckpt_surgery.codemods.finding import Applicability
+from ckpt_surgery.static.snapshot import RULE_CODES
 from tests.measure.test_outdated_switch import INLINE, LAYERS, loaded
 
 pytestmark = [pytest.mark.both]
@@ -182,10 +183,10 @@ def entries(file: Path) -> int:
 def is_left_alone(file: Path, text: str, said: str) -> None:
     """The finding is unsafe and says why, and nothing is repaired."""
     file.write_text(text, encoding="utf-8")
-    (finding,) = (finding for finding in check([file]).findings if finding.code in ("CKPT001", "CKPT002"))
+    found = apply([file], select=RULE_CODES).findings  # a branch that works goes only where its rule is named
+    (finding,) = (finding for finding in found if finding.code in ("CKPT001", "CKPT002"))
     assert finding.applicability is Applicability.UNSAFE
     assert said in finding.message
-    apply([file])
     assert "class FooLayer(nn.Module)" in file.read_text(encoding="utf-8")
 
 
@@ -199,7 +200,7 @@ def test_a_gradient_that_a_block_keeps_would_be_lost(file: Path, name: str) -> N
     is_left_alone(file, changed(PLAIN, KEEPS[name]), "keeps a tensor in `")
     before = step(file, None)
     torch.testing.assert_close(step(file, True), before)
-    apply([file], unsafe=True)
+    apply([file], unsafe=True, select=RULE_CODES)
     assert "class FooLayer(GradientCheckpointingLayer)" in file.read_text(encoding="utf-8")
     with pytest.raises((AssertionError, RuntimeError)):
         torch.testing.assert_close(step(file, True), before)
@@ -210,7 +211,7 @@ def test_a_recompute_would_find_the_state_that_the_forward_left(file: Path, mode
     is_left_alone(file, changed(PLAIN, STATE), "depends on `self.mean` and changes it")
     before = step(file, None)
     torch.testing.assert_close(step(file, mode), before)
-    apply([file], unsafe=True)
+    apply([file], unsafe=True, select=RULE_CODES)
     with pytest.raises((AssertionError, RuntimeError)):
         torch.testing.assert_close(step(file, mode), before)
 
@@ -220,7 +221,7 @@ def test_a_layer_would_clear_the_cache_that_blocks_share(file: Path, changes: di
     is_left_alone(file, changed(PLAIN, changes), said)
     before = step(file, None)
     torch.testing.assert_close(step(file, False), before)
-    apply([file], unsafe=True)
+    apply([file], unsafe=True, select=RULE_CODES)
     with pytest.raises((AssertionError, AttributeError, TypeError)):
         torch.testing.assert_close(step(file, False), before)
 
@@ -229,14 +230,14 @@ def test_a_layer_would_clear_the_cache_that_blocks_share(file: Path, changes: di
 def test_blocks_in_eval_mode_would_lose_their_checkpointing(file: Path, mode: str) -> None:
     is_left_alone(file, BRANCH + EVAL.replace("MODE", mode), "sets FooLayer to eval mode")
     assert entries(file) == 6
-    apply([file], unsafe=True)
+    apply([file], unsafe=True, select=RULE_CODES)
     assert entries(file) == 3
 
 
 def test_blocks_in_a_plain_list_would_lose_their_checkpointing(file: Path) -> None:
     is_left_alone(file, changed(BRANCH, LISTED), "FooModel.layers is a plain list")
     assert entries(file) == 6
-    apply([file], unsafe=True)
+    apply([file], unsafe=True, select=RULE_CODES)
     assert entries(file) == 3
 
 
@@ -245,7 +246,7 @@ def test_blocks_in_a_plain_list_would_lose_their_checkpointing(file: Path) -> No
 def test_what_a_recompute_repeats_is_safe(file: Path, name: str, mode: bool) -> None:
     file.write_text(changed(PLAIN, HARMLESS[name]), encoding="utf-8")
     before = step(file, None)
-    apply([file])
+    apply([file], select=RULE_CODES)
     assert "class FooLayer(GradientCheckpointingLayer)" in file.read_text(encoding="utf-8")
     torch.testing.assert_close(step(file, mode), before)
 
@@ -254,12 +255,12 @@ def test_what_a_recompute_repeats_is_safe(file: Path, name: str, mode: bool) -> 
 def test_a_list_of_registered_blocks_is_safe(file: Path, name: str) -> None:
     listed = f"{LISTED[LIST]}{REGISTERED[name]}"
     file.write_text(changed(BRANCH, {f"{LIST}\n": listed}), encoding="utf-8")
-    apply([file])
+    apply([file], select=RULE_CODES)
     assert "class FooLayer(GradientCheckpointingLayer)" in file.read_text(encoding="utf-8")
     assert entries(file) == 6
 
 
 def test_a_tower_that_is_in_eval_mode_as_a_whole_is_safe(file: Path) -> None:
     file.write_text(BRANCH + WHOLE, encoding="utf-8")
-    (finding,) = check([file]).findings
+    (finding,) = apply([file], select=RULE_CODES, write=False).findings
     assert finding.applicability is Applicability.SAFE
