@@ -34,8 +34,9 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
         texts: the text of each file of the tree, by its path.
     """
     facts, _ = declared_facts()
-    concerned = {path for path, text in texts.items() if any(fact.may_be_in(text) for fact in facts)}
-    speaking = [path for path, text in texts.items() if speaks_of_checkpointing(text)]
+    speaking = {path for path, text in texts.items() if speaks_of_checkpointing(text)}
+    others = ((path, text) for path, text in texts.items() if path not in speaking)
+    concerned = {path for path, text in others if any(fact.may_be_in(text) for fact in facts)}
     modules = {path for path, text in texts.items() if any(sign in text for sign in _MODULES)}
     modules.update(speaking, (path for path in texts if path.endswith(_PACKAGE)))
     joined = _joined({path: texts[path] for path in modules})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
+from traceback import walk_stack
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -319,22 +320,19 @@ class _Waiting:
 
 def running_modules() -> Iterator[nn.Module]:
     """Iterate over the modules whose calls run, the innermost first."""
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL:
             yield frame.f_locals["self"]
-        frame = frame.f_back
 
 
 def checkpoint_call() -> str:
     """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside."""
-    frame, inside = inspect.currentframe(), False
-    while frame is not None:
+    inside = False
+    for frame, line in walk_stack(inspect.currentframe()):
         file = frame.f_code.co_filename
         inside |= file == _CHECKPOINT
         if inside and not file.startswith(_TORCH):
-            return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
+            return f"{file}:{line}"
     return ""
 
 

@@ -108,8 +108,13 @@ def function_of(call: ast.Call) -> ast.expr | None:
 
 def keywords_of(call: ast.Call) -> tuple[str, ...]:
     """Return the names of what a checkpoint call passes by keyword to what it runs."""
-    names = (keyword.arg for keyword in call.keywords)
-    return tuple(name for name in names if name and name not in TORCH_OPTIONS and name not in FIRST)
+    return passed_on(keyword.arg for keyword in call.keywords)
+
+
+def passed_on(names: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the names, among those of a checkpoint call's arguments, of what it passes on by keyword."""
+    own = {None, "", "*", "**", *TORCH_OPTIONS, *FIRST}
+    return tuple(name for name in names if name is not None and name not in own)
 
 
 def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple[str, ...]:

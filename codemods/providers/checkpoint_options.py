@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH, TORCH_OPTIONS
+from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
@@ -24,12 +24,6 @@ class Unkept(NamedTuple):
     span: Span
     dropout: str
     """What the file gives a dropout above 0; empty where it gives none."""
-
-
-def refused(arguments: Iterable[Argument]) -> list[str]:
-    """What a reentrant call gets by keyword, and refuses."""
-    names = (argument.name for argument in arguments)
-    return [name for name in names if name and name not in ("*", "**", "function", *TORCH_OPTIONS)]
 
 
 def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:

@@ -48,8 +48,9 @@ import re
 from collections.abc import Collection, Iterator
 
 from ckpt_surgery.codemods.facts.argument_names import is_gradient, is_past_state
+from ckpt_surgery.codemods.facts.checkpoint_helpers import passed_on
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
-from ckpt_surgery.codemods.providers.checkpoint_options import UNKEPT, Unkept, refused
+from ckpt_surgery.codemods.providers.checkpoint_options import UNKEPT, Unkept
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, CheckpointedFunction, ReentrantOption
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
@@ -118,7 +119,7 @@ def _late(function: str, names: Collection[str], how: str) -> str:
 def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
     """What is wrong with a call, and what that is worth. A repair puts right what is safe."""
     callee, option = function.callee, function.option
-    keywords = refused(function.args)
+    keywords = passed_on(argument.name for argument in function.args)
     if function.refused:
         message = f"{callee} gets {quoted(function.refused)} by keyword, which it does not take: pass it by position"
         yield message, Applicability.UNSAFE

@@ -79,6 +79,7 @@ from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, alias
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import (
     Disagreement,
+    asks_for_flag,
     disagreements,
     finds_last_values,
     layers_of_transformers,
@@ -184,7 +185,8 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     notes = {} if repair.repairs and tree.layers.is_core(owner.path) else dict(_notes(tree, owner, inline))
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
-    idle = any(reason.reason is Missing.FLAG for reason in repair.reasons) and _asks_for_own_flag(inline)
+    unclaimed = any(reason.reason is Missing.FLAG for reason in repair.reasons)
+    idle = unclaimed and asks_for_flag(inline) and "config" not in (inline.test or "")
     stops = any(notes.values()) and not idle
     is_fault = stops or bool(harmful or twice or nested)
     goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
@@ -227,11 +229,6 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
     calls = (call for call in inline.checkpoints if not call.callee.endswith(".forward"))
     paths = [path for call in calls for path in paths_behind(owner, inline, call)]
     yield from (ref.name for ref in tree.containers.classes_at(owner, paths) if tree.bases.is_layer(ref) is Answer.YES)
-
-
-def _asks_for_own_flag(inline: InlineBranch) -> bool:
-    """Whether a branch runs where transformers has set a flag of its class, as it does for models that claim it."""
-    return f"self.{FLAG}" in (inline.test or "") and "config" not in (inline.test or "")
 
 
 def _form(inline: InlineBranch) -> str:

@@ -65,7 +65,12 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
     paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
     found = (name for path in paths for name in _of_transformers(tree, owner, path))
     names = (name for name in found if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
-    return next(names, "") if f"self.{FLAG}" in (inline.test or "") else ""
+    return next(names, "") if asks_for_flag(inline) else ""
+
+
+def asks_for_flag(inline: InlineBranch) -> bool:
+    """Whether a branch asks for the flag that transformers sets on a class."""
+    return f"self.{FLAG}" in (inline.test or "")
 
 
 def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:

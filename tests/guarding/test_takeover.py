@@ -110,15 +110,20 @@ class OwnFunction(torch.autograd.Function):
         return None, values.grad
 
 
-def taken(model: nn.Module, steps: int = 4, wrap: bool | None = None, **kinds: Any) -> Trained:
-    """What a run says of a model that is trained for so many steps."""
+def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Trained]:
+    """What a run says of what happens in `action`."""
     takeover = Takeover(TakeoverOptions(wrap), print)
     takeover.install()
     try:
-        train(model.double(), steps, **kinds)
+        action()
     finally:
         takeover.looking.undo()
-    (trained,) = takeover.trained
+    return takeover.trained
+
+
+def taken(model: nn.Module, steps: int = 4, wrap: bool | None = None, **kinds: Any) -> Trained:
+    """What a run says of a model that is trained for so many steps."""
+    (trained,) = looked_at(lambda: train(model.double(), steps, **kinds), wrap)
     return trained
 
 
@@ -238,17 +243,6 @@ def test_which_layers_a_script_has_switched_on_is_kept(on: tuple[int, ...]) -> N
     assert [index for index in range(4) if counts.get(f"layers.{index}") == (1, 1)] == [*on]
     assert ("2 of 4 layers of layers, and not in every n-th" in " ".join(trained.said)) == (on == (1, 2))
     assert bool(trained.table) == (on != (1, 2))
-
-
-def looked_at(action: Callable[[], Any]) -> list[Trained]:
-    """What a run says of what happens in `action`."""
-    takeover = Takeover(TakeoverOptions(), print)
-    takeover.install()
-    try:
-        action()
-    finally:
-        takeover.looking.undo()
-    return takeover.trained
 
 
 def test_nothing_lies_on_a_model_that_nobody_has_switched_on(tmp_path: Path) -> None:
