@@ -25,6 +25,7 @@ from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
@@ -464,7 +465,9 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
             loss = next(tensors(model(**values()))).sum() + kept.pop().square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
-    assert {row.proof.status for row in watching.report().blocks} == {ProofStatus.PROVED}
+    report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.PROVED, ProofStatus.HOOKED, ProofStatus.PROVED]
+    assert not report.faults
 
 
 def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
@@ -477,7 +480,7 @@ def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
 
     model = model_of(Growing, SureLayer)
     enable(model)
-    model.layers[0].register_forward_hook(lambda *_: None)
+    model.layers[0].register_forward_hook(nothing)
     with guard(model, on_fault="collect") as watching:
         train(model)
     assert watching.report().blocks[0].proof.status is ProofStatus.WRONG
