@@ -17,6 +17,7 @@ class GuardFaultKind(StrEnum):
     OTHER_RECOMPUTE = "recomputed on something else"
     WRITTEN_TWICE = "written twice"
     GROWN_TWICE = "grown twice"
+    CUT_OFF = "cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
     WEIGHTS_APART = "ranks have different weights"
@@ -89,6 +90,11 @@ _SAID = {
     ),
     GuardFaultKind.GROWN_TWICE: (
         "block {first} adds to {others} in its forward and once more in its recompute: take that out of the block"
+    ),
+    GuardFaultKind.CUT_OFF: (
+        "none of the inputs of block {first} needs gradient, so that reentrant checkpointing cuts it off and its "
+        "parameters get none: let the inputs of the first block need gradient, as enable_input_require_grads() of "
+        "transformers does, or use use_reentrant=False"
     ),
     GuardFaultKind.UNTRAINED: (
         "{many} got no gradient in {steps}: {parameters}; freeze what is not to train, or look for where the graph is "

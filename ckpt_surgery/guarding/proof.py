@@ -52,6 +52,8 @@ class ProofStatus(StrEnum):
     WRITTEN_TWICE = "writes on its modules once more in its recompute"
     OTHER_OUTPUT = "recomputed on something else than its forward"
     NOT_REPEATABLE = "gives something else when it is run alone"
+    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
+    CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
     FAILED = "could not be run alone"
 
@@ -185,7 +187,9 @@ class BlockWitness(StepWatch):
             return ProofStatus.SEVERAL_CALLS
         reached = [gradient for call in calls for gradient in call.reached]
         if not reached:
-            return ProofStatus.NOT_REACHED
+            return ProofStatus.CUT_OFF if any(call.cut_off for call in calls) else ProofStatus.NOT_REACHED
+        if not self._sharded <= self._parameters.keys():
+            return ProofStatus.SPLIT
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return ProofStatus.WEIGHTS_CHANGED
         if any(map(_has_hooks, self._parameters.values())):
@@ -232,6 +236,7 @@ class BlockWitness(StepWatch):
                 self._take_gathered()
                 self._script_hooks = hooks_of(self._block)
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
+            self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
             call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 

@@ -62,6 +62,8 @@ class GuardResults:
             faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
         if proof.status is ProofStatus.OTHER_OUTPUT:
             faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
+        if proof.status is ProofStatus.CUT_OFF:
+            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,)))
         for kind, names in (
             (GuardFaultKind.WRITTEN_TWICE, proof.rewritten),
             (GuardFaultKind.GROWN_TWICE, proof.grown),

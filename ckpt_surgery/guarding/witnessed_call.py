@@ -5,20 +5,23 @@ It is run again plainly, without checkpointing, which takes the memory of one ca
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.blocks.library_switch import flags_of
+from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
@@ -33,7 +36,8 @@ class WitnessedCall:
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
     are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name;
-    it was `repeated` where it returned what it did in the forward.
+    it was `repeated` where it returned what it did in the forward. It is `cut_off` where reentrant checkpointing is
+    given nothing that needs gradient.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -51,6 +55,7 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
+        self.cut_off = not self._inputs and _runs_reentrant(block)
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
@@ -189,6 +194,20 @@ class WitnessedCall:
             for name in names:
                 add_gradient(home, name, next(gradients))
         return sum(kept.values())
+
+
+def _runs_reentrant(block: nn.Module) -> bool:
+    """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
+    function = vars(block).get(FUNCTION)
+    options = (
+        options_of(function) if function is not None and any(getattr(block, n) for n in flags_of(block)) else None
+    )
+    if options is not None and torch.is_grad_enabled():
+        return options[0].get("use_reentrant") is True
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _own_tensors(block: nn.Module) -> dict[str, tuple[int, int]]:
