@@ -199,11 +199,10 @@ class WitnessedCall:
 def _runs_reentrant(block: nn.Module) -> bool:
     """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
     function = vars(block).get(FUNCTION)
-    options = (
-        options_of(function) if function is not None and any(getattr(block, n) for n in flags_of(block)) else None
-    )
-    if options is not None and torch.is_grad_enabled():
-        return options[0].get("use_reentrant") is True
+    if function is not None and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
+        # entries are counted through a function around the library's
+        options = options_of(function) or options_of(getattr(function, "__wrapped__", function))
+        return options is not None and options[0].get("use_reentrant") is True
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
         frame = frame.f_back

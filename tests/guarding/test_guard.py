@@ -61,6 +61,13 @@ def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | Non
     return losses
 
 
+def tripled(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+    return output * 3
+
+
+tripled.__module__ = "peft.hooks"  # a part of what a block computes
+
+
 def kinds(watching: Guard) -> set[GuardFaultKind]:
     return {fault.kind for fault in watching.report().faults}
 
@@ -467,6 +474,37 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
             model.zero_grad()
     report = watching.report()
     assert [row.proof.status for row in report.blocks] == [ProofStatus.PROVED, ProofStatus.HOOKED, ProofStatus.PROVED]
+    assert not report.faults
+
+
+@both_modes
+def test_hooks_that_the_backward_takes_off_leave_a_block_unproved(reentrant: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model, reentrant)
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(2):
+            scaling = model.layers[0].linear.register_forward_hook(tripled)
+            model.first.weight.register_post_accumulate_grad_hook(lambda _, scaling=scaling: scaling.remove())
+            next(tensors(model(**values()))).square().mean().backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.HOOKS_CHANGED, ProofStatus.PROVED]
+    assert not report.faults
+
+
+def test_what_changes_a_block_after_its_recompute_is_no_fault() -> None:
+    class Scaled(SureLayer):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return torch.tanh(self.linear(hidden_states) * factor[0])
+
+    factor = [1.0]
+    model = model_of(Scaled, SureLayer)
+    enable(model)
+    model.first.weight.register_post_accumulate_grad_hook(lambda _: factor.append(factor.pop() + 1))
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.NOT_REPEATABLE, ProofStatus.PROVED]
     assert not report.faults
 
 

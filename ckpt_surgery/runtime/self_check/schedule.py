@@ -43,7 +43,7 @@ class CheckSchedule:
         self.checked += due
         return due
 
-    def recomputed(self, *, compared: bool) -> None:
+    def recomputed(self, *, compared: bool = False) -> None:
         """Note that a call is run again, and whether it is `compared` with its forward."""
         self._recomputed = True
         self.compared += compared
