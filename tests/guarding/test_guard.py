@@ -7,7 +7,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -277,10 +277,38 @@ def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
     with guard(model, on_fault="collect", patience=3) as watching:
         train(model)
         report = watching.report()
-    assert report.blocks[0].proof.status is ProofStatus.NOT_REACHED
-    assert [fault.subjects for fault in report.faults] == [
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.CUT_OFF] * 2
+    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.CUT_OFF] == [
+        ("layers.0",),
+        ("layers.1",),
+    ]
+    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.UNTRAINED] == [
         tuple(f"layers.{place}.linear.{name}" for place in range(2) for name in ("weight", "bias"))
     ]
+
+
+def test_of_parameters_that_fsdp1_shards_nothing_is_said_but_that() -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    for parameter in model.parameters():
+        cast(Any, parameter)._fsdp_flattened = True  # as torch marks them
+    with guard(model, on_fault="collect", patience=1) as watching:
+        train(model)
+        report = watching.report()
+    assert {row.proof.status for row in report.blocks} == {ProofStatus.FLATTENED}
+    assert (report.faults, report.without_gradient) == ((), ())
+    count = len(list(model.parameters()))
+    assert f"FSDP1 shards {count} parameters: their gradients are not watched" in str(report)
+
+
+def test_fingerprints_count_the_recomputes_that_were_compared() -> None:
+    model = model_of(SureLayer, SureLayer)
+    wrap_blocks(model)
+    with guard(model) as watching:
+        model(**values())
+        assert watching.report().fingerprints == 0
+        train(model, steps=1)
+        assert watching.report().fingerprints == 2
 
 
 def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
