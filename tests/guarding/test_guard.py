@@ -511,8 +511,9 @@ def test_hooks_that_the_backward_takes_off_leave_a_block_unproved(reentrant: boo
     enable(model, reentrant)
     with guard(model, on_fault="collect") as watching:
         for _ in range(2):
-            scaling = model.layers[0].linear.register_forward_hook(tripled)
-            model.first.weight.register_post_accumulate_grad_hook(lambda _, scaling=scaling: scaling.remove())
+            scaling = cast(SureLayer, model.layers[0]).linear.register_forward_hook(tripled)
+            take_off = model.first.weight.register_post_accumulate_grad_hook
+            take_off(lambda _, scaling=scaling: scaling.remove())  # type: ignore[no-untyped-call]
             next(tensors(model(**values()))).square().mean().backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
         report = watching.report()
@@ -528,7 +529,8 @@ def test_what_changes_a_block_after_its_recompute_is_no_fault() -> None:
     factor = [1.0]
     model = model_of(Scaled, SureLayer)
     enable(model)
-    model.first.weight.register_post_accumulate_grad_hook(lambda _: factor.append(factor.pop() + 1))
+    grow = model.first.weight.register_post_accumulate_grad_hook
+    grow(lambda _: factor.append(factor.pop() + 1))  # type: ignore[no-untyped-call]
     with guard(model, on_fault="collect") as watching:
         train(model)
         report = watching.report()
