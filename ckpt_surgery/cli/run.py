@@ -203,7 +203,7 @@ def run_command(
             takeovers,
         )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
-            _show(takeover, report)
+            _show(takeover, report, broke_off=code != 0)
             takeover.remove()
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -313,7 +313,7 @@ def rank_of_process() -> str:
     return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
 
 
-def _show(takeover: Takeover, path: Path | None) -> None:
+def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
     """Say what was seen: everything on the first rank, and faults on the others."""
     if (rank := rank_of_process()) != "0":
         for trained in takeover.trained:
@@ -322,9 +322,10 @@ def _show(takeover: Takeover, path: Path | None) -> None:
                 _tell(f"rank {rank}: {trained.name}: {fault}")
         return
     if not takeover.trained:
-        _tell("no model was trained in this process; processes that a script starts are not watched")
+        before = "the script ended before a" if broke_off else "no"
+        _tell(f"{before} model was trained in this process; processes that a script starts are not watched")
     for trained in takeover.trained:
-        for line in _lines(trained):
+        for line in _lines(trained, broke_off=broke_off):
             say(line)
     if path is None:
         return
@@ -338,14 +339,16 @@ def _show(takeover: Takeover, path: Path | None) -> None:
 
         write_document(guard_page(takeover.trained), path)
     else:
-        lines = [line for trained in takeover.trained for line in _lines(trained)]
+        lines = [line for trained in takeover.trained for line in _lines(trained, broke_off=broke_off)]
         write_document("\n".join(lines) + "\n", path)
 
 
-def _lines(trained: Trained) -> list[str]:
+def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
     lines = [*(f"ckpt_surgery: {sentence}" for sentence in trained.said), *trained.table.splitlines()]
     report = trained.report
-    if report is not None:
+    if report is not None and broke_off and not report.steps:
+        lines.append(f"ckpt_surgery: {trained.name}: the script ended in its first step, of which nothing is known")
+    elif report is not None:
         lines += str(report).splitlines()
         if report.faults:
             lines.append(f"ckpt_surgery: {plural(len(report.faults), 'fault')}")

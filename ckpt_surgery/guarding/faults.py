@@ -14,6 +14,10 @@ class GuardFaultKind(StrEnum):
     NOT_RECOMPUTED = "not recomputed"
     RECOMPUTED_AGAIN = "recomputed several times"
     WRONG_GRADIENTS = "wrong gradients"
+    OTHER_RECOMPUTE = "recomputed on something else"
+    WRITTEN_TWICE = "written twice"
+    GROWN_TWICE = "grown twice"
+    CUT_OFF = "cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
     WEIGHTS_APART = "ranks have different weights"
@@ -57,7 +61,7 @@ class GuardFault:
         said = _SAID[self.kind].format(
             block=blocks if others else f"block {first}",
             first=first,
-            gradients=some(others),
+            others=some(others) or "something that it depends on",
             parameters=some(self.subjects),
             many=plural(len(self.subjects), "parameter"),
             forwards=plural(self.counts[0], "forward"),
@@ -73,8 +77,24 @@ _SAID = {
     GuardFaultKind.NOT_RECOMPUTED: "{block} ran in the forward, and no recompute followed: what it made was kept",
     GuardFaultKind.RECOMPUTED_AGAIN: "{block} was recomputed {recomputes} for {forwards}: each is paid for",
     GuardFaultKind.WRONG_GRADIENTS: (
-        "block {first} got other gradients than it has without checkpointing: {gradients}, off by up to {error:.2g} "
+        "block {first} got other gradients than it has without checkpointing: {others}, off by up to {error:.2g} "
         "of the largest entry"
+    ),
+    GuardFaultKind.OTHER_RECOMPUTE: (
+        "block {first} gave something else in its forward than in its recompute, so that its gradients are wrong: "
+        "{others} changed in between; keep it as it was in the forward until the backward has ended"
+    ),
+    GuardFaultKind.WRITTEN_TWICE: (
+        "block {first} writes {others} in its forward and once more in its recompute: take that out of the block, or "
+        "have it checkpointed by wrap_blocks (run --wrap) alone, which puts it back"
+    ),
+    GuardFaultKind.GROWN_TWICE: (
+        "block {first} adds to {others} in its forward and once more in its recompute: take that out of the block"
+    ),
+    GuardFaultKind.CUT_OFF: (
+        "none of the inputs of block {first} needs gradient, so that reentrant checkpointing cuts it off and its "
+        "parameters get none: let the inputs of the first block need gradient, as enable_input_require_grads() of "
+        "transformers does, or use use_reentrant=False"
     ),
     GuardFaultKind.UNTRAINED: (
         "{many} got no gradient in {steps}: {parameters}; freeze what is not to train, or look for where the graph is "

@@ -134,9 +134,10 @@ class Guard(Undoable):
             tuple(results.of_block(name, block_class) for name, block_class in outer.items()),
             tuple(results.faults.values()),
             ranks_compared=self._ranks.compared if self._ranks is not None else 0,
-            fingerprints=sum(f.schedule.checked for f in forwards if isinstance(f, BlockForward)),
+            fingerprints=sum(f.schedule.compared for f in forwards if isinstance(f, BlockForward)),
             offloaded_bytes=stats.bytes if stats is not None else 0,
             without_gradient=self._untrained.without,
+            unwatched=self._untrained.flattened,
             peak_bytes=dict(results.peaks),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -19,12 +19,15 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
+from ckpt_surgery.guarding.script_hooks import Hooks, hooks_of, is_of_script
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
+from ckpt_surgery.runtime.tools.classes import is_flattened
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
 
@@ -44,7 +47,14 @@ class ProofStatus(StrEnum):
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
-    HOOKED = "hooks of the script on its parameters would run once more"
+    HOOKED = "hooks of the script on it would run once more"
+    HOOKS_CHANGED = "hooks in it are others than in its forward"
+    WRITTEN_TWICE = "writes on its modules once more in its recompute"
+    OTHER_OUTPUT = "recomputed on something else than its forward"
+    NOT_REPEATABLE = "gives something else when it is run alone"
+    SPLIT = "its parameters are split over ranks, and not gathered as it begins"
+    CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
+    FLATTENED = "sharded by FSDP1, which a proof cannot gather"
     FAILED = "could not be run alone"
 
 
@@ -54,7 +64,9 @@ class GradientProof:
 
     `errors` are the relative errors of the gradients that differ, by the name of the parameter or argument, and
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
-    checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run.
+    checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
+    weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
+    wrote once more, and `grown` containers likewise.
     """
 
     name: str
@@ -64,6 +76,9 @@ class GradientProof:
     alone_bytes: int = 0
     given_bytes: int = 0
     detail: str = ""
+    exchanged: Sequence[str] = ()
+    rewritten: Sequence[str] = ()
+    grown: Sequence[str] = ()
 
 
 class BlockWitness(StepWatch):
@@ -85,12 +100,20 @@ class BlockWitness(StepWatch):
         self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
         self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
+        self._writes = BlockWrites(block)
+        self._script_hooks: Hooks = []
         self._gradients: dict[str, Tensor] = {}
         self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
         ]
         self._hook_parameters(self._parameters)
+
+    def enter(self, phase: WatchedPhase) -> None:
+        """Look at what was written as the backward begins."""
+        super().enter(phase)
+        if phase is WatchedPhase.BACKWARD:
+            self._writes.begin_backward()
 
     def release(self) -> None:
         """Let go of what was seen."""
@@ -99,26 +122,38 @@ class BlockWitness(StepWatch):
         self._calls.clear()
 
     def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
-        """Run the block alone, and hold its gradients against those of the step, unless it is `unprovable` for others.
+        """Run the block alone, and hold what it gives against the step, unless it is `unprovable` for others.
 
         To be called after `undo`.
         """
         try:
+            rewritten, grown = self._writes.again()
             status = self._unprovable() if unprovable is None else unprovable
-            return GradientProof(self._name, status) if status is not None else self._proof()
+            proof = GradientProof(self._name, status) if status is not None else self._proof(rewritten)
+            if unprovable is None and (rewritten or grown):
+                status = ProofStatus.WRITTEN_TWICE if proof.status is ProofStatus.PROVED else proof.status
+                return replace(proof, status=status, rewritten=rewritten, grown=grown)
+            return proof
         finally:
             self.release()
 
-    def _proof(self) -> GradientProof:
+    def _proof(self, written: Sequence[str]) -> GradientProof:
         calls = [call for call in self._calls if call.reached]
         expected: dict[str, Tensor] = {}
+        exchanged = sorted({name for call in calls for name in call.exchanged()} - set(written))
         try:
             with whole_weights(self._block):
                 # the order in which a backward adds up what they give to parameters
                 kept = sum([call.run_alone(self._parameters, expected) for call in reversed(calls)])
+                drifts = any(call.drifts() for call in calls if not call.repeated)
         except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
+        others = [call for call in calls if not call.repeated]
+        if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
+            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=exchanged)
+        if others and status is ProofStatus.WRONG and not drifts:
+            return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
         return GradientProof(self._name, status, errors, compared, kept, sum(call.given_bytes for call in calls))
 
     def _judged(
@@ -146,14 +181,22 @@ class BlockWitness(StepWatch):
         calls = self._calls
         if not calls:
             return ProofStatus.NOT_CALLED
+        if any(map(is_flattened, self._block.parameters())):
+            return ProofStatus.FLATTENED
         if len(calls) > 1 and not all(call.graph.begun for call in calls):
             return ProofStatus.SEVERAL_CALLS
         reached = [gradient for call in calls for gradient in call.reached]
         if not reached:
-            return ProofStatus.NOT_REACHED
+            return ProofStatus.CUT_OFF if any(call.cut_off for call in calls) else ProofStatus.NOT_REACHED
+        if not self._sharded <= self._parameters.keys():
+            return ProofStatus.SPLIT
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return ProofStatus.WEIGHTS_CHANGED
         if any(map(_has_hooks, self._parameters.values())):
+            return ProofStatus.HOOKED
+        if self._script_hooks != hooks_of(self._block):
+            return ProofStatus.HOOKS_CHANGED
+        if any(is_of_script(hook) for *_, hook in self._script_hooks):
             return ProofStatus.HOOKED
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
@@ -191,7 +234,9 @@ class BlockWitness(StepWatch):
         if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
+                self._script_hooks = hooks_of(self._block)
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
+            self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
             call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
@@ -216,7 +261,11 @@ class BlockWitness(StepWatch):
         call = self._running()
         if call is None:
             return None
-        return call.leave(args, kwargs, output, in_backward=self.phase is WatchedPhase.BACKWARD)
+        in_backward = self.phase is WatchedPhase.BACKWARD
+        result = call.leave(args, kwargs, output, in_backward=in_backward)
+        if not in_backward:
+            self._writes.note(call.written)
+        return result
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:

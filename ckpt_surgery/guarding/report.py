@@ -50,7 +50,8 @@ class GuardReport:
     """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
-    recomputes that `wrap_blocks` held against their forwards, and `peak_bytes` are by device, where it counts them.
+    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters
+    that FSDP1 shards, and `peak_bytes` are by device, where it counts them.
     """
 
     model: str
@@ -61,6 +62,7 @@ class GuardReport:
     fingerprints: int = 0
     offloaded_bytes: int = 0
     without_gradient: Sequence[str] = ()
+    unwatched: int = 0
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -111,6 +113,7 @@ class GuardReport:
             f"offload: {size(self.offloaded_bytes)} moved off the device": self.offloaded_bytes,
             f"peak: {peak}": peak,
             f"ranks: gradients compared in {plural(self.ranks_compared, 'step')}": self.ranks_compared,
+            f"FSDP1 shards {plural(self.unwatched, 'parameter')}: their gradients are not watched": self.unwatched,
             f"without gradient: {plural(len(without), 'parameter')}: {some(without)}": without,
         }
         return [note for note, said in notes.items() if said]

@@ -50,16 +50,27 @@ class GuardResults:
         return name
 
     def add_proof(self, proof: GradientProof) -> list[GuardFault]:
-        """Keep a proof, and return the fault that it shows."""
-        judged = (ProofStatus.PROVED, ProofStatus.WRONG)
+        """Keep a proof, and return the faults that it shows."""
+        judged = (ProofStatus.PROVED, ProofStatus.WRONG, ProofStatus.OTHER_OUTPUT, ProofStatus.WRITTEN_TWICE)
         before = self.proofs.get(proof.name)
         if before is None or before.status not in judged or proof.status in judged:
             self.proofs[proof.name] = proof  # a later step may say less, as with layer drop
         self.retries += proof.status in RETRIED
-        if proof.status is not ProofStatus.WRONG:
-            return []
-        subjects = (proof.name, *proof.errors)
-        return [GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values()))]
+        faults = []
+        if proof.status is ProofStatus.WRONG:
+            subjects = (proof.name, *proof.errors)
+            faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
+        if proof.status is ProofStatus.OTHER_OUTPUT:
+            faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
+        if proof.status is ProofStatus.CUT_OFF:
+            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,)))
+        for kind, names in (
+            (GuardFaultKind.WRITTEN_TWICE, proof.rewritten),
+            (GuardFaultKind.GROWN_TWICE, proof.grown),
+        ):
+            if names:
+                faults.append(GuardFault(kind, (proof.name, *names)))
+        return faults
 
     def of_block(self, name: str, block_class: str) -> GuardedBlock:
         """Return what was seen of a block."""

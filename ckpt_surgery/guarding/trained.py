@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.tools.classes import is_flattened
 
 
 class UntrainedParameters:
@@ -18,13 +19,15 @@ class UntrainedParameters:
 
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
     a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
-    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty.
+    counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty. Of
+    those that are `flattened` by FSDP1, which hooks do not see, nothing is said.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
         self._model = model
         self._patience = patience
         self._steps = 0
+        self.flattened = 0
         self._handles: dict[str, RemovableHandle] = {}
         self._nonzero: dict[str, Tensor] = {}
         self._untrained: tuple[str, ...] = ()
@@ -38,8 +41,11 @@ class UntrainedParameters:
         """Watch what has had no gradient yet."""
         if self._steps:
             return
+        self.flattened = sum(map(is_flattened, self._model.parameters()))
         for name, parameter in self._model.named_parameters():
-            if name not in self._handles and parameter.requires_grad and parameter.is_leaf:
+            if name in self._handles or is_flattened(parameter):
+                continue
+            if parameter.requires_grad and parameter.is_leaf:
                 sharded = isinstance(parameter, DTensor)
                 register = parameter.register_post_accumulate_grad_hook if sharded else parameter.register_hook
                 self._handles[name] = register(ModelHook(partial(self._note, name)))  # type: ignore[no-untyped-call]

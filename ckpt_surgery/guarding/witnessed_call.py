@@ -5,32 +5,39 @@ It is run again plainly, without checkpointing, which takes the memory of one ca
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointFunction
 
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
+from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.blocks.library_switch import flags_of
-from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
+from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
-from ckpt_surgery.runtime.checkpoint.state import BlockState, put_for
+from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
+from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_differentiable
+from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version
 
 
 class WitnessedCall:
     """Watch a call of `block` with these arguments, from its begin in the forward.
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
-    are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name.
+    are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name;
+    it was `repeated` where it returned what it did in the forward. It is `cut_off` where reentrant checkpointing is
+    given nothing that needs gradient.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -48,6 +55,7 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
+        self.cut_off = not self._inputs and _runs_reentrant(block)
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
@@ -55,13 +63,23 @@ class WitnessedCall:
         kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
         self.autocast = kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         self._output_gradients: dict[int, Tensor] = {}
+        self._outputs: list[tuple[Tensor, int]] = []
+        self._alone: list[Tensor] = []
+        self._recomputed: bool | None = None
+        self._weights: dict[str, tuple[int, int]] = {}
         self.alone: dict[str, Tensor] = {}
+        self.repeated = True
         self._record.begin(watching=True)
 
     @property
     def hides_gradients(self) -> bool:
         """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
+
+    @property
+    def written(self) -> list[Attribute]:
+        """What the forward has written on the block's modules."""
+        return self._record.written()
 
     @property
     def given_bytes(self) -> int:
@@ -84,6 +102,10 @@ class WitnessedCall:
         if not in_backward:
             self._record.end()
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
+            self._outputs = [(tensor.detach(), version(tensor)) for tensor in tensors(output)]
+            self._weights = _own_tensors(self._block)
+        else:
+            self._recomputed = self._are_equal(list(tensors(output)))
         if not self.graph.begun or self.graph.watched:
             return None
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
@@ -100,31 +122,65 @@ class WitnessedCall:
         self.handed_on.nodes.clear()
         self._output_gradients.clear()
         self.alone.clear()
+        self._outputs.clear()
+        self._alone.clear()
         self._inputs.clear()
         del self._record
 
-    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
-        """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
+    def drifts(self) -> bool:
+        """Tell whether it gave something else in its recompute, too: seen there, or as it does whenever it runs alone.
 
-        Adds the gradients of `parameters` to `sums`.
+        To be called where it was not `repeated`: what it depends on may have been put away since the backward.
         """
+        if self._recomputed is not None:
+            return not self._recomputed
+        with torch.no_grad():
+            _, results = self._run(self._inputs)
+        return not all(map(_repeats, self._alone, results))
+
+    def _run(self, given: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+        """Run the block plainly on the state of its forward, and return its arguments and the tensors it returns."""
         kind, precision = self.autocast
-        given = [tensor.detach().requires_grad_() for tensor in self._inputs]
-        present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
         with (
-            torch.enable_grad(),
             torch_states_kept(self._states),
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
             torch.autocast(kind, dtype=precision, enabled=precision is not None, cache_enabled=False),
             self._record.restoring() or nullcontext(),
             _without_checkpointing(self._block),
-            _noting_kept(present) as kept,
         ):
             args, kwargs = self._record.rebuilt(given)
-            results = list(tensors(self._block(*args, **kwargs)))
+            return (args, kwargs), list(tensors(self._block(*args, **kwargs)))
+
+    def _are_equal(self, results: Sequence[Tensor]) -> bool:
+        """Tell whether these are what it returned in the forward, as far as nobody has written that since."""
+        return len(results) == len(self._outputs) and all(
+            version(output) != before or _repeats(output, result.detach())
+            for (output, before), result in zip(self._outputs, results, strict=True)
+        )
+
+    def exchanged(self) -> list[str]:
+        """Return the names of the block's parameters and buffers that are others, or were written, since the forward.
+
+        Those that it wrote itself are none, nor are those that a library moves in and out.
+        """
+        now = _own_tensors(self._block)
+        return [name for name, before in self._weights.items() if now.get(name, before) != before]
+
+    def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
+        """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
+
+        Adds the gradients of `parameters` to `sums`.
+        """
+        given = [tensor.detach().requires_grad_() for tensor in self._inputs]
+        present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
+        with torch.enable_grad(), _noting_kept(present) as kept:
+            arguments, results = self._run(given)
+        self.repeated = self._are_equal(results)
+        if not self.repeated:
+            self._alone = [result.detach() for result in results]
         pairs = [(results[place], gradient) for place, gradient in self._output_gradients.items()]
-        pairs += self.handed_on.reached_in((args, kwargs))
+        pairs += self.handed_on.reached_in(arguments)
         reached = [(result, gradient) for result, gradient in pairs if result.requires_grad]
         wanted = {label: given[place] for place, label in self._given.items()}
         made: Sequence[Tensor | None] = torch.autograd.grad(
@@ -138,6 +194,39 @@ class WitnessedCall:
             for name in names:
                 add_gradient(home, name, next(gradients))
         return sum(kept.values())
+
+
+def _runs_reentrant(block: nn.Module) -> bool:
+    """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
+    function = vars(block).get(FUNCTION)
+    if function is not None and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
+        # entries are counted through a function around the library's
+        options = options_of(function) or options_of(getattr(function, "__wrapped__", function))
+        return options is not None and options[0].get("use_reentrant") is True
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _own_tensors(block: nn.Module) -> dict[str, tuple[int, int]]:
+    """Return the place in memory and the count of writes of each parameter and buffer that nobody else manages."""
+    named = (*block.named_parameters(), *block.named_buffers())
+    return {
+        name: (tensor.data_ptr(), version(tensor))
+        for name, tensor in named
+        if is_plain(tensor) and not is_managed(tensor)
+    }
+
+
+def _repeats(output: Tensor, result: Tensor) -> bool:
+    """Tell whether a block run alone returned what it did in its forward; inf and nan tell nothing."""
+    if output.shape != result.shape or output.dtype != result.dtype:
+        return False
+    if not is_plain(output) or output.is_sparse or not is_differentiable(output):
+        return True
+    finite = bool(output.isfinite().all()), bool(result.isfinite().all())
+    return finite[0] == finite[1] and (not all(finite) or not relative_error(output, result))
 
 
 def _has_graph(value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
 from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.measure.switch import switch_checkpointing
 from ckpt_surgery.runtime.tools.containers import tensors
 from tests.conftest import installed_major
@@ -58,6 +59,13 @@ def train(model: nn.Module, steps: int = 4, between: Callable[[int], None] | Non
             between(place)
         model.zero_grad()
     return losses
+
+
+def tripled(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+    return output * 3
+
+
+tripled.__module__ = "peft.hooks"  # a part of what a block computes
 
 
 def kinds(watching: Guard) -> set[GuardFaultKind]:
@@ -269,10 +277,38 @@ def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
     with guard(model, on_fault="collect", patience=3) as watching:
         train(model)
         report = watching.report()
-    assert report.blocks[0].proof.status is ProofStatus.NOT_REACHED
-    assert [fault.subjects for fault in report.faults] == [
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.CUT_OFF] * 2
+    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.CUT_OFF] == [
+        ("layers.0",),
+        ("layers.1",),
+    ]
+    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.UNTRAINED] == [
         tuple(f"layers.{place}.linear.{name}" for place in range(2) for name in ("weight", "bias"))
     ]
+
+
+def test_of_parameters_that_fsdp1_shards_nothing_is_said_but_that() -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    for parameter in model.parameters():
+        cast(Any, parameter)._fsdp_flattened = True  # as torch marks them
+    with guard(model, on_fault="collect", patience=1) as watching:
+        train(model)
+        report = watching.report()
+    assert {row.proof.status for row in report.blocks} == {ProofStatus.FLATTENED}
+    assert (report.faults, report.without_gradient) == ((), ())
+    count = len(list(model.parameters()))
+    assert f"FSDP1 shards {count} parameters: their gradients are not watched" in str(report)
+
+
+def test_fingerprints_count_the_recomputes_that_were_compared() -> None:
+    model = model_of(SureLayer, SureLayer)
+    wrap_blocks(model)
+    with guard(model) as watching:
+        model(**values())
+        assert watching.report().fingerprints == 0
+        train(model, steps=1)
+        assert watching.report().fingerprints == 2
 
 
 def test_values_that_reentrant_checkpointing_gets_wrong_are_told() -> None:
@@ -464,7 +500,42 @@ def test_a_hook_that_keeps_what_a_block_returns_for_the_loss_is_no_fault(reentra
             loss = next(tensors(model(**values()))).sum() + kept.pop().square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
             model.zero_grad()
-    assert {row.proof.status for row in watching.report().blocks} == {ProofStatus.PROVED}
+    report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.PROVED, ProofStatus.HOOKED, ProofStatus.PROVED]
+    assert not report.faults
+
+
+@both_modes
+def test_hooks_that_the_backward_takes_off_leave_a_block_unproved(reentrant: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model, reentrant)
+    with guard(model, on_fault="collect") as watching:
+        for _ in range(2):
+            scaling = cast(SureLayer, model.layers[0]).linear.register_forward_hook(tripled)
+            take_off = model.first.weight.register_post_accumulate_grad_hook
+            take_off(lambda _, scaling=scaling: scaling.remove())  # type: ignore[no-untyped-call]
+            next(tensors(model(**values()))).square().mean().backward()  # type: ignore[no-untyped-call]
+            model.zero_grad()
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.HOOKS_CHANGED, ProofStatus.PROVED]
+    assert not report.faults
+
+
+def test_what_changes_a_block_after_its_recompute_is_no_fault() -> None:
+    class Scaled(SureLayer):
+        def forward(self, hidden_states: Tensor) -> Tensor:
+            return torch.tanh(self.linear(hidden_states) * factor[0])
+
+    factor = [1.0]
+    model = model_of(Scaled, SureLayer)
+    enable(model)
+    grow = model.first.weight.register_post_accumulate_grad_hook
+    grow(lambda _: factor.append(factor.pop() + 1))  # type: ignore[no-untyped-call]
+    with guard(model, on_fault="collect") as watching:
+        train(model)
+        report = watching.report()
+    assert [row.proof.status for row in report.blocks] == [ProofStatus.NOT_REPEATABLE, ProofStatus.PROVED]
+    assert not report.faults
 
 
 def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
@@ -477,7 +548,7 @@ def test_wrong_parameters_of_a_block_with_a_hook_are_told() -> None:
 
     model = model_of(Growing, SureLayer)
     enable(model)
-    model.layers[0].register_forward_hook(lambda *_: None)
+    model.layers[0].register_forward_hook(nothing)
     with guard(model, on_fault="collect") as watching:
         train(model)
     assert watching.report().blocks[0].proof.status is ProofStatus.WRONG

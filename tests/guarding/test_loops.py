@@ -103,8 +103,8 @@ def trained(way: str, mode: Any, drifting: bool) -> GuardReport:
     base = llama(LAYERS, use_cache=False).float().train()
     if drifting:
         factors = itertools.count(1)
-        hook = base.model.layers[DRIFTING].mlp.register_forward_hook
-        hook(lambda module, given, output: output * next(factors))
+        mlp = base.model.layers[DRIFTING].mlp
+        vars(mlp)["forward"] = lambda hidden: type(mlp).forward(mlp, hidden) * next(factors)
     model = change(base)
     switch_checkpointing(base, mode)
     if change is adapted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -152,6 +153,74 @@ def numpy_noise(faulty: bool) -> nn.Module:
     return model
 
 
+class Exchanged(SureLayer):
+    """Has a frozen weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.tanh(self.linear(hidden_states) + self.frozen(hidden_states))
+
+
+def weights_exchanged(faulty: bool) -> nn.Module:
+    """A patch is added to a weight while the model's forward runs, and taken out again."""
+    model = model_of(SureLayer, Exchanged)
+    enable(model)
+    weight = cast(Any, model.layers[1]).frozen.weight
+    patched, plain = weight.data + 1, weight.data
+
+    def put(values: Tensor, *_: Any) -> None:
+        weight.data = values
+
+    if faulty:
+        model.register_forward_pre_hook(partial(put, patched))
+        model.register_forward_hook(partial(put, plain))
+    return model
+
+
+class Normed(SureLayer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.norm(self.linear(hidden_states)).tanh()  # type: ignore[no-any-return]
+
+
+def statistics(faulty: bool) -> nn.Module:
+    model = model_of(Normed, SureLayer)
+    (enable if faulty else wrap_blocks)(model)
+    return model
+
+
+class Logged(SureLayer):
+    """Logs to lists and counts; where it is `quiet`, it sets an attribute to what it was."""
+
+    quiet = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[float] = []
+        self.counts = {"runs": 0}
+        self.last: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.last = hidden_states.detach() + 1
+        if not self.quiet:
+            self.counts["runs"] += 1
+            self.log.append(float(self.last.sum()))
+        return torch.tanh(self.linear(hidden_states))
+
+
+def history(faulty: bool) -> nn.Module:
+    model = model_of(Logged, SureLayer)
+    cast(Any, model.layers[0]).quiet = not faulty
+    enable(model)
+    return model
+
+
 def block_in_evaluation_mode(faulty: bool) -> nn.Module:
     model = model_of(SureLayer, SureLayer)
     enable(model)
@@ -237,6 +306,10 @@ PLANTED = [
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),
     Planted(wrong_mode, UNTRAINED, TOWER, "look for where the graph is cut"),
+    Planted(wrong_mode, GuardFaultKind.CUT_OFF, ("layers.0",), "let the inputs of the first block need gradient"),
+    Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
+    Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
+    Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
     Planted(frozen_tower, UNTRAINED, TOWER, "look for where the graph is cut"),
     Planted(numpy_noise, WRONG, ("layers.1",), "other gradients than it has without"),
     Planted(cache_written, WRONG, ("layers.0",), "other gradients than it has without"),
@@ -257,7 +330,7 @@ def watched(model: nn.Module) -> GuardReport:
 
 
 def names(fault: GuardFault) -> tuple[str, ...]:
-    """The block of a wrong gradient, and the blocks or parameters of another fault."""
+    """The block of a wrong gradient, and what else a fault names."""
     return fault.subjects[:1] if fault.kind is WRONG else fault.subjects
 
 

@@ -197,6 +197,15 @@ def test_an_exception_in_the_middle_leaves_the_table(tmp_path: Path) -> None:
     assert re.search(r"MemoryError: no more\n.*3 of 3 blocks proved", ran.stderr, re.DOTALL)
 
 
+def test_after_an_exception_in_the_first_step_nothing_reads_like_a_finding(tmp_path: Path) -> None:
+    ran = run(script(tmp_path, TRAIN.replace("    loss.backward()", "    raise MemoryError('no more')")), "on")
+    assert ran.returncode == 1
+    assert "Model: the script ended in its first step, of which nothing is known" in ran.stderr
+    assert "proved" not in ran.stderr
+    ran = run(script(tmp_path, "import torch\nraise MemoryError('no more')\n"))
+    assert "the script ended before a model was trained in this process" in ran.stderr
+
+
 def test_an_interrupt_ends_it_as_it_ends_a_script(tmp_path: Path) -> None:
     path = script(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     bare, ran = python(path), run(path)

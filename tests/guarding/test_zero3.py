@@ -44,6 +44,8 @@ class Parted:
         for parameter in layer.parameters() if self.alone else ():
             self.part(parameter)
 
+    leave.__module__ = "deepspeed.runtime"
+
     def part(self, parameter: Any) -> None:
         if not parameter.ds_active_sub_modules:
             parameter.data = torch.empty(0, dtype=parameter.dtype)

@@ -110,7 +110,8 @@ class BlockForward:
         call = RecordedCall(forward, self._signature, self._state, arguments)
         given = call.tensors
         check = SelfCheck(self.place, self.block) if self.schedule.due(given) else None
-        computation = Computation(self.block, call, arguments, check, kept, self.schedule.recomputed)
+        recomputed = partial(self.schedule.recomputed, compared=check is not None)
+        computation = Computation(self.block, call, arguments, check, kept, recomputed)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):

@@ -17,7 +17,7 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import (
     CacheAtEntry,
     name_at,
 )
-from ckpt_surgery.runtime.checkpoint.state import BlockState, StateEntry
+from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, StateEntry
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, hidden_tensors, unflatten
 from ckpt_surgery.runtime.tools.tensors import versions
 
@@ -88,6 +88,11 @@ class RecordedCall:
                 SurgeryWarning,
                 stacklevel=2,
             )
+
+    def written(self) -> list[Attribute]:
+        """Return what the first pass, which was watched and has ended, wrote on the block's modules."""
+        assert self._entry is not None
+        return self._state.written(self._entry)
 
     def restoring(self) -> AbstractContextManager[None] | None:
         """Return what lets the block run on the state of its modules before the first pass; None where that holds.

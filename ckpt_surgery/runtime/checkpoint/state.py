@@ -36,7 +36,7 @@ from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
 
-_UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
+UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
@@ -234,6 +234,11 @@ class BlockState:
         self._draws, self._training, self._unwatched = draws, entry.training, False
         return sorted(counts)
 
+    def written(self, entry: StateEntry) -> list[Attribute]:
+        """Return the attributes and tensors that the watched call of `entry` has written, once that is learned."""
+        tensors = [(copy.home, copy.name) for copy in entry.tensors if copy.is_written(by_bits=True)]
+        return [attribute for attribute, _ in entry.attributes.values()] + tensors
+
     @contextmanager
     def as_at_entry(self, entry: StateEntry) -> Iterator[None]:
         """Run a call inside on the state of `entry`; what it writes there is gone afterwards."""
@@ -284,7 +289,7 @@ def _differing(home: dict[str, Any], before: dict[str, Any]) -> list[str]:
     if len(home) == len(before) and all(map(is_, home.values(), before.values())):
         return []
     made = {*home.get("_modules", ()), *home.get("_parameters", ())}  # they stay, also where there was None before
-    names = (home.keys() | before.keys()) - _UNWATCHED - made
+    names = (home.keys() | before.keys()) - UNWATCHED - made
     return [name for name in names if home.get(name, Absent) is not before.get(name, Absent)]
 
 

@@ -18,11 +18,11 @@ _MOST_SHAPES = 256
 class CheckSchedule:
     """The schedule of one block. A step begins with the first forward that follows a recompute.
 
-    `checked` counts the calls that were to be checked.
+    `checked` counts the calls that were to be checked, and `compared` the recomputes that were.
     """
 
     def __init__(self, when: SelfCheckOption) -> None:
-        self.checked = 0
+        self.checked = self.compared = 0
         self.restart(when)
 
     def restart(self, when: SelfCheckOption, turn: int = 0, turns: int = 1) -> None:
@@ -43,9 +43,10 @@ class CheckSchedule:
         self.checked += due
         return due
 
-    def recomputed(self) -> None:
-        """Note that a call was run again."""
+    def recomputed(self, *, compared: bool = False) -> None:
+        """Note that a call is run again, and whether it is `compared` with its forward."""
         self._recomputed = True
+        self.compared += compared
 
     def _is_due(self, given: Sequence[Tensor]) -> bool:
         if self.when == "first":

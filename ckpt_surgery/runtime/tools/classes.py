@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from types import CodeType
 
-from torch import nn
+from torch import Tensor, nn
 
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.family import FamilyFacts
@@ -20,6 +20,16 @@ def descends(kind: type, name: str) -> bool:
 def is_sharded(module: nn.Module) -> bool:
     """Tell whether FSDP2 shards the parameters of a module in a group of its own, and gathers them for its forward."""
     return descends(type(module), "FSDPModule")
+
+
+def is_flattened(parameter: Tensor) -> bool:
+    """Tell whether FSDP1 holds a parameter, whole or as a part of a flat one, and moves its values in and out."""
+    return bool(getattr(parameter, "_fsdp_flattened", False))
+
+
+def is_managed(parameter: Tensor) -> bool:
+    """Tell whether a library moves the values of a parameter in and out: FSDP, DeepSpeed."""
+    return is_flattened(parameter) or hasattr(parameter, "ds_id") or descends(type(parameter), "DTensor")
 
 
 def names_in(code: CodeType) -> Iterator[str]:

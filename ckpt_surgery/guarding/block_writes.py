@@ -1,0 +1,75 @@
+"""What a block's forward writes on its own modules, and whether the backward writes it once more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.checkpoint.state import UNWATCHED, Attribute
+from ckpt_surgery.runtime.tools.containers import Absent
+from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits
+
+_CONTAINERS = (list, dict, set, deque)
+
+
+class BlockWrites:
+    """Watch the attributes and buffers of `block` that its forward writes.
+
+    Made before the first call; `note` follows each one, `begin_backward` all of them. A container counts as written
+    where it has grown, or where numbers in it are others.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self._paths = {id(home): name for name, m in block.named_modules() for home in (vars(m), m._buffers)}
+        self._containers = {
+            (path, name): (value, _look_of(value))
+            for path, module in block.named_modules()
+            for name, value in vars(module).items()
+            if name not in UNWATCHED and isinstance(value, _CONTAINERS)
+        }
+        self._written: dict[tuple[str, str], Attribute] = {}
+        self._before: dict[tuple[str, str], Any] = {}
+
+    def note(self, written: list[Attribute]) -> None:
+        """Note the attributes and buffers that a call has written."""
+        self._written |= {
+            (self._paths[id(home)], name): (home, name) for home, name in written if id(home) in self._paths
+        }
+
+    def begin_backward(self) -> None:
+        """Look at what was written, before anything is recomputed."""
+        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
+        self._containers = {
+            key: (value, now)
+            for key, (value, before) in self._containers.items()
+            if (now := _look_of(value)) != before
+        }
+
+    def again(self) -> tuple[list[str], list[str]]:
+        """Return what is other than as the backward began: attributes and buffers, and containers, by path."""
+        attributes = [
+            key
+            for key, (home, name) in self._written.items()
+            if key in self._before and not _equal(self._before[key], _look_of(home.get(name, Absent)))
+        ]
+        containers = [key for key, (value, before) in self._containers.items() if _look_of(value) != before]
+        return [".".join(filter(None, key)) for key in attributes], [".".join(filter(None, key)) for key in containers]
+
+
+def _look_of(value: Any) -> Any:
+    """Return what can be held against a later look at the same: a copy of a tensor, and numbers of a container."""
+    if isinstance(value, Tensor):
+        return copy_of(value.detach()) if is_plain(value) else None
+    if isinstance(value, _CONTAINERS):
+        items = value.values() if isinstance(value, dict) else value
+        return len(value), tuple(item for item in items if type(item) in (int, float))
+    return value if isinstance(value, Hashable) and type(value) in (int, float, bool, str) else None
+
+
+def _equal(before: Any, now: Any) -> bool:
+    if isinstance(before, Tensor) and isinstance(now, Tensor):
+        return same_bits(before, now)
+    return type(before) is type(now) and bool(before == now)
