@@ -18,6 +18,7 @@ from ckpt_surgery.measure.results import (
     DEEP_LEVELS,
     LEVELS,
     BlockCount,
+    Detail,
     Fault,
     FaultCause,
     Level,
@@ -50,12 +51,16 @@ class _Judge:
 
     def report(self) -> ModeReport:
         started = time.perf_counter()
+        if (own := self._reference.record.own_checkpoint) is not None:
+            return self._own_checkpoint(str(own))
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
             return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
         except Exception as error:  # whatever the method to switch it on raises is the finding
-            return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
+            fault = Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)})
+            return self._broken_off(*explain([fault], self._case))
+        self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
         nothing = self._is_nothing_checkpointed(run)
@@ -65,11 +70,12 @@ class _Judge:
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
         if not verdict.ok and (fault := self._reference.irreproducible):
-            return self._broken_off(fault)
+            return self._not_run(skips=(Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": fault.seen}),), told=[fault])
         explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
-        levels |= self._deep_verdicts(run, faults)
+        deep = self._deep_verdicts(run, faults)
+        levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
         faults = [fault for fault in faults if fault.level in ("run", *self._setup.levels)]
         levels["ranks"] = self._ranks(faults)
@@ -104,7 +110,7 @@ class _Judge:
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
         """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""
-        wrong = any(fault.level in ("run", *self._setup.levels) for fault in faults)
+        wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
             if level not in self._setup.levels or run.error is not None:
@@ -115,16 +121,27 @@ class _Judge:
                 verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
-    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = ()) -> ModeReport:
-        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of no fault."""
-        faults = self._ranks(()).faults
+    def _own_checkpoint(self, own: str) -> ModeReport:
+        """Report a mode whose reference checkpoints by itself: nothing is judged by that but what it loses."""
+        gradients = self._reference.record.gradients
+        lost = tuple(name for name, gradient in gradients.items() if gradient is None)
+        if not lost or "set" not in self._setup.levels:
+            return self._not_run(skips=(Skip(("run",), SkipKind.OWN_CHECKPOINT, {"own": own}),))
+        details: dict[str, Detail] = {"own": own, "count": len(lost), "total": len(gradients)}
+        return self._broken_off(
+            *explain([Fault(FaultKind.LOST_IN_REFERENCE, lost, details)], self._case), run="skipped"
+        )
+
+    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = (), told: Sequence[Fault] = ()) -> ModeReport:
+        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of the faults `told`."""
+        faults = self._ranks(told).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, skips=skips, refused=refused)
 
-    def _broken_off(self, fault: Fault) -> ModeReport:
+    def _broken_off(self, fault: Fault, run: Outcome = "failed") -> ModeReport:
         """A mode of which nothing else is known; the other ranks wait to hear of it."""
         faults = (fault, *self._ranks([fault]).faults)
-        return ModeReport(self._mode, faults, self._outcomes(faults, ended=False))
+        return ModeReport(self._mode, faults, {**self._outcomes(faults, ended=False), "run": run})
 
     def _ranks(self, faults: Sequence[Fault]) -> LevelVerdict:
         """The verdict on all ranks together; each has to ask for it, whatever its own faults are."""
@@ -166,10 +183,10 @@ class _Judge:
             details = {"argument": listed(given.arguments), "error": again.refused}
             return LevelVerdict(skips=(Skip(("state",), SkipKind.CACHE_REFUSED, details),), measured=False)
         faults = cache_faults(again, given.record)
-        if again.error and not faults:
+        if again.error and not any(fault.kind is FaultKind.CACHE_WRITTEN for fault in faults):
             subjects, details = tuple(map(input_name, given.arguments)), {"error": str(again.error)}
             faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
-        return LevelVerdict(explain(faults, replace(self._case, reference=given.record)))
+        return LevelVerdict(explain(faults, replace(self._case, reference=given.record, run=again)))
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()

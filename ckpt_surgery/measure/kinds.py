@@ -22,10 +22,10 @@ class FaultKind(StrEnum):
     NOT_RECOMPUTED = "not_recomputed"
     RECOMPUTE_COUNT = "recompute_count"
     FORWARD_COUNT = "forward_count"
-    RECOMPUTED_IN_REFERENCE = "recomputed_in_reference"
     # set
     GRADIENT_LOST = "gradient_lost"
     GRADIENT_GAINED = "gradient_gained"
+    LOST_IN_REFERENCE = "lost_in_reference"
     # values
     LOSS_VALUE = "loss_value"
     GRADIENT_VALUE = "gradient_value"
@@ -85,6 +85,8 @@ class SkipKind(StrEnum):
     ALWAYS_NON_REENTRANT = "always_non_reentrant"
     NO_SUCH_MODE = "no_such_mode"
     OTHER_MODE = "other_mode"
+    IRREPRODUCIBLE = "irreproducible"
+    OWN_CHECKPOINT = "own_checkpoint"
     NOTHING_CHECKPOINTED = "nothing_checkpointed"
     NO_BLOCKS = "no_blocks"
     NO_BLOCK_REACHED = "no_block_reached"
@@ -133,6 +135,7 @@ class CauseKind(StrEnum):
     GRADIENT_CONTAINER = "gradient_container"
     NESTED_OUTPUT = "nested_output"
     UNREACHABLE = "unreachable"
+    OTHER_ARGUMENT = "other_argument"
 
     NEVER_CHECKPOINTED = "never_checkpointed"
     EVALUATION_MODE = "evaluation_mode"
@@ -143,6 +146,9 @@ class CauseKind(StrEnum):
     BATCH_NORM_TWICE = "batch_norm_twice"
     RNG_NOT_RESTORED = "rng_not_restored"
     CACHE_SWITCHED_OFF = "cache_switched_off"
+    GRADIENT_IN_FORWARD = "gradient_in_forward"
+    COUNTED_AGAIN = "counted_again"
+    OWN_GENERATOR = "own_generator"
     OWN_STATE = "own_state"
     UNEQUAL_COLLECTIVES = "unequal_collectives"
     UNUSED_PARAMETERS = "unused_parameters"
