@@ -107,10 +107,11 @@ def _recompute_count(fault: Fault, case: Case) -> FaultCause | None:
 def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
     if case.repaired:
         return None
-    causes = (_own_generator, _other_argument, _positional_past, _shared_writes)
-    if case.mode == "reentrant" and not (case.run.error and case.run.error.part is StepPart.FORWARD):
-        causes = (_own_generator, _other_argument, *_REENTRANT, _positional_past)
-    return next((explanation for cause in (*causes, _counted_again) if (explanation := cause(case))), None)
+    # what reentrant mode does to gradients ends no forward
+    of_gradients = case.mode == "reentrant" and not (case.run.error and case.run.error.part is StepPart.FORWARD)
+    by_calls = (*_REENTRANT, _positional_past) if of_gradients else (_positional_past, _shared_writes)
+    causes = (_own_generator, _other_argument, *by_calls, _counted_again)
+    return next((explanation for cause in causes if (explanation := cause(case))), None)
 
 
 def _own_generator(case: Case) -> FaultCause | None:

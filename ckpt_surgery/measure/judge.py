@@ -58,8 +58,7 @@ class _Judge:
         except NoSuchModeError as error:
             return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
         except Exception as error:  # whatever the method to switch it on raises is the finding
-            fault = Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)})
-            return self._broken_off(*explain([fault], self._case))
+            return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
@@ -69,8 +68,11 @@ class _Judge:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
-        if not verdict.ok and (fault := self._reference.irreproducible):
-            return self._not_run(skips=(Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": fault.seen}),), told=[fault])
+        if not verdict.ok and (differs := self._reference.irreproducible):
+            if self._reference.changed_by_surgery:
+                return self._broken_off(replace(differs, explanation=None))
+            skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": differs.seen})
+            return self._not_run(skips=(skip,), told=[differs])
         explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
@@ -128,9 +130,7 @@ class _Judge:
         if not lost or "set" not in self._setup.levels:
             return self._not_run(skips=(Skip(("run",), SkipKind.OWN_CHECKPOINT, {"own": own}),))
         details: dict[str, Detail] = {"own": own, "count": len(lost), "total": len(gradients)}
-        return self._broken_off(
-            *explain([Fault(FaultKind.LOST_IN_REFERENCE, lost, details)], self._case), run="skipped"
-        )
+        return self._broken_off(Fault(FaultKind.LOST_IN_REFERENCE, lost, details), run="skipped")
 
     def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = (), told: Sequence[Fault] = ()) -> ModeReport:
         """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of the faults `told`."""
@@ -140,7 +140,8 @@ class _Judge:
 
     def _broken_off(self, fault: Fault, run: Outcome = "failed") -> ModeReport:
         """A mode of which nothing else is known; the other ranks wait to hear of it."""
-        faults = (fault, *self._ranks([fault]).faults)
+        explained = explain([fault], self._case)
+        faults = (*explained, *self._ranks(explained).faults)
         return ModeReport(self._mode, faults, {**self._outcomes(faults, ended=False), "run": run})
 
     def _ranks(self, faults: Sequence[Fault]) -> LevelVerdict:

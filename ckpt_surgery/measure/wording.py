@@ -27,7 +27,7 @@ _GRADIENTS = "({count} of {total} gradients)"
 _MEAN = "the mean of what each rank computes alone"
 
 FAULTS: Mapping[FaultKind, FaultText] = {
-    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error}"),
+    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error:clause}"),
     FaultKind.IRREPRODUCIBLE: FaultText(
         "two equal runs without checkpointing", "{underlying.seen} after {underlying.expected}"
     ),
