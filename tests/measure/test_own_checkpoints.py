@@ -42,7 +42,7 @@ class Recomputing(torch.autograd.Function):
 class Called(Stack):
     def __init__(self) -> None:
         super().__init__()
-        self.last = Layer()
+        self.last: nn.Module = Layer()
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.at_the_end(super().forward(hidden))
@@ -60,7 +60,7 @@ class OfAFunction(Called):
 
 class OfItsOwn(Called):
     def at_the_end(self, hidden: Tensor) -> Tensor:
-        result: Tensor = Recomputing.apply(self.last, hidden)
+        result: Tensor = Recomputing.apply(self.last, hidden)  # type: ignore[no-untyped-call]
         return result
 
 

@@ -72,7 +72,7 @@ class Forgetful(Of):
 
 
 class Conditioned(Layer):
-    def forward(self, hidden: Tensor, condition: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, hidden: Tensor, condition: Tensor | None = None) -> Tensor:
         hidden = super().forward(hidden)
         return hidden if condition is None else hidden + condition
 
