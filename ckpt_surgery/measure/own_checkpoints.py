@@ -15,9 +15,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.results import MODES, Mode
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
+_REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,26 @@ class OwnCheckpoint:
 
 
 class OwnCheckpoints:
-    """A context manager that finds what checkpoints in a step that should not. `look` is called at each operator."""
+    """Finds what checkpoints in a step: `look` is called at each operator of the forward.
+
+    As a context manager it also finds modules that run again in the backward.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._place = self._module = ""
-        self._in_backward = False
+        self._in_backward = self._is_reentrant = False
         self._handles: list[RemovableHandle] = []
 
     @property
     def first(self) -> OwnCheckpoint | None:
         """The first that was found."""
         return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
+
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """Those that the first call may have been of."""
+        return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
 
     def __enter__(self) -> OwnCheckpoints:
         for name, module in self._model.named_modules():
@@ -62,7 +72,9 @@ class OwnCheckpoints:
 
     def look(self) -> None:
         """See whether this runs in a checkpoint, as long as none was found."""
-        self._place = self._place or checkpoint_call()
+        if not self._place and (place := checkpoint_call()):
+            self._place = place
+            self._is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
 
     def start_backward(self) -> None:
         """Take modules that are entered for recomputed ones from now on."""

@@ -100,12 +100,12 @@ def run_step(
             entries=counter.entries(),
             calls=step.calls,
             given=marker.given,
-            own_checkpoint=own.first,
+            own_checkpoint=own.first if checkpointing is None else None,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             written=step.written,
             counted=step.counted,
             drawn=step.drawn,
-            modes=counter.modes,
+            modes=counter.modes if blocks else own.modes,
             memory=MemoryRecord(
                 kept=step.meter.kept_bytes,
                 best=step.meter.best_kept_bytes,
@@ -194,7 +194,7 @@ class _Step:
             with perturbed_rounding(rounding_seed) if rounding_seed else self.meter:
                 with torch.enable_grad(), marker:
                     given, named = call_arguments(self.arguments)
-                    self.meter.on_operator = own.look if isinstance(marker, CallObserver) else None
+                    self.meter.on_operator = own.look
                     output = model(*given, **named)
                     self.meter.on_operator = None  # a loss function may checkpoint
                     part = StepPart.LOSS

@@ -206,7 +206,7 @@ class Single(nn.Module):
         return result
 
 
-class TwoKinds(PreTrainedModel):
+class TwoKinds(PreTrainedModel):  # type: ignore[misc]
     """Checkpoints its pairs alone, and only the others look like blocks of transformers."""
 
     config_class = PretrainedConfig
