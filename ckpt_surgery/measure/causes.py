@@ -219,11 +219,6 @@ def _random_state(_fault: Fault, _case: Case) -> FaultCause | None:
     return FaultCause(CauseKind.RNG_NOT_RESTORED)
 
 
-def _kept_bytes(_fault: Fault, case: Case) -> FaultCause | None:
-    within = (case.blocks[name] for name, entries in case.run.entries.items() if entries.within)
-    return next((FaultCause(CauseKind.GRADIENT_IN_FORWARD, {"block": _class(block)}) for block in within), None)
-
-
 def _not_switched_on(_fault: Fault, case: Case) -> FaultCause | None:
     """Transformers refuses to switch on what no module has a flag for."""
     if not hasattr(case.model, CLAIM) or any(hasattr(module, FLAG) for module in case.model.modules()):
@@ -263,7 +258,6 @@ _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
     FaultKind.CACHE_WRITTEN: _cache_written,
     FaultKind.WRITTEN_AGAIN: _cache_written,
     FaultKind.CACHE_STEP_RAISED: _cache_written,
-    FaultKind.KEPT_BYTES: _kept_bytes,
     FaultKind.RNG_NOT_RESTORED: _random_state,
     FaultKind.RNG_MOVED: _random_state,
     FaultKind.RECOMPUTED_BYTES: lambda _fault, case: _shared_writes(case),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import nn
 
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import cache_faults, input_name
+from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord
@@ -79,12 +79,14 @@ class _Judge:
         deep = self._deep_verdicts(run, faults)
         levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
-        faults = [fault for fault in faults if fault.level in ("run", *self._setup.levels)]
+        unjudged = self._unjudged(run, verdict)
+        left_out = ["cost"] if any(skip.kind is SkipKind.GRADIENT_IN_FORWARD for skip in unjudged) else []
+        faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
         if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
             return skipped_mode(self._mode, SkipKind.OTHER_MODE)
-        skips = [*self._unjudged(run, lost=bool(verdict.lost)), *(skip for v in levels.values() for skip in v.skips)]
+        skips = [*unjudged, *(skip for v in levels.values() for skip in v.skips)]
         skipped = {level for skip in skips for level in skip.levels if level not in levels}
         skipped |= {level for level, found in levels.items() if not found.measured}
         return ModeReport(
@@ -100,15 +102,19 @@ class _Judge:
             seconds=time.perf_counter() - started,
         )
 
-    def _unjudged(self, run: RunRecord, *, lost: bool) -> list[Skip]:
+    def _unjudged(self, run: RunRecord, verdict: Verdict) -> list[Skip]:
         """The levels that cannot be judged although the step ended."""
         if run.error is not None:
             return []
         without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
-        cut_off: list[Level] = ["cost"] if lost and self._setup.blocks else []
+        cut_off: list[Level] = ["cost"] if verdict.lost and self._setup.blocks else []
         kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
         asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
-        return [Skip(levels, kind) for levels, kind in asked if levels]
+        skips = [Skip(levels, kind) for levels, kind in asked if levels]
+        if any(fault.level == "cost" for fault in verdict.faults) and any(e.within for e in run.entries.values()):
+            figures = {"kept": run.memory.kept, "reference": self._reference.record.memory.kept}
+            skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
+        return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
         """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""

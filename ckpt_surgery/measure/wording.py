@@ -134,6 +134,10 @@ SKIPS: Mapping[SkipKind, str] = {
         "the backward of this step comes through none of its blocks: nothing was checkpointed"
     ),
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
+    SkipKind.GRADIENT_IN_FORWARD: (
+        "the forward takes gradients through its blocks, which recomputes them there and keeps what that makes: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
     SkipKind.NO_CACHE_ARGUMENT: (
@@ -195,9 +199,6 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.RNG_NOT_RESTORED: ("The generator's state is not restored for the recompute, so that dropout changes."),
     CauseKind.CACHE_SWITCHED_OFF: (
         "It computes otherwise without its cache, which checkpointing switches off: give use_cache=False to compare."
-    ),
-    CauseKind.GRADIENT_IN_FORWARD: (
-        "The forward takes gradients through {block}, which recomputes it there and keeps what that makes."
     ),
     CauseKind.COUNTED_AGAIN: "A recompute changes `{attribute}`, which its forward had changed already.",
     CauseKind.OWN_GENERATOR: (
