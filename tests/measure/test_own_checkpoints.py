@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.kinds import FaultKind, SkipKind
+from ckpt_surgery.measure.kinds import SkipKind
 from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.verify import verify
+from tests.measure import toys
 from tests.measure.test_switch import Layer, Stack, inputs, own_switch
+from tests.measure.toys import HoardingLayer, model_of, values
 
 pytestmark = pytest.mark.torch
 
@@ -95,16 +98,9 @@ def test_what_is_saved_at_best_where_the_forward_takes_gradients_through_blocks_
     assert SkipKind.GRADIENT_IN_FORWARD in {skip.kind for skip in mode.skips}
 
 
-class Hoarding(Layer):
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.kept = torch.tanh(self.inner(hidden))
-        result: Tensor = hidden + self.outer(self.kept)
-        return result
-
-
 def test_the_loop_is_judged_although_the_cost_has_failed() -> None:
-    mode = looked_at(Of(Hoarding))
-    assert {fault.kind for fault in mode.faults} == {FaultKind.KEPT_BYTES}
+    (mode,) = verify(model_of(HoardingLayer, toys.Layer), values(), modes="non_reentrant").modes
+    assert {fault.level for fault in mode.faults} == {"cost"}
     assert mode.outcome("loop") == "ok"
 
 
