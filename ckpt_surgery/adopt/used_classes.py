@@ -23,5 +23,5 @@ def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
     """The same in the process that builds the model."""
     from ckpt_surgery.survey.build import build
 
-    model, _ = build(target_of(target))
+    model, *_ = build(target_of(target))
     return sorted({parent.__name__ for module in model.modules() for parent in type(module).__mro__})

@@ -26,7 +26,7 @@ Model: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A config.json or its folder, a class, a model type (llama), or package.module:factory.",
+        help="A config.json or its folder, a class, a model type (llama), or FILE.py:factory.",
     ),
 ]
 Tokens: TypeAlias = Annotated[

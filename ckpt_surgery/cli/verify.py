@@ -58,7 +58,7 @@ def verify_command(
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="A model type (gpt_bigcode), a class, a config.json or its folder, or package.module:factory.",
+            help="A model type (gpt_bigcode), a class, a config.json or its folder, or FILE.py:factory.",
         ),
     ] = None,
     everything: Annotated[

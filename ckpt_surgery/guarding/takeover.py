@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import is_layer
@@ -37,8 +37,6 @@ from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import MODULE_CALL, is_compiled
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_CHECKPOINT = checkpoint.__code__.co_filename
 _LOOKS = 3
 """In so many forwards the calls of modules are looked at for who checkpoints them."""
 Operation = Callable[..., Undoable]
@@ -323,17 +321,6 @@ def running_modules() -> Iterator[nn.Module]:
     for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL:
             yield frame.f_locals["self"]
-
-
-def checkpoint_call() -> str:
-    """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside."""
-    inside = False
-    for frame, line in walk_stack(inspect.currentframe()):
-        file = frame.f_code.co_filename
-        inside |= file == _CHECKPOINT
-        if inside and not file.startswith(_TORCH):
-            return f"{file}:{line}"
-    return ""
 
 
 def own_options(model: nn.Module) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.tools.rng import generator_state
-from ckpt_surgery.torch_names import current_autograd_node
+from ckpt_surgery.torch_names import current_autograd_node, current_graph_task_id
 
-FORWARD, BACKWARD, ASIDE = 0, 1, 2
+FORWARD, BACKWARD, ASIDE, WITHIN = range(4)
+"""The phases of a step; the last is a backward that the forward itself runs, as for forces."""
 ENDLESS = 500
 """So many recomputes of one call, and a backward goes round in circles: the slowest of these take the whole night."""
 
@@ -35,12 +36,14 @@ class Entries:
     """How often one block's computation was entered in the forward, and recomputed in the backward.
 
     `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
-    `block.forward`. Both counts are then those of its submodules.
+    `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
+    which takes gradients itself; `backward` counts those recomputes where there are no others.
     """
 
     forward: int
     backward: int
     direct: bool = False
+    within: bool = False
 
 
 class EndlessBackward(CkptSurgeryError):
@@ -159,14 +162,15 @@ class EntryCounter:
         self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
-        counts[self._phase] += 1
-        if self._phase == BACKWARD:
+        phase = WITHIN if self._phase == FORWARD and current_graph_task_id() != -1 else self._phase
+        counts[phase] += 1
+        if phase == BACKWARD:
             if counts[BACKWARD] > ENDLESS * max(counts[FORWARD], 1):
                 name = type(tally.block).__name__
                 raise EndlessBackward(f"{name} had run {counts[BACKWARD] - 1:,} times in it when it was stopped")
             self._recomputing.add(type(current_autograd_node()))
             self._note_recompute(tally.block)
-        tally.rng_states.setdefault((self._phase, probe), set()).add(generator_state(self._devices))
+        tally.rng_states.setdefault((phase, probe), set()).add(generator_state(self._devices))
 
     def _note_recompute(self, block: nn.Module) -> None:
         if self._on_recompute is None or block is self._recomputed or block in self._inner:
@@ -255,8 +259,12 @@ def _entries(tally: _Tally) -> Entries:
     if direct:
         forward = min(counts[FORWARD] for counts in used)
     # A submodule may run several times per entry: scale its count by that of the forward.
-    by_submodule = -(-used[0][BACKWARD] * forward // used[0][FORWARD]) if used else 0
-    return Entries(forward, max(tally.calls[BACKWARD], tally.checkpointed[BACKWARD], by_submodule), direct)
+    recomputes = {}
+    for phase in (BACKWARD, WITHIN):
+        by_submodule = -(-used[0][phase] * forward // used[0][FORWARD]) if used else 0
+        recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
+    within = bool(recomputes[WITHIN])
+    return Entries(forward, recomputes[BACKWARD] or min(recomputes[WITHIN], forward), direct, within)
 
 
 def _rng_differs(tally: _Tally) -> bool:

@@ -6,29 +6,38 @@ Adds explanations to faults; it neither finds nor drops any. What is not known s
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ckpt_surgery.measure.compare import input_name
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
-from ckpt_surgery.measure.record import RunRecord
+from ckpt_surgery.measure.record import RunRecord, StepPart
 from ckpt_surgery.measure.results import Fault, FaultCause, Mode
-from ckpt_surgery.model_patches.release_names import CLAIM, INNER_SWITCH
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, INNER_SWITCH
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.discovery import Block
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.torch_names import NormBase
 
+_NO_RUN = RunRecord(math.nan)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known about the model when faults are explained: the run without checkpointing, blocks by name."""
+    """What is known about the model when faults are explained: the run without checkpointing, blocks by name.
+
+    `run` is the run with checkpointing, where there is one.
+    """
 
     model: nn.Module
     blocks: Mapping[str, Block]
     reference: RunRecord
     mode: Mode
+    run: RunRecord = _NO_RUN
 
     @property
     def repaired(self) -> bool:
@@ -98,8 +107,31 @@ def _recompute_count(fault: Fault, case: Case) -> FaultCause | None:
 def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
     if case.repaired:
         return None
-    causes = (*_REENTRANT, _positional_past) if case.mode == "reentrant" else (_positional_past, _shared_writes)
+    # what reentrant mode does to gradients ends no forward
+    of_gradients = case.mode == "reentrant" and not (case.run.error and case.run.error.part is StepPart.FORWARD)
+    by_calls = (*_REENTRANT, _positional_past) if of_gradients else (_positional_past, _shared_writes)
+    causes = (_own_generator, _other_argument, *by_calls, _counted_again)
     return next((explanation for cause in causes if (explanation := cause(case))), None)
+
+
+def _own_generator(case: Case) -> FaultCause | None:
+    drawn = (name for name in case.run.drawn if name not in case.reference.drawn)
+    return next((FaultCause(CauseKind.OWN_GENERATOR, {"attribute": name}) for name in drawn), None)
+
+
+def _counted_again(case: Case) -> FaultCause | None:
+    counted = (name for name in case.run.counted if name not in case.reference.counted)
+    return next((FaultCause(CauseKind.COUNTED_AGAIN, {"attribute": name}) for name in counted), None)
+
+
+def _other_argument(case: Case) -> FaultCause | None:
+    """Another tensor, or none, where the plain call gives one. Past state is left out on purpose."""
+    for name, ours in case.reference.given.items():
+        theirs = case.run.given.get(name, ours)
+        argument = next((n for n in ours if n not in PAST_STATE and ours[n] != theirs.get(n)), None)
+        if argument is not None:
+            return FaultCause(CauseKind.OTHER_ARGUMENT, {"block": _class(case.blocks[name]), "argument": argument})
+    return None
 
 
 def _positional_past(case: Case) -> FaultCause | None:
@@ -166,7 +198,11 @@ _REENTRANT: tuple[Callable[[Case], FaultCause | None], ...] = (
 """What may be wrong in reentrant mode, the most telling first."""
 
 
-def _cache_written(_fault: Fault, case: Case) -> FaultCause | None:
+def _cache_written(fault: Fault, case: Case) -> FaultCause | None:
+    if not any(name.startswith(input_name("")) for name in fault.subjects):
+        return None
+    if fault.kind is FaultKind.CACHE_STEP_RAISED and set(fault.subjects).isdisjoint(case.run.written):
+        return None
     by_position = None if case.repaired else _positional_past(case)
     return by_position or FaultCause(CauseKind.CACHE_WRITTEN_AGAIN)
 
@@ -181,6 +217,14 @@ def _buffer_changed(fault: Fault, case: Case) -> FaultCause | None:
 
 def _random_state(_fault: Fault, _case: Case) -> FaultCause | None:
     return FaultCause(CauseKind.RNG_NOT_RESTORED)
+
+
+def _not_switched_on(_fault: Fault, case: Case) -> FaultCause | None:
+    """Transformers refuses to switch on what no module has a flag for."""
+    if not hasattr(case.model, CLAIM) or any(hasattr(module, FLAG) for module in case.model.modules()):
+        return None
+    plain = next((block for block in case.blocks.values() if block.kind == "plain"), None)
+    return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)}) if plain else FaultCause(CauseKind.UNREACHABLE)
 
 
 def _backward_flops(_fault: Fault, case: Case) -> FaultCause | None:
@@ -198,6 +242,7 @@ def _nested(block: Block, case: Case) -> FaultCause:
 
 
 _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
+    FaultKind.NOT_SWITCHED_ON: _not_switched_on,
     FaultKind.REFERENCE_RAISED: _gradients,
     FaultKind.STEP_RAISED: _gradients,
     FaultKind.BACKWARD_UNFINISHED: _gradients,
@@ -209,10 +254,17 @@ _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
     FaultKind.LOSS_VALUE: _gradients,
     FaultKind.GRADIENT_VALUE: _gradients,
     FaultKind.BUFFER_CHANGED: _buffer_changed,
+    FaultKind.LOST_IN_REFERENCE: lambda _fault, case: _no_input_gradient(case),
     FaultKind.CACHE_WRITTEN: _cache_written,
+    FaultKind.WRITTEN_AGAIN: _cache_written,
+    FaultKind.CACHE_STEP_RAISED: _cache_written,
     FaultKind.RNG_NOT_RESTORED: _random_state,
     FaultKind.RNG_MOVED: _random_state,
+    FaultKind.RECOMPUTED_BYTES: lambda _fault, case: _shared_writes(case),
+    FaultKind.LEFT_BYTES: lambda _fault, case: _shared_writes(case),
+    FaultKind.GROWING_BYTES: lambda _fault, case: _shared_writes(case),
     FaultKind.BACKWARD_FLOPS: _backward_flops,
+    FaultKind.LOOP_DIFFERS: lambda _fault, case: _own_generator(case) or _counted_again(case),
 }
 
 

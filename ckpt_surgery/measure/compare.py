@@ -256,8 +256,6 @@ def _entry_fault(
     `lost` says that parameters of it get gradients, and that nothing is saved or recomputed in the whole model.
     """
     forward, backward = entries.forward, entries.backward
-    if before.backward:
-        return FaultKind.RECOMPUTED_IN_REFERENCE, {"backward": before.backward}
     if before.direct and entries.direct:  # nobody saw a call, and so nobody knows whether the backward came through it
         return (FaultKind.NOT_RECOMPUTED, {}) if lost else None
     if before.forward and not before.direct and forward != before.forward:

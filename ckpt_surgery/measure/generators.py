@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,33 @@ def random_state_kept(devices: Iterable[torch.device] = ()) -> Iterator[None]:
             yield
     finally:
         set_generator_states(states)
+
+
+def own_generators(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Iterate over the generators that are attributes of modules, and over those attributes' full names."""
+    numpy = sys.modules.get("numpy")
+    kinds = (torch.Generator, random.Random, *([numpy.random.Generator] if numpy else []))
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, kinds):
+                yield f"{path}.{name}" if path else name, value
+
+
+def state_of(generator: Any) -> Any:
+    """Read the state of a generator of any kind; equal ones have equal `repr`, and draw equal numbers."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Let a generator of any kind go on from a state."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(torch.tensor(state, dtype=torch.uint8))
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.bit_generator.state = state
 
 
 def devices_of(model: nn.Module) -> tuple[torch.device, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import nn
 
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import cache_faults, input_name
+from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord
@@ -18,6 +18,7 @@ from ckpt_surgery.measure.results import (
     DEEP_LEVELS,
     LEVELS,
     BlockCount,
+    Detail,
     Fault,
     FaultCause,
     Level,
@@ -50,12 +51,15 @@ class _Judge:
 
     def report(self) -> ModeReport:
         started = time.perf_counter()
+        if (own := self._reference.record.own_checkpoint) is not None:
+            return self._own_checkpoint(str(own))
         try:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
             return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
+        self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
         nothing = self._is_nothing_checkpointed(run)
@@ -64,19 +68,25 @@ class _Judge:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
-        if not verdict.ok and (fault := self._reference.irreproducible):
-            return self._broken_off(fault)
+        if not verdict.ok and (differs := self._reference.irreproducible):
+            if self._reference.changed_by_surgery:
+                return self._broken_off(replace(differs, explanation=None))
+            skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": differs.seen})
+            return self._not_run(skips=(skip,), told=[differs])
         explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
-        levels |= self._deep_verdicts(run, faults)
+        deep = self._deep_verdicts(run, faults)
+        levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
-        faults = [fault for fault in faults if fault.level in ("run", *self._setup.levels)]
+        unjudged = self._unjudged(run, verdict)
+        left_out = ["cost"] if any(skip.kind is SkipKind.GRADIENT_IN_FORWARD for skip in unjudged) else []
+        faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
         if not everything and self._mode not in run.modes and not has_surgery(self._setup.model):
             return skipped_mode(self._mode, SkipKind.OTHER_MODE)
-        skips = [*self._unjudged(run, lost=bool(verdict.lost)), *(skip for v in levels.values() for skip in v.skips)]
+        skips = [*unjudged, *(skip for v in levels.values() for skip in v.skips)]
         skipped = {level for skip in skips for level in skip.levels if level not in levels}
         skipped |= {level for level, found in levels.items() if not found.measured}
         return ModeReport(
@@ -92,19 +102,23 @@ class _Judge:
             seconds=time.perf_counter() - started,
         )
 
-    def _unjudged(self, run: RunRecord, *, lost: bool) -> list[Skip]:
+    def _unjudged(self, run: RunRecord, verdict: Verdict) -> list[Skip]:
         """The levels that cannot be judged although the step ended."""
         if run.error is not None:
             return []
         without_blocks: list[Level] = [] if self._setup.blocks else ["recompute", "cost"]
-        cut_off: list[Level] = ["cost"] if lost and self._setup.blocks else []
+        cut_off: list[Level] = ["cost"] if verdict.lost and self._setup.blocks else []
         kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
         asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
-        return [Skip(levels, kind) for levels, kind in asked if levels]
+        skips = [Skip(levels, kind) for levels, kind in asked if levels]
+        if any(fault.level == "cost" for fault in verdict.faults) and any(e.within for e in run.entries.values()):
+            figures = {"kept": run.memory.kept, "reference": self._reference.record.memory.kept}
+            skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
+        return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
         """The levels loop and precision. Where one step is wrong already, there is nothing to learn from them."""
-        wrong = any(fault.level in ("run", *self._setup.levels) for fault in faults)
+        wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
             if level not in self._setup.levels or run.error is not None:
@@ -115,16 +129,26 @@ class _Judge:
                 verdicts[level] = self._reference.deep_verdict(level, self._mode, run)
         return verdicts
 
-    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = ()) -> ModeReport:
-        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of no fault."""
-        faults = self._ranks(()).faults
+    def _own_checkpoint(self, own: str) -> ModeReport:
+        """Report a mode whose reference checkpoints by itself: nothing is judged by that but what it loses."""
+        gradients = self._reference.record.gradients
+        lost = tuple(name for name, gradient in gradients.items() if gradient is None)
+        if not lost or "set" not in self._setup.levels:
+            return self._not_run(skips=(Skip(("run",), SkipKind.OWN_CHECKPOINT, {"own": own}),))
+        details: dict[str, Detail] = {"own": own, "count": len(lost), "total": len(gradients)}
+        return self._broken_off(Fault(FaultKind.LOST_IN_REFERENCE, lost, details), run="skipped")
+
+    def _not_run(self, *, refused: str = "", skips: tuple[Skip, ...] = (), told: Sequence[Fault] = ()) -> ModeReport:
+        """Report a mode that is refused, does not run, or shows nothing; the other ranks hear of the faults `told`."""
+        faults = self._ranks(told).faults
         outcomes: dict[Level, Outcome] = {**self._outcomes(faults, ended=False), "run": "skipped"}
         return ModeReport(self._mode, faults, outcomes, skips=skips, refused=refused)
 
-    def _broken_off(self, fault: Fault) -> ModeReport:
+    def _broken_off(self, fault: Fault, run: Outcome = "failed") -> ModeReport:
         """A mode of which nothing else is known; the other ranks wait to hear of it."""
-        faults = (fault, *self._ranks([fault]).faults)
-        return ModeReport(self._mode, faults, self._outcomes(faults, ended=False))
+        explained = explain([fault], self._case)
+        faults = (*explained, *self._ranks(explained).faults)
+        return ModeReport(self._mode, faults, {**self._outcomes(faults, ended=False), "run": run})
 
     def _ranks(self, faults: Sequence[Fault]) -> LevelVerdict:
         """The verdict on all ranks together; each has to ask for it, whatever its own faults are."""
@@ -166,10 +190,10 @@ class _Judge:
             details = {"argument": listed(given.arguments), "error": again.refused}
             return LevelVerdict(skips=(Skip(("state",), SkipKind.CACHE_REFUSED, details),), measured=False)
         faults = cache_faults(again, given.record)
-        if again.error and not faults:
+        if again.error and not any(fault.kind is FaultKind.CACHE_WRITTEN for fault in faults):
             subjects, details = tuple(map(input_name, given.arguments)), {"error": str(again.error)}
             faults = [Fault(FaultKind.CACHE_STEP_RAISED, subjects, details)]
-        return LevelVerdict(explain(faults, replace(self._case, reference=given.record)))
+        return LevelVerdict(explain(faults, replace(self._case, reference=given.record, run=again)))
 
     def _outcomes(
         self, faults: Sequence[Fault], *, ended: bool, skipped: Collection[Level] = ()

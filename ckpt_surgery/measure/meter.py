@@ -7,7 +7,7 @@ autograd, a closure of the checkpoint, a cache. Nothing is judged here.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -121,6 +121,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         self.best_kept_bytes = 0
         self.held_bytes: dict[str, int] = {}
         """The part of `kept_bytes` that each block made and did not return."""
+        self.on_operator: Callable[[], None] | None = None
+        """Called before each operator of the forward."""
         self.leaking_blocks: set[str] = set()
         """Blocks that created a tensor which was used outside of them, although they did not return it."""
         self._block_stack: list[str] = []
@@ -136,8 +138,11 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         if any(map(is_wrapper, types)):
             return NotImplemented
         options = kwargs or {}
-        if self._backward_at is None and func not in _NO_READ:
-            self._find_leaks(args)
+        if self._backward_at is None:
+            if self.on_operator is not None:
+                self.on_operator()
+            if func not in _NO_READ:
+                self._find_leaks(args)
         result = func(*args, **options)
         self._count(func, args, options, result)
         self._track_new(func, result)

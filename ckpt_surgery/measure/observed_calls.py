@@ -61,12 +61,14 @@ class CallMarker:
         self._blocks = blocks
         self._meter = meter
         self._handles: list[RemovableHandle] = []
+        self.given: dict[str, Mapping[str, torch.Size]] = {}
+        """The shapes of the tensors that the first call of each block was given, by parameter."""
 
     def __enter__(self) -> Self:
         for name, block in self._blocks.items():
             before, after = partial(self._before, name), partial(self._after, name)
             self._handles.append(block.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-            self._handles.append(block.register_forward_hook(after, always_call=True))
+            self._handles.append(block.register_forward_hook(after, always_call=True, with_kwargs=True))
         return self
 
     def __exit__(
@@ -78,10 +80,13 @@ class CallMarker:
         self._handles.clear()
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name not in self.given:
+            arguments = _by_position(block, args) | kwargs
+            self.given[name] = {n: v.shape for n, v in arguments.items() if isinstance(v, Tensor)}
         self._meter.enter_block(name, tensors((args, kwargs)))
 
-    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self._meter.leave_block(tensors(output))
+    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        self._meter.leave_block(tensors((output, args, kwargs)))  # what it puts into a list, it returns
 
 
 class CallObserver(CallMarker):
@@ -105,13 +110,11 @@ class CallObserver(CallMarker):
         }
 
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        names = positional_names(block.forward)
-        positional = {name_at(names, index): value for index, value in enumerate(args)}
-        self._open.append(_BlockCall(positional, dict(kwargs), self._devices))
+        self._open.append(_BlockCall(_by_position(block, args), dict(kwargs), self._devices))
         super()._before(name, block, args, kwargs)
 
-    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        super()._after(name, block, args, output)
+    def _after(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        super()._after(name, block, args, kwargs, output)
         call = self._open.pop()
         self._calls += 1
         self._hook_backward(name, self._calls, call.new_tensors(output))
@@ -173,6 +176,11 @@ class _BlockCall:
             input_requires_grad=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
             uses_rng=self.rng_state != generator_state(self.devices),
         )
+
+
+def _by_position(block: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    names = positional_names(block.forward)
+    return {name_at(names, index): value for index, value in enumerate(args)}
 
 
 def _carries(tensor: Tensor) -> bool:

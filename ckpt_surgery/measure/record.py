@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from torch import Tensor
+from torch import Size, Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
 from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
+from ckpt_surgery.measure.own_checkpoints import OwnCheckpoint
 from ckpt_surgery.measure.results import MODES, Mode, Timeline
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.text import one_line
@@ -105,8 +106,12 @@ class RunRecord:
         buffers: their values after the step, and those of parameters that the step itself wrote into.
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
+        given: the shapes of the tensors that the first call of each block was given, by parameter.
+        own_checkpoint: what checkpointed although it was switched off, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
+        counted: the numbers that are attributes of modules, and that the backward changed.
+        drawn: the generators that are attributes of modules, and from which the backward drew.
         modes: those that the recomputes of blocks may have been of.
         generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.
@@ -118,8 +123,12 @@ class RunRecord:
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
     entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
+    given: Mapping[str, Mapping[str, Size]] = field(default_factory=dict)
+    own_checkpoint: OwnCheckpoint | None = None
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
     modes: frozenset[Mode] = frozenset(MODES)
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)

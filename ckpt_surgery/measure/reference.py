@@ -23,11 +23,13 @@ from ckpt_surgery.text import error_line
 class Reference:
     """The run without checkpointing that every mode is held against. Made by `run_reference`.
 
-    More such runs are made only where something looks wrong, or a level asks for them, and once each.
+    More such runs are made only where something looks wrong, or a level asks for them, and once each. With
+    `before_surgery` the record is of a run before a surgery of the model.
     """
 
-    def __init__(self, setup: Setup, record: RunRecord) -> None:
+    def __init__(self, setup: Setup, record: RunRecord, *, before_surgery: bool = False) -> None:
         self._setup = setup
+        self._before_surgery = before_surgery
         self.record = record
         self._noisy = NoisyReference(self._run, (record,), setup.tolerance)
 
@@ -57,6 +59,12 @@ class Reference:
         if first is None:
             return None
         return Fault(FaultKind.IRREPRODUCIBLE, explanation=FaultCause(CauseKind.OWN_STATE), underlying=first)
+
+    @cached_property
+    def changed_by_surgery(self) -> bool:
+        """Tell whether runs without checkpointing agree since the surgery, and not with that before it."""
+        again = self._before_surgery and self.irreproducible and Reference(self._setup, self._setup.run(None))
+        return isinstance(again, Reference) and again.irreproducible is None
 
     @cached_property
     def given_cache(self) -> GivenCache | Skip | None:

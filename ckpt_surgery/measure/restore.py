@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.generators import devices_of, random_state_kept
+from ckpt_surgery.measure.generators import devices_of, own_generators, random_state_kept, set_state, state_of
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
 
@@ -23,7 +23,7 @@ def model_state_kept(model: nn.Module) -> Iterator[None]:
     Restored on every submodule are its attributes (training mode, checkpointing flags and functions), the contents of
     the dictionaries, lists and tensors among them (hooks, registered buffers) but no deeper, the values of parameters
     and buffers, and of parameters `requires_grad`, `.grad` and the hooks on their gradients. The states of Python's,
-    NumPy's and torch's generators are restored too.
+    NumPy's and torch's generators are restored too, as are those of generators among the attributes.
 
     Inside, every `.grad` starts as None, and post-accumulate-grad hooks are off, such as those of an optimizer that
     steps in the backward.
@@ -88,6 +88,7 @@ def _attributes(model: nn.Module) -> Iterator[None]:
     dictionaries = [(value, dict(value)) for value in values if isinstance(value, dict)]
     lists = [(value, list(value)) for value in values if type(value) is list]
     tensors = [(value, value.detach().clone()) for value in values if type(value) is Tensor]
+    generators = [(generator, state_of(generator)) for _, generator in own_generators(model)]
     try:
         yield
     finally:
@@ -100,6 +101,8 @@ def _attributes(model: nn.Module) -> Iterator[None]:
                 dictionary.update(content)
         for items, elements in lists:
             items[:] = elements
+        for generator, state in generators:
+            set_state(generator, state)
         with torch.no_grad():
             for tensor, copy in tensors:
                 if not same_bits(tensor, copy):

@@ -62,9 +62,8 @@ _FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
         FaultKind.NOT_RECOMPUTED,
         FaultKind.RECOMPUTE_COUNT,
         FaultKind.FORWARD_COUNT,
-        FaultKind.RECOMPUTED_IN_REFERENCE,
     ),
-    "set": (FaultKind.GRADIENT_LOST, FaultKind.GRADIENT_GAINED),
+    "set": (FaultKind.GRADIENT_LOST, FaultKind.GRADIENT_GAINED, FaultKind.LOST_IN_REFERENCE),
     "values": (FaultKind.LOSS_VALUE, FaultKind.GRADIENT_VALUE),
     "state": (
         FaultKind.BUFFER_CHANGED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
@@ -21,10 +21,11 @@ from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.compare import input_name
 from ckpt_surgery.measure.contents import Contents, contents_of, differ
-from ckpt_surgery.measure.generators import devices_of, seed_all
+from ckpt_surgery.measure.generators import devices_of, own_generators, seed_all, state_of
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
+from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints
 from ckpt_surgery.measure.record import (
     LITTLE,
     MemoryRecord,
@@ -81,9 +82,11 @@ def run_step(
     with prepared(model, checkpointing, switch=switch, open_gates=open_gates):
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step(own_copies(model, inputs), seed)
+        own = OwnCheckpoints(model)
         with EntryCounter(model, blocks, on_recompute=step.meter.start_recompute) as counter:
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
-            step.run(model, loss or loss_of, counter, marker, rounding_seed)
+            with own if checkpointing is None else nullcontext():
+                step.run(model, loss or loss_of, counter, marker, own, rounding_seed)
         if generate is not None and step.error is None:
             step.generate(model, generate)
         gradients = gradients_of(model, step.arguments)
@@ -96,9 +99,13 @@ def run_step(
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
             entries=counter.entries(),
             calls=step.calls,
+            given=marker.given,
+            own_checkpoint=own.first if checkpointing is None else None,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             written=step.written,
-            modes=counter.modes,
+            counted=step.counted,
+            drawn=step.drawn,
+            modes=counter.modes if blocks else own.modes,
             memory=MemoryRecord(
                 kept=step.meter.kept_bytes,
                 best=step.meter.best_kept_bytes,
@@ -161,6 +168,8 @@ class _Step:
     cache: dict[str, tuple[int, ...]] = field(default_factory=dict)
     calls: dict[str, CallFacts] = field(default_factory=dict)
     written: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
     left_bytes: int = 0
     rng_moved: bool = False
     generated: Tensor | None = None
@@ -172,9 +181,11 @@ class _Step:
         loss: Callable[[Any], Tensor],
         counter: EntryCounter,
         marker: CallMarker,
+        own: OwnCheckpoints,
         rounding_seed: int,
     ) -> None:
         part = StepPart.FORWARD
+        note: Callable[[], None] | None = None
         devices = devices_of(model)
         self._measure_caches()
         seed_all(self.seed)
@@ -183,30 +194,34 @@ class _Step:
             with perturbed_rounding(rounding_seed) if rounding_seed else self.meter:
                 with torch.enable_grad(), marker:
                     given, named = call_arguments(self.arguments)
+                    self.meter.on_operator = own.look
                     output = model(*given, **named)
+                    self.meter.on_operator = None  # a loss function may checkpoint
                     part = StepPart.LOSS
                     value = scalar(loss(output))
                     del output
                 self.loss = float(value.detach())
                 self._measure_caches()
-                contents = self._contents(model)
+                note = self._changes(model)
                 seed_all(self.seed + 1)
                 before, others = generator_state(devices), generator_states()
                 part = StepPart.BACKWARD
                 counter.start_backward()
+                own.start_backward()
                 self.meter.start_backward(value)
                 value.backward()  # type: ignore[no-untyped-call]
             del value
             self.left_bytes = self._left(gradients_of(model, self.arguments))
             self.rng_moved = before != generator_state(devices) or drawn_since(others)
             self._measure_caches()
-            now = self._contents(model)
-            self.written = tuple(name for name, before in contents.items() if differ(before, now.get(name)))
+            note()
             if isinstance(marker, CallObserver):
                 self.calls = marker.facts()
         except Exception as error:  # a step that breaks is a result, not a mistake of the caller
             self.error = step_error(part, error)
             self._measure_caches()
+            if note is not None:
+                note()
 
     def generate(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
         model.eval()
@@ -226,6 +241,21 @@ class _Step:
             left = self.meter.left_bytes(gradients)
         return left
 
+    def _changes(self, model: nn.Module) -> Callable[[], None]:
+        """Note what inputs and modules hold now; what is returned notes what has changed since."""
+        contents, numbers, generators = self._contents(model), _numbers(model), list(own_generators(model))
+        states = [repr(state_of(generator)) for _, generator in generators]
+
+        def note() -> None:
+            contents_now, numbers_now = self._contents(model), _numbers(model)
+            self.written = tuple(n for n, before in contents.items() if differ(before, contents_now.get(n)))
+            self.counted = tuple(n for n, before in numbers.items() if numbers_now.get(n) != before)
+            self.drawn = tuple(
+                name for (name, own), state in zip(generators, states, strict=True) if repr(state_of(own)) != state
+            )
+
+        return note
+
     def _contents(self, model: nn.Module) -> dict[str, Contents]:
         """What the inputs hold, and the tensors that are plain attributes of modules."""
         contents = {input_name(name): contents_of(value) for name, value in self.arguments.items()}
@@ -239,6 +269,16 @@ class _Step:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
+
+
+def _numbers(model: nn.Module) -> dict[str, int | float]:
+    """The numbers that are attributes of modules."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float)
+    }
 
 
 def _extent(cache: Any) -> int:

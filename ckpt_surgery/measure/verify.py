@@ -177,7 +177,7 @@ class Examination:
             switch=self._own_switch,
         )
         if self._reference is not None and after._setup.blocks.keys() == before.blocks.keys():
-            after._reference = Reference(after._setup, self._reference.record)
+            after._reference = Reference(after._setup, self._reference.record, before_surgery=True)
             return after, str(surgery)
         report = after.reference()
         if after._reference is None:

@@ -27,7 +27,7 @@ _GRADIENTS = "({count} of {total} gradients)"
 _MEAN = "the mean of what each rank computes alone"
 
 FAULTS: Mapping[FaultKind, FaultText] = {
-    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error}"),
+    FaultKind.NOT_SWITCHED_ON: FaultText("checkpointing that can be switched on", "{error:clause}"),
     FaultKind.IRREPRODUCIBLE: FaultText(
         "two equal runs without checkpointing", "{underlying.seen} after {underlying.expected}"
     ),
@@ -43,9 +43,11 @@ FAULTS: Mapping[FaultKind, FaultText] = {
         "{expected} entries a step", "{found} ({forward} in the forward, {backward} in the backward)"
     ),
     FaultKind.FORWARD_COUNT: FaultText("{reference} entries in the forward", "{forward}"),
-    FaultKind.RECOMPUTED_IN_REFERENCE: FaultText("no recompute without checkpointing", "{backward} in the backward"),
     FaultKind.GRADIENT_LOST: FaultText("a gradient", f"none or only zeros {_GRADIENTS}"),
     FaultKind.GRADIENT_GAINED: FaultText("no gradient", f"one {_GRADIENTS}"),
+    FaultKind.LOST_IN_REFERENCE: FaultText(
+        "a gradient", f"none with checkpointing off either: the model checkpoints by itself {{own}} {_GRADIENTS}"
+    ),
     FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
     FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
     FaultKind.BUFFER_CHANGED: FaultText(
@@ -117,6 +119,13 @@ SKIPS: Mapping[SkipKind, str] = {
     SkipKind.ALWAYS_NON_REENTRANT: "wrap_blocks checkpoints non-reentrant in either mode",
     SkipKind.NO_SUCH_MODE: "{error}",
     SkipKind.OTHER_MODE: "its blocks are checkpointed in the other mode, whichever is asked for",
+    SkipKind.IRREPRODUCIBLE: (
+        "two equal runs without checkpointing differ ({error}): the model keeps something from run to run, or draws "
+        "from a generator that is not torch's, and nothing can be compared"
+    ),
+    SkipKind.OWN_CHECKPOINT: (
+        "the model checkpoints by itself {own}, also where it is switched off: nothing can be compared with that"
+    ),
     SkipKind.NOTHING_CHECKPOINTED: (
         "no stack of blocks was found, and the step keeps no less with checkpointing on: nothing was checkpointed"
     ),
@@ -125,6 +134,10 @@ SKIPS: Mapping[SkipKind, str] = {
         "the backward of this step comes through none of its blocks: nothing was checkpointed"
     ),
     SkipKind.GRADIENTS_LOST: "the backward was cut off",
+    SkipKind.GRADIENT_IN_FORWARD: (
+        "the forward takes gradients through its blocks, which recomputes them there and keeps what that makes: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
     SkipKind.NO_CACHE_ARGUMENT: (
@@ -171,6 +184,9 @@ CAUSES: Mapping[CauseKind, str] = {
         "{block} returns tensors with gradient inside an inner container, where they are not seen."
     ),
     CauseKind.UNREACHABLE: "",
+    CauseKind.OTHER_ARGUMENT: (
+        "With checkpointing on, the model gives {block} another `{argument}` than without, or none."
+    ),
     CauseKind.NEVER_CHECKPOINTED: "Nothing checkpoints {block}.",
     CauseKind.EVALUATION_MODE: "{module} is in evaluation mode, in which nothing is checkpointed.",
     CauseKind.FORWARD_REPLACED: "The forward of {module} was replaced, and checkpointing with it.",
@@ -183,6 +199,10 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.RNG_NOT_RESTORED: ("The generator's state is not restored for the recompute, so that dropout changes."),
     CauseKind.CACHE_SWITCHED_OFF: (
         "It computes otherwise without its cache, which checkpointing switches off: give use_cache=False to compare."
+    ),
+    CauseKind.COUNTED_AGAIN: "A recompute changes `{attribute}`, which its forward had changed already.",
+    CauseKind.OWN_GENERATOR: (
+        "`{attribute}` is a generator of the model's own: a recompute draws other numbers from it than its forward."
     ),
     CauseKind.OWN_STATE: (
         "The model draws from a generator of its own or keeps something from run to run: nothing can be compared."
@@ -208,6 +228,7 @@ RULES: Mapping[CauseKind, str] = {
     CauseKind.GRADIENT_CONTAINER: "CKPT007",
     CauseKind.NESTED_OUTPUT: "CKPT010",
     CauseKind.UNREACHABLE: "CKPT009",
+    CauseKind.OTHER_ARGUMENT: "CKPT002",
 }
 """The codes of the rules that find causes in source. The measuring half works without the rules themselves."""
 

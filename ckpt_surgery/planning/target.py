@@ -268,12 +268,11 @@ def _from_factory(
 ) -> tuple[nn.Module, Mapping[str, Any] | None]:
     try:
         with _default_dtype(dtype), shapes, not_logged():
-            result = from_factory(target)
+            model, inputs, _ = from_factory(target)
     except CkptSurgeryError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise PlanningError(f"the factory {target.argument} raised {error_line(error)}") from error
-    model, inputs = result if isinstance(result, tuple) else (result, None)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise PlanningError(f"{target.argument} returns an object of type {kind}: it must return a model")

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +16,29 @@ from ckpt_surgery.errors import CannotBuild
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 from ckpt_surgery.text import error_line
 
+_MUST_RETURN = "it must return a model, a model and its inputs, or those and a switch"
 
-def build(target: SurveyTarget) -> tuple[Any, Any]:
-    """The model of a target and the arguments of its forward, ready for one step.
+
+def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
+    """The model of a target, the arguments of its forward, ready for one step, and its switch, None for its own.
 
     Classes and configurations become tiny models with random weights; a factory's model is used unchanged.
 
     Raises:
         CannotBuild: no tiny form of the class trains.
-        TargetError: the factory cannot be found, or returns neither a model nor a model and its inputs; or the code
-            that comes with a configuration cannot be used.
+        TargetError: the factory cannot be found, or returns something else than it should; or the code that comes
+            with a configuration cannot be used.
     """
     if target.kind is TargetKind.FACTORY:
-        result = from_factory(target)
-        return result if isinstance(result, tuple) else _with_inputs(result)
+        model, inputs, switch = from_factory(target)
+        return model, _inputs_for(model) if inputs is None else inputs, switch
     if target.kind is TargetKind.REMOTE:
-        return _from_folder(target)
+        return *_from_folder(target), None
     from ckpt_surgery.tiny import tiny_model
 
     model_class, config = class_and_config(target)
     tiny = tiny_model(model_class, config, options=dict(target.options))
-    return tiny.model, tiny.inputs
+    return tiny.model, tiny.inputs, None
 
 
 def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
@@ -67,14 +71,18 @@ def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
     return tiny.model, tiny.inputs
 
 
-def from_factory(target: SurveyTarget) -> Any:
-    """What the factory of a target returns: a model, or a model and its inputs. Raises TargetError."""
-    module_name, _, attribute = target.argument.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:  # as for `python -m`
+def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
+    """What the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
+
+    Inputs and switch are None where it returns none.
+    """
+    _, _, attribute = target.argument.rpartition(":")
+    module_name = target.module
+    here = os.path.dirname(target.code_file) or os.getcwd()
+    if here not in sys.path:  # as for `python FILE` and `python -m`
         sys.path.insert(0, here)
     try:
-        factory: Any = import_module(module_name)
+        factory: Any = _from_file_of(target) if target.code_file else import_module(module_name)
         for part in attribute.split("."):
             factory = getattr(factory, part)
     except ModuleNotFoundError as error:
@@ -87,24 +95,44 @@ def from_factory(target: SurveyTarget) -> Any:
         kind = type(factory).__name__
         raise TargetError(f"it is an object of type {kind}: name a function without arguments")
     result = factory()
-    if isinstance(result, tuple) and len(result) != 2:
-        raise TargetError(f"it returns a tuple of {len(result)}: it must return a model, or a model and its inputs")
-    return result
+    if not isinstance(result, tuple):
+        return result, None, None
+    if len(result) not in (2, 3):
+        raise TargetError(f"it returns a tuple of {len(result)}: {_MUST_RETURN}")
+    model, inputs, switch = (*result, None)[:3]
+    if switch is not None and not callable(switch):
+        kind = type(switch).__name__
+        raise TargetError(f"it returns a switch of type {kind}: it must be a function of the model and the mode")
+    return model, inputs, switch
 
 
-def _with_inputs(model: Any) -> tuple[Any, Any]:
-    """A model that came without inputs, with inputs made for it."""
+def _from_file_of(target: SurveyTarget) -> Any:
+    """The module of a factory that is named by its file."""
+    if target.module not in sys.modules:
+        loader = SourceFileLoader(target.module, target.code_file)
+        module = module_from_spec(spec_from_loader(target.module, loader))  # type: ignore[arg-type]  # it has one
+        sys.modules[target.module] = module
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[target.module]
+            raise
+    return sys.modules[target.module]
+
+
+def _inputs_for(model: Any) -> Any:
+    """Inputs for a model that came without."""
     from torch import nn
 
     from ckpt_surgery.tiny import tiny_inputs
 
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
-        raise TargetError(f"it returns an object of type {kind}: it must return a model, or a model and its inputs")
+        raise TargetError(f"it returns an object of type {kind}: {_MUST_RETURN}")
     if not hasattr(model, "config"):
         kind = type(model).__name__
         raise TargetError(f"it returns a {kind} without a `config` to make inputs from: return (model, inputs)")
-    return model, tiny_inputs(model)
+    return tiny_inputs(model)
 
 
 def _from_file(target: SurveyTarget, model_class: Any) -> Any:

@@ -112,11 +112,11 @@ def _begin(
     start = perf_counter()
     _emit_phase(emit, phase)
     try:
-        model, inputs = build(target)
+        model, inputs, switch = build(target)
         seconds[phase.name] = perf_counter() - start
         phase, start = Phase(PhaseKind.REFERENCE), perf_counter()
         _emit_phase(emit, phase)
-        examiner = load(examination)(model, inputs, levels=levels)
+        examiner = load(examination)(model, inputs, levels=levels, **({"switch": switch} if switch else {}))
         report = examiner.reference()
     except Exception as error:
         report = replace(empty, problem=_problem(phase.kind, error))

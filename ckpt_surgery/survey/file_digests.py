@@ -34,7 +34,7 @@ def imported_files(target: SurveyTarget) -> dict[str, str]:
     """
     if target.kind is not TargetKind.FACTORY:
         return {}
-    own = _file_of(target.argument.partition(":")[0])
+    own = _file_of(target.module)
     files = [file for file in map(_file_of, list(sys.modules)) if file and not _installed(Path(file))]
     return digests([own, *files]) if own else {}
 

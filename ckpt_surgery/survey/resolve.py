@@ -18,7 +18,8 @@ from ckpt_surgery.survey.variants import variants_of
 if TYPE_CHECKING:
     from ckpt_surgery.survey.worker_pool import WorkerPool
 
-_FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FACTORY = re.compile(r"\w+(\.\w+)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FACTORY_FILE = re.compile(r"(.+\.py):[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def resolve(
@@ -27,9 +28,9 @@ def resolve(
     """The targets of some MODEL arguments, once each, sorted by model type, class and variant.
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
-    (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names; or
-    `package.module:factory`. `everything` adds all classes of the installed transformers. `variants` adds a second
-    target, with the router loss, for each class that can compute one.
+    (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names;
+    `package.module:factory` or `FILE.py:factory`. `everything` adds all classes of the installed transformers.
+    `variants` adds a second target, with the router loss, for each class that can compute one.
 
     Raises:
         TargetError: an unknown name, an unreadable configuration, or remote code without `trust_remote_code`.
@@ -69,6 +70,9 @@ def resolve_apart(_emit: object, /, **options: Any) -> dict[str, Any]:
 
 def _named(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
     path = Path(name).expanduser()
+    if (match := _FACTORY_FILE.fullmatch(name)) and Path(match[1]).expanduser().is_file():
+        file = str(Path(match[1]).expanduser())
+        return [SurveyTarget(argument=name, model=name, kind=TargetKind.FACTORY, source=file)]
     if _FACTORY.fullmatch(name):
         return [SurveyTarget(argument=name, model=name, kind=TargetKind.FACTORY)]
     if name.endswith(".json") or (name and path.is_dir() and not named_targets(name)):
@@ -79,8 +83,10 @@ def _named(name: str, trust_remote_code: bool) -> list[SurveyTarget]:
 
 
 def _unknown(name: str, path: Path) -> str:
+    if match := _FACTORY_FILE.fullmatch(name):
+        return f"there is no file {match[1]}"
     if ":" in name and "/" not in name:
-        return f"{name!r} is not a factory: write package.module:function"
+        return f"{name!r} is not a factory: write package.module:function or FILE.py:function"
     if path.is_file():
         return f"{name!r} is a file but not a configuration: give a config.json, or a folder with one"
     if "/" in name:

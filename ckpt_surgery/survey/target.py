@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -29,9 +30,9 @@ class SurveyTarget:
     """One model class to examine, as plain JSON data.
 
     `argument` is the MODEL argument of the command line that names it. `model` is the name of the class, for a
-    factory the argument. `source` is the configuration file (CONFIG), or the folder and the reference in its
-    `auto_map` (REMOTE). `options` are set on the configuration; `variant` is the word for them, empty if there are
-    none.
+    factory the argument. `source` is the configuration file (CONFIG), the folder and the reference in its `auto_map`
+    (REMOTE), or the file that names a factory (FACTORY). `options` are set on the configuration; `variant` is the word
+    for them, empty if there are none.
     """
 
     argument: str
@@ -48,8 +49,16 @@ class SurveyTarget:
         return f"{self.model} ({self.variant})" if self.variant else self.model
 
     @property
+    def module(self) -> str:
+        """The name of a factory's module; of one that is named by its file, a name that no other module has."""
+        module = self.argument.rpartition(":")[0]
+        return f"file_{re.sub(r'[^a-zA-Z0-9]', '_', self.code_file)}" if self.code_file else module
+
+    @property
     def code_file(self) -> str:
-        """The file of the class, where the code came with a configuration."""
+        """The file of the class or the factory, where the code came with a configuration or is named by its file."""
+        if self.kind is TargetKind.FACTORY:
+            return str(Path(self.source).resolve()) if self.source else ""
         if self.kind is not TargetKind.REMOTE:
             return ""
         folder, _, reference = self.source.partition("::")

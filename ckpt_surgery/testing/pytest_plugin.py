@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         _OPTION,
         metavar="MODELS",
         help="verify gradient checkpointing, one test per class and mode: model types, classes, config.json files "
-        "or package.module:factory, separated by commas, or `all`. Test files run only if they are named too.",
+        "or FILE.py:factory, separated by commas, or `all`. Test files run only if they are named too.",
     )
     group.addoption(
         "--ckpt-timeout",

@@ -26,8 +26,16 @@ DETAILS: Mapping[str, Detail] = {
     "precision": "float16",
     "ranks": (1,),
     "world_size": 2,
+    "own": "at model.py:12",
 }
-NAMES = {"block": "ToyLayer", "outer": "ToyStage", "argument": "residual", "module": "layers.0", "model": "ToyModel"}
+NAMES = {
+    "block": "ToyLayer",
+    "outer": "ToyStage",
+    "argument": "residual",
+    "module": "layers.0",
+    "model": "ToyModel",
+    "attribute": "layers.0.calls",
+}
 ONE_OF_LEVEL: Mapping[Level, FaultKind] = {
     "run": FaultKind.STEP_RAISED,
     "recompute": FaultKind.NOT_RECOMPUTED,

@@ -73,11 +73,9 @@ class FailingOnRankOne(toys.Layer):
 
 
 class NoisyOnRankOne(toys.Model):
-    """Draws from a generator of its own on rank 1, so that no two of its runs there are equal."""
+    """Draws from a generator that it does not hold on rank 1, so that no two of its runs there are equal."""
 
-    def __init__(self, *layers: nn.Module) -> None:
-        super().__init__(*layers)
-        self.own = torch.Generator()
+    own = torch.Generator()
 
     def forward(self, values: Tensor) -> Any:
         noise = torch.randn(values.shape, generator=self.own, dtype=values.dtype)

@@ -129,14 +129,6 @@ def healthy_pair() -> tuple[RunRecord, RunRecord]:
     return run(model), run(model, "non_reentrant")
 
 
-def test_a_block_recomputed_without_checkpointing_is_named() -> None:
-    reference, checkpointed = healthy_pair()
-    inline = dataclasses.replace(reference, entries={**reference.entries, "0": Entries(1, 1)})
-    fault = only(compare(inline, checkpointed))
-    assert (fault.level, fault.subjects) == ("recompute", ("0",))
-    assert "without checkpointing" in fault.expected
-
-
 def test_a_block_that_runs_another_number_of_times_in_the_forward_is_named() -> None:
     reference, checkpointed = healthy_pair()
     twice = dataclasses.replace(checkpointed, entries={**checkpointed.entries, "1": Entries(2, 2)})

@@ -87,6 +87,8 @@ def test_a_mode_that_did_not_run_is_skipped() -> None:
         report = verify(Stack(), inputs(), switch=always(kept), levels=["recompute", "set"])
         assert [mode.status for mode in report.modes] == ["ok" if mode == kept else "skipped" for mode in modes]
         assert skips(report, other) == {SkipKind.OTHER_MODE}
+    report = verify(OfAttributes(), inputs(), switch=always("non_reentrant"), levels=["recompute", "set"])
+    assert skips(report, "reentrant") == {SkipKind.OTHER_MODE}, "also where no blocks are found"
     report = verify(Timm(), inputs(), levels=["recompute", "set"])
     assert (report.status, skips(report, "reentrant")) == ("ok", {SkipKind.NO_SUCH_MODE})
 

@@ -68,8 +68,8 @@ class Timm(Stack):
 
 
 def own_switch(model: Any, mode: Mode | None) -> None:
-    def function(block: nn.Module, hidden: Tensor) -> Any:
-        return checkpoint(block, hidden, use_reentrant=mode == "reentrant")
+    def function(block: nn.Module, *given: Any) -> Any:
+        return checkpoint(block, *given, use_reentrant=mode == "reentrant")
 
     model.function = None if mode is None else function
 

@@ -137,7 +137,7 @@ FAULTS = [
     pytest.param(
         lambda: model_of(WritingLayer, WritingLayer, whole=SharedDictionary),
         {
-            "non_reentrant": [("values", "CKPT007", "writes"), LEAK],
+            "non_reentrant": [("values", "CKPT007", "writes"), ("loop", "CKPT007", "writes")],
             "reentrant": [("run", "CKPT007", "`shared_states`")],
         },
         id="a dictionary that blocks write into",
@@ -153,9 +153,13 @@ FAULTS = [
         id="a first block whose input needs no gradient",
     ),
     pytest.param(
-        lambda: model_of(Layer, ForgettingLayer), reentrant(("set", "", "")), id="a gradient dropped in the recompute"
+        lambda: model_of(Layer, ForgettingLayer),
+        reentrant(("set", "", "`layers.1.runs`")),
+        id="a gradient dropped in the recompute",
     ),
-    pytest.param(lambda: model_of(Layer, CountingLayer), in_both(("values", "", "")), id="a value that drifts"),
+    pytest.param(
+        lambda: model_of(Layer, CountingLayer), in_both(("values", "", "`layers.1.runs`")), id="a value that drifts"
+    ),
     pytest.param(lambda: model_of(Layer, FailingLayer), in_both(("run", "", "")), id="a crash in the backward"),
     pytest.param(
         lambda: model_of(NormLayer, Layer), in_both(("state", "", "batch normalisation")), id="batch normalisation"
@@ -286,12 +290,16 @@ def test_a_mode_that_crashes_has_no_other_outcome() -> None:
         assert mode.cost is None
 
 
-@pytest.mark.parametrize("kinds", [(PlainLayer, PlainLayer), ()])
-def test_a_model_that_cannot_be_switched_on_is_at_fault_in_every_mode(kinds: tuple[type[nn.Module], ...]) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "rule", "word"), [((PlainLayer, PlainLayer), "CKPT001", "PlainLayer"), ((), "CKPT009", "")]
+)
+def test_a_model_that_cannot_be_switched_on_is_at_fault_in_every_mode(
+    kinds: tuple[type[nn.Module], ...], rule: str, word: str
+) -> None:
     model = model_of(*kinds)
     del model.gradient_checkpointing  # the release's own method then finds nothing that it could switch on
     report = verify(model, values())
-    assert_faults(report, in_both(("run", "", "")))
+    assert_faults(report, in_both(("run", rule, word)))
     for faults in seen(report).values():
         assert "switched on" in faults[0].expected
         assert "ValueError" in faults[0].seen

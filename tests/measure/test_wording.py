@@ -31,8 +31,8 @@ def test_every_kind_of_fault_has_a_level_and_both_clauses(kind: FaultKind) -> No
 @pytest.mark.parametrize("kind", SkipKind)
 def test_every_reason_to_skip_levels_has_a_sentence_and_goes_through_json(kind: SkipKind) -> None:
     details = {"error": "none", "loop": "steps", "precision": "float16", "model": "Toy"}
-    details |= {"argument": "cache", "arguments": "mems", "dtypes": "float16"}
-    skip = Skip(("state", "loop"), kind, details)
+    details |= {"argument": "cache", "arguments": "mems", "dtypes": "float16", "own": "at model.py:12"}
+    skip = Skip(("state", "loop"), kind, {**details, "kept": 2, "reference": 4})
     part = "a part of " if kind in OF_A_PART else ""
     assert str(skip).startswith(f"{part}levels state and loop were skipped: ")
     assert not re.search(r"[{}]", str(skip))

@@ -25,8 +25,40 @@ def model():
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     return BertModel(BertConfig(vocab_size=50, **sizes))
 
-def three():
+def many():
+    return 1, 2, 3, 4
+
+def odd_switch():
     return 1, 2, 3
+
+def with_switch():
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, hidden):
+            return hidden + self.down(torch.tanh(self.up(hidden)))
+
+    class Net(torch.nn.Module):
+        on = False
+
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in "abc")
+
+        def forward(self, hidden):
+            for block in self.blocks:
+                hidden = checkpoint(block, hidden, use_reentrant=False) if self.on else block(hidden)
+            return hidden.pow(2).mean()
+
+    def switch(model, mode):
+        model.on = mode is not None
+
+    return Net(), torch.randn(2, 4, 8), switch
 
 def words():
     return "hello"
@@ -109,12 +141,20 @@ def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:
     assert (report.status, report.model, report.model_type) == ("ok", "BertModel", "bert")
 
 
+def test_a_factory_in_a_file_of_any_name_may_return_its_switch(look: Look, tmp_path: Path) -> None:
+    file = tmp_path / "3-models.py"
+    file.write_text(FACTORY, encoding="utf-8")
+    (report,) = look(f"{file}:with_switch")
+    assert {run.mode: run.status for run in report.modes} == {"non_reentrant": "ok", "reentrant": "skipped"}
+    assert (report.status, report.facts.source) == ("ok", str(file))
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         (
-            "models_of_mine:three",
-            "it returns a tuple of 3: it must return a model, or a model and its",
+            "models_of_mine:many",
+            "it returns a tuple of 4: it must return a model, a model and its inputs, or those and a switch",
         ),
         (
             "models_of_mine:VALUE",
@@ -122,12 +162,13 @@ def test_a_factory_may_leave_the_inputs_to_us(look: Look) -> None:
         ),
         (
             "models_of_mine:words",
-            "it returns an object of type str: it must return a model, or a model",
+            "it returns an object of type str: it must return a model, a model and",
         ),
         (
             "models_of_mine:without_configuration",
             "it returns a Linear without a `config` to make inputs from: return (mo",
         ),
+        ("models_of_mine:odd_switch", "it returns a switch of type int: it must be a function of the model and"),
         ("models_of_mine:none", "module 'models_of_mine' has no attribute 'none'"),
         ("models_of_nobody:none", "there is no module models_of_nobody here or on the path"),
     ],

@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.blocks.discovery import (
     stacks_of,
     tower_of,
 )
-from ckpt_surgery.runtime.blocks.library_switch import checkpoints_itself
+from ckpt_surgery.runtime.blocks.library_switch import checkpoints_itself, has_inline_branch
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of
 from ckpt_surgery.text import some
 
@@ -58,7 +58,8 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     stacks: dict[str, list[str]] = {}
     for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
-        known = tower in towers and hasattr(tower, CLAIM)
+        # one that checkpoints by itself is switched off as a whole, so that all its blocks have to be found
+        known = tower in towers and hasattr(tower, CLAIM) and not has_inline_branch(modules[owner_of(stack, modules)])
         if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(_attribute(stack)):
             stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)

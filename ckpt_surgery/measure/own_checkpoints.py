@@ -1,0 +1,96 @@
+"""Who checkpoints in a forward that runs: by the frames of its calls, and by the modules that run in a backward."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import dataclass
+from functools import partial
+from traceback import walk_stack
+from types import TracebackType
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.results import MODES, Mode
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_CHECKPOINT = torch.utils.checkpoint.__file__
+_REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCheckpoint:
+    """What checkpoints in a model although nobody asked it to: the file and line of the call, or a module it runs.
+
+    `place` is empty where no call of torch's function was seen, and `module` where nothing was recomputed.
+    """
+
+    place: str
+    module: str
+
+    def __str__(self) -> str:
+        return f"at {self.place}" if self.place else f"in {self.module}, which runs again in the backward"
+
+
+class OwnCheckpoints:
+    """Finds what checkpoints in a step: `look` is called at each operator of the forward.
+
+    As a context manager it also finds modules that run again in the backward.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._place = self._module = ""
+        self._in_backward = self._is_reentrant = False
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def first(self) -> OwnCheckpoint | None:
+        """The first that was found."""
+        return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
+
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """Those that the first call may have been of."""
+        return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
+
+    def __enter__(self) -> OwnCheckpoints:
+        for name, module in self._model.named_modules():
+            hook = ModelHook(partial(self._enter, name or type(module).__name__))
+            self._handles.append(module.register_forward_pre_hook(hook))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def look(self) -> None:
+        """See whether this runs in a checkpoint, as long as none was found."""
+        if not self._place and (place := checkpoint_call()):
+            self._place = place
+            self._is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
+
+    def start_backward(self) -> None:
+        """Take modules that are entered for recomputed ones from now on."""
+        self._in_backward = True
+
+    def _enter(self, name: str, _module: nn.Module, _arguments: object) -> None:
+        if self._in_backward:
+            self._module = self._module or name
+
+
+def checkpoint_call() -> str:
+    """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside."""
+    inside = False
+    for frame, line in walk_stack(inspect.currentframe()):
+        file = frame.f_code.co_filename
+        inside |= file == _CHECKPOINT
+        if inside and not file.startswith(_TORCH):
+            return f"{file}:{line}"
+    return ""
