@@ -57,6 +57,7 @@ from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.codemods.wording import Because, replaced_text
+from ckpt_surgery.model_patches.vocabulary import NO_BLOCKS
 
 RULE = Declaration(code="CKPT001", repair=RepairKind.SAFE, commit="{} becomes a GradientCheckpointingLayer")
 
@@ -78,6 +79,11 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield _block(context, element)
         elif (ref, True) not in seen:
             message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
+            if element.holder.cls.inlines and not NO_BLOCKS.search(ref.name):
+                message = (
+                    f"{ref.name} is in {_stack(element)}, and nothing here checkpoints it: {element.holder.name} "
+                    "checkpoints other modules by hand, and `wrap_blocks` takes these, too, where they hold enough"
+                )
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
         for name, external in tree.blocks.foreign(holder) if holder.path in tree.checked else ():

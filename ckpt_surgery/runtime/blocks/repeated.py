@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.blocks.discovery import (
     stacks_of,
     tower_of,
 )
-from ckpt_surgery.runtime.blocks.library_switch import checkpoints_itself
+from ckpt_surgery.runtime.blocks.library_switch import checkpoints_itself, has_inline_branch
 from ckpt_surgery.runtime.tools.classes import class_of, facts_of
 from ckpt_surgery.text import some
 
@@ -49,7 +49,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     A module is taken if its class comes twice in the model and holds a twentieth of its parameters, or if the owner
     of the stack would checkpoint by itself what that holds; and with it the others of a stack that is mostly made of
     such. Left out are towers of transformers with blocks that were found, and what lies in or around checkpointing
-    layers.
+    layers; but where a forward has an inline branch, which will be off, each of its stacks counts.
     """
     modules = dict(model.named_modules())
     towers = {tower_of(block.name, modules) for block in found}
@@ -58,7 +58,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     stacks: dict[str, list[str]] = {}
     for stack, elements in stacks_of(modules):
         tower = tower_of(stack, modules)
-        known = tower in towers and hasattr(tower, CLAIM)
+        known = tower in towers and hasattr(tower, CLAIM) and not has_inline_branch(modules[owner_of(stack, modules)])
         if not known and layers.isdisjoint((stack, *enclosing(stack))) and not BESIDE_OTHERS.search(_attribute(stack)):
             stacks[stack] = [name for name, _ in elements if name not in settled]
     blocks = _repeated(model, modules, stacks)
