@@ -150,7 +150,7 @@ class BranchOverOneStack(Chain):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.get_submodule("first").children():
-            x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+            x = checkpoint(block, x, use_reentrant=False)
         for block in self.get_submodule("second").children():
             x = block(x)
         return x
