@@ -4,6 +4,8 @@
 Looks into the stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) of models whose
 `supports_gradient_checkpointing` is True. Reports elements that are blocks (they hold attention, recurrence or a state
 space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts) are information only.
+Stages whose own layers are checkpointed are no finding: those of Donut, FocalNet, Hiera, MaskFormer-Swin and Swin2SR,
+which TRF034 of transformers' own linter reports by their names.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block silently keeps all its
