@@ -104,6 +104,7 @@ def _evaluated(
     frozen = any(tail(call.func) == "requires_grad_" and _owner(call) == model and _is_off(call) for _, call in beside)
     if (
         not any(scope in scopes for scope, _ in backward)
+        or not made
         or not all(isinstance(source, ast.Call) and _is_transformers(names, source) for source in made)
         or any(at.scope != place.scope for at in training)
         or (frozen and not adapted)
@@ -115,7 +116,7 @@ def _evaluated(
         chained = [node for value in values for node in walk(value) if isinstance(node, ast.Call)]
         causes = [call for at, call in beside if _ends_training(call, model) and not at.conditional]
         causes = [call for call in causes if call.lineno < last]
-        causes += [call for call in chained if tail(call.func) in ("eval", "from_pretrained")]
+        causes += [call for call in chained if tail(call.func) == "eval" or (call in made and _loads(call))]
         if causes:
             return NoEffect.EVALUATION, causes[0]
     for loop in (at.node for at in names.places if at.scope == place.scope):
@@ -143,6 +144,10 @@ def _source(value: ast.expr) -> ast.expr:
 
 def _is_transformers(names: Names, call: ast.Call) -> bool:
     return names.origin(call.func).startswith("transformers.")
+
+
+def _loads(call: ast.Call) -> bool:
+    return tail(call.func) == "from_pretrained"
 
 
 def _owner(call: ast.Call) -> str:
