@@ -47,7 +47,12 @@ def is_switch(name: str, annotation: str = "") -> bool:
 
 def may_carry_gradient(name: str, annotation: str = "") -> bool:
     """Whether a parameter may carry gradient, for all its name tells: it is no option, mask, size or table."""
-    return not is_switch(name, annotation) and not any(word in name for word in TABLES)
+    return not is_switch(name, annotation) and not is_table(name)
+
+
+def is_table(name: str) -> bool:
+    """Whether a parameter of this name holds positions, a table of them or lengths in most models."""
+    return any(word in name for word in TABLES)
 
 
 def may_be_state(name: str) -> bool:

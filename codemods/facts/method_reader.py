@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
+from ckpt_surgery.codemods.facts.argument_names import is_past_state, is_table, may_carry_gradient
 from ckpt_surgery.codemods.facts.call_counter import calls_several
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
@@ -93,8 +93,9 @@ class MethodReader(ModuleFlow):
         self.follow(function.body)
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
-            held = enumerate(self._held.get(place, ()))
-            carried = (_carried(position, value, follows_all) for position, value in held)
+            follows = [follows_all or is_table(argument.name or "") for argument in call.args]
+            held = enumerate(zip(self._held.get(place, ()), follows, strict=False))
+            carried = (_carried(position, value, follow) for position, (value, follow) in held)
             self.calls[place] = replace(call, carried=tuple(argument for argument in carried if argument.paths))
         if self.inlines:
             self._finish(function)

@@ -13,15 +13,19 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
 
 _KEEPS = "preserve_rng_state"
+_BUDGET = "activation_memory_budget"
 _DROPOUT = re.compile(r"[\w.]*dropout\w*(?:: float)?\s*[=(]\s*(?:p\s*=\s*)?0?\.\d*[1-9]\d*", re.I)
 """A probability above 0: `nn.Dropout(0.1)`, `lora_dropout: float = 0.05`."""
 
 
 class Unkept(NamedTuple):
-    """`preserve_rng_state=False` in a call or in a dict of options."""
+    """`preserve_rng_state=False` in a call or in a dict, or an `activation_memory_budget` below 1 of torch.compile."""
 
     scope: str
     span: Span
+    option: str
+    """What it says."""
+    is_budget: bool
     dropout: str
     """What the file gives a dropout above 0; empty where it gives none."""
 
@@ -47,13 +51,24 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
             elif isinstance(node, ast.Dict):
                 keys = (key.value if isinstance(key, ast.Constant) else None for key in node.keys)
                 pairs = list(zip(keys, node.values, strict=True))
+            elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
+                pairs = [(target.attr, node.value)]
             for name, value in pairs:
-                if name == _KEEPS and isinstance(value, ast.Constant) and value.value is False:
-                    yield Unkept(scope, span_of(value), dropout.group() if dropout else "")
+                is_budget = (
+                    name == _BUDGET
+                    and isinstance(value, ast.Constant)
+                    and isinstance(value.value, float)
+                    and value.value < 1
+                )
+                if is_budget or (name == _KEEPS and isinstance(value, ast.Constant) and value.value is False):
+                    text = f"{name}={ast.unparse(value)}"
+                    yield Unkept(scope, span_of(value), text, is_budget, dropout.group() if dropout else "")
 
 
 REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](
     "reentrant", lambda file: dict(_reentrant(file)), nothing={}, signs=("checkpoint(",)
 )
 """The calls of torch's checkpoint function that say `use_reentrant=True` or nothing of it, with their arguments."""
-UNKEPT = FileFact[tuple[Unkept, ...]]("random_state", lambda file: tuple(_unkept(file)), nothing=(), signs=(_KEEPS,))
+UNKEPT = FileFact[tuple[Unkept, ...]](
+    "random_state", lambda file: tuple(_unkept(file)), nothing=(), signs=(_KEEPS, _BUDGET)
+)

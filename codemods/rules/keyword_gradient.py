@@ -2,7 +2,8 @@
 
 ## What it does
 Finds calls of blocks that pass hidden states, encoder hidden states, learned position biases and the like by keyword;
-also, under any name, what a block returned, parameters of the model, and what its modules with parameters compute. The
+also, under any name, what a block returned, parameters of the model, and what its modules with parameters compute.
+Tables (`alibi`, `position_embeddings`) only count where they are made of a parameter that nothing freezes. The
 repair makes the prefix of the signature up to the last gradient parameter positional. A gap in it is filled with the
 parameter's default and a comment that names the parameter.
 

@@ -4,6 +4,8 @@
 Looks into the stacks (ModuleList, Sequential, ModuleDict, lists built by `append`, `setattr`) of models whose
 `supports_gradient_checkpointing` is True. Reports elements that are blocks (they hold attention, recurrence or a state
 space model) but whose class is a plain `nn.Module`. Other elements (projections, heads, experts) are information only.
+Stages whose own layers are checkpointed are no finding: those of Donut, FocalNet, Hiera, MaskFormer-Swin and Swin2SR,
+which TRF034 of transformers' own linter reports by their names.
 
 ## Why is this bad?
 `gradient_checkpointing_enable()` switches `GradientCheckpointingLayer`s only. A plain block silently keeps all its
@@ -57,6 +59,7 @@ from ckpt_surgery.codemods.tree.classes import Answer, ClassRef
 from ckpt_surgery.codemods.tree.side_effects import failing_read
 from ckpt_surgery.codemods.tree.switches import MissingSwitch
 from ckpt_surgery.codemods.wording import Because, replaced_text
+from ckpt_surgery.model_patches.vocabulary import NO_BLOCKS
 
 RULE = Declaration(code="CKPT001", repair=RepairKind.SAFE, commit="{} becomes a GradientCheckpointingLayer")
 
@@ -78,6 +81,11 @@ def find(context: RuleContext) -> Iterator[Finding]:
             yield _block(context, element)
         elif (ref, True) not in seen:
             message = f"{ref.name} is in {_stack(element)} but is not a block: nothing to checkpoint"
+            if element.holder.cls.inlines and not NO_BLOCKS.search(ref.name):
+                message = (
+                    f"{ref.name} is in {_stack(element)}, and nothing here checkpoints it: {element.holder.name} "
+                    "checkpoints other modules by hand, and `wrap_blocks` takes these, too, where they hold enough"
+                )
             yield context.class_finding(RULE, ref, message, Applicability.INFO, first_line=ref.cls.first_line)
     for holder in sorted(holders, key=lambda ref: (ref.path, ref.cls.span.line)):
         for name, external in tree.blocks.foreign(holder) if holder.path in tree.checked else ():

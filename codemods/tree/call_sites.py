@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from ckpt_surgery.codemods.facts.argument_names import is_past_state, may_carry_gradient
+from ckpt_surgery.codemods.facts.argument_names import is_past_state, is_table, may_carry_gradient
 from ckpt_surgery.codemods.facts.file_facts import (
     CarriedArgument,
     CheckpointCall,
@@ -16,6 +16,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
     InlineBranch,
     ModuleCall,
 )
+from ckpt_surgery.codemods.providers.trained_parameters import TRAINED_PARAMETERS
 from ckpt_surgery.codemods.tree.answers import kept
 from ckpt_surgery.codemods.tree.arguments import (
     ALL_REPAIRS,
@@ -141,10 +142,13 @@ class CallSites:
         for carried in call.carried:
             name = names.get(carried.position, "")
             by_keyword = call.args[carried.position].name and not carried.in_container
-            if name and (
-                self._is_of_blocks(owner, carried)
-                or (by_keyword and _may_be_gradient(name, forward) and self._is_learned(owner, carried))
-            ):
+            if is_table(name):
+                gives = by_keyword and self._is_parameter(owner, carried)
+            else:
+                gives = self._is_of_blocks(owner, carried) or (
+                    by_keyword and _may_be_gradient(name, forward) and self._is_learned(owner, carried)
+                )
+            if name and gives:
                 (containers if carried.in_container else tensors).add(name)
         return GivenResults(frozenset(tensors), frozenset(containers))
 
@@ -155,6 +159,11 @@ class CallSites:
     def _is_learned(self, owner: ClassRef, carried: CarriedArgument) -> bool:
         """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
         return any(self.containers.learns(owner, path) for path in carried.paths)
+
+    def _is_parameter(self, owner: ClassRef, carried: CarriedArgument) -> bool:
+        """Whether an argument is made of a parameter of the caller itself, which is trained."""
+        own = {name for base in self.bases.lineage(owner) for name in base.cls[TRAINED_PARAMETERS]}
+        return any(len(path) == 1 and path[0] in own for path in carried.paths)
 
     def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
         """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""

@@ -49,7 +49,7 @@ def repeated_blocks(model: nn.Module, found: Iterable[Block]) -> tuple[Block, ..
     A module is taken if its class comes twice in the model and holds a twentieth of its parameters, or if the owner
     of the stack would checkpoint by itself what that holds; and with it the others of a stack that is mostly made of
     such. Left out are towers of transformers with blocks that were found, and what lies in or around checkpointing
-    layers.
+    layers; but where a forward has an inline branch, which will be off, each of its stacks counts.
     """
     modules = dict(model.named_modules())
     towers = {tower_of(block.name, modules) for block in found}

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from transformers import PretrainedConfig, PreTrainedModel
+from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError, verify, wrap_blocks
 from ckpt_surgery.runtime.surgery.surgery import Surgery
@@ -143,6 +143,30 @@ def test_a_flag_that_a_method_of_the_forward_reads_is_off_and_comes_back() -> No
     assert "set_grad_checkpointing" not in vars(model)
 
 
+class BranchOverOneStack(Chain):
+    """Says what models of transformers say, and checkpoints one of its two stacks."""
+
+    supports_gradient_checkpointing = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.get_submodule("first").children():
+            x = checkpoint(block, x, use_reentrant=False)
+        for block in self.get_submodule("second").children():
+            x = block(x)
+        return x
+
+
+def test_no_stack_of_an_inline_branch_is_lost_over_a_larger_one() -> None:
+    class Larger(FeedBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(WIDTH, 20 * WIDTH)
+            self.second = nn.Linear(20 * WIDTH, WIDTH)
+
+    model = BranchOverOneStack(first=blocks(6), second=blocks(2, Larger))
+    assert Counter(wrapped(model).values()) == {"FeedBlock": 6, "Larger": 2}
+
+
 def is_off(surgery: Surgery) -> bool:
     return surgery.checkpointing is None
 
@@ -185,57 +209,6 @@ def test_what_has_no_block_of_the_surgery_stays_with_the_librarys_switch() -> No
     model(values()).sum().backward()
     surgery.undo()
     assert is_on(model)
-
-
-class Pairs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return left + self.left(right).tanh(), right + self.right(left).tanh()
-
-
-class Single(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = hidden_states + self.down(self.up(hidden_states).tanh())
-        return result
-
-
-class TwoKinds(PreTrainedModel):  # type: ignore[misc]
-    """Checkpoints its pairs alone, and only the others look like blocks of transformers."""
-
-    config_class = PretrainedConfig
-    supports_gradient_checkpointing = True
-
-    def __init__(self) -> None:
-        super().__init__(PretrainedConfig())
-        self.pairs = nn.ModuleList(Pairs() for _ in range(3))
-        self.singles = nn.ModuleList(Single() for _ in range(3))
-        self.gradient_checkpointing = False
-
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        for block in self.pairs:
-            if self.gradient_checkpointing and self.training:
-                left, right = self._gradient_checkpointing_func(block.__call__, left, right)
-            else:
-                left, right = block(left, right)
-        hidden_states = torch.cat([left, right], 1)
-        for block in self.singles:
-            hidden_states = block(hidden_states)
-        return hidden_states
-
-
-def test_all_blocks_of_a_model_that_checkpoints_some_by_itself_are_wrapped() -> None:
-    model = TwoKinds()
-    assert Counter(wrapped(model).values()) == {"Pairs": 3, "Single": 3}
-    report = verify(model.train(), (torch.randn(2, 4, WIDTH), torch.randn(2, 4, WIDTH)), modes="non_reentrant")
-    assert report.ok, str(report)
-    assert [block.backward for block in report.modes[0].blocks] == [1] * 6
 
 
 def test_blocks_in_torchs_wrapper_are_left_to_it() -> None:

@@ -1,0 +1,225 @@
+"""Where a script asks for the checkpointing of transformers and gets none: what its models and options go through."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, keywords, parameters, tail, words
+from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
+
+_OF_ITSELF = words("to cuda cpu half float bfloat16 double requires_grad_ compile eval")
+"""Methods that return the model that they belong to."""
+_KEEP_MODE = words("get_peft_model prepare_model_for_kbit_training prepare compile")
+"""Functions that return the model that they are given, in the mode it was in."""
+_ONLY_LOOK = words("print len isinstance hasattr getattr id type info debug summary watch save unwrap_model")
+_DEEPEST = 3
+_LOOPS = (ast.For, ast.While)
+_LEAVES = (ast.Break, ast.Return, ast.Raise)
+_TRAINS_OTHERWISE = re.compile(r"\.training\s*=|\bset_train|\.train[),]|[\"']train[\"']\)\(")
+_ONE_PROCESS = re.compile(r"istributed|DDP|world|rank|isinstance|module", re.I)
+_OPTIONS = tuple(f"--{name.replace('_', sign)}" for name in TRAINING_SWITCH for sign in "_-")
+_ADDS_OPTION = re.compile(rf"[\"'](?:{'|'.join(_OPTIONS)})[\"']")
+
+
+class NoEffect(StrEnum):
+    """Why nothing is checkpointed."""
+
+    EVALUATION = "the model never enters training mode"
+    LEFT_TRAINING = "the model leaves training mode inside the loop and never comes back"
+    WRAPPED = "DistributedDataParallel has no such method"
+    UNREAD = "nothing reads the option"
+
+
+class IneffectiveSwitch(NamedTuple):
+    """A switch or an option, the model, and what shows that it has no effect, with the line of that."""
+
+    spot: Spot
+    reason: NoEffect
+    text: str
+    model: str = ""
+    cause: str = ""
+    line: int = 0
+
+
+def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
+    names = Names(file.tree)
+    if _ADDS_OPTION.search(file.source) and file.mentions("backward(", "Trainer("):
+        yield from _unread(names, file.source)
+    for place, call in names.calls:
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=model), attr=name) if name in SWITCH_ON:
+                values = [each for each in names.assigned.get(model, ()) if each[0].scope == place.scope]
+                cause = _wrapped(names, place, call, values)
+                if not cause and values and not _TRAINS_OTHERWISE.search(file.source):
+                    cause = _evaluated(names, place, model, [value for _, value in values])
+                if cause:
+                    reason, shown = cause
+                    text, why = f"{ast.unparse(call.func)}()", dotted(shown.func) or tail(shown.func)
+                    yield IneffectiveSwitch(place.spot(call), reason, text, model, why, shown.lineno)
+
+
+def _wrapped(
+    names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr]]
+) -> tuple[NoEffect, ast.Call] | None:
+    """The wrapping in DistributedDataParallel that surely came before a switch."""
+    match [value for value in values if value[1].lineno < switch.lineno]:
+        case [*_, (at, ast.Call(func=func) as last)] if names.is_wrapper(func) and not at.conditional:
+            return (
+                None
+                if any(_ONE_PROCESS.search(ast.unparse(test)) for test in place.tests)
+                else (NoEffect.WRAPPED, last)
+            )
+    return None
+
+
+def _evaluated(
+    names: Names, place: ScriptNode, model: str, values: list[ast.expr]
+) -> tuple[NoEffect, ast.Call] | None:
+    """What has a model of transformers train in evaluation mode in the function that switches it on."""
+    beside = [(at, call) for at, call in names.calls if at.scope == place.scope]
+    returned = [
+        node.value for at in names.places if at.scope == place.scope and isinstance(node := at.node, ast.Return)
+    ]
+    returned = [value for value in map(_source, filter(None, returned)) if dotted(value) == model]
+    callers = {
+        name: at.scope
+        for name, assigned in (names.assigned.items() if returned else ())
+        for at, value in assigned
+        if isinstance(value, ast.Call) and dotted(value.func) == place.scope
+    }
+    scopes = {place.scope, *callers.values()}
+    backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
+    made = [source for value in values if dotted(source := _source(value)) != model]
+    training = [at for at, call in names.calls if tail(call.func) == "train" and not _is_off(call)]
+    adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
+    frozen = any(tail(call.func) == "requires_grad_" and _owner(call) == model and _is_off(call) for _, call in beside)
+    if (
+        not any(scope in scopes for scope, _ in backward)
+        or not made
+        or not all(isinstance(source, ast.Call) and _is_transformers(names, source) for source in made)
+        or any(at.scope != place.scope for at in training)
+        or (frozen and not adapted)
+        or _handed_on(names, {model, *callers}, map(id, returned))
+    ):
+        return None
+    if not training:
+        last = max(line if scope == place.scope else math.inf for scope, line in backward if scope in scopes)
+        chained = [node for value in values for node in walk(value) if isinstance(node, ast.Call)]
+        causes = [call for at, call in beside if _ends_training(call, model) and not at.conditional]
+        causes = [call for call in causes if call.lineno < last]
+        causes += [call for call in chained if tail(call.func) == "eval" or (call in made and _loads(call))]
+        if causes:
+            return NoEffect.EVALUATION, causes[0]
+    for loop in (at.node for at in names.places if at.scope == place.scope):
+        calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
+        tails = {tail(call.func) for call in calls}
+        if "backward" in tails and not any(tail(call.func) == "train" and not _is_off(call) for call in calls):
+            for block in _blocks(loop):
+                for number, statement in enumerate(block):
+                    leaves = any(isinstance(node, _LEAVES) for later in block[number:] for node in walk(later))
+                    match statement:
+                        case ast.Expr(value=ast.Call() as call) if _ends_training(call, model) and not leaves:
+                            return NoEffect.LEFT_TRAINING, call
+    return None
+
+
+def _source(value: ast.expr) -> ast.expr:
+    """The expression that a model comes from, before what returns it again: `Model()` of `Model().eval()`."""
+    match value:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in _OF_ITSELF:
+            return _source(owner)
+        case ast.Call(func=func, args=[first, *_]) if tail(func) in _KEEP_MODE:
+            return _source(first)
+    return value
+
+
+def _is_transformers(names: Names, call: ast.Call) -> bool:
+    return names.origin(call.func).startswith("transformers.")
+
+
+def _loads(call: ast.Call) -> bool:
+    return tail(call.func) == "from_pretrained"
+
+
+def _owner(call: ast.Call) -> str:
+    return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _is_off(call: ast.Call) -> bool:
+    values = [*call.args, *keywords(call).values()]
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
+
+
+def _ends_training(call: ast.Call, model: str) -> bool:
+    """Whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
+    name = tail(call.func)
+    return _owner(call) == model and (name == "eval" or (name == "train" and _is_off(call)))
+
+
+def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The blocks of statements of a loop, those inside its statements too."""
+    for node in walk(loop):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                yield block
+
+
+def _unread(names: Names, source: str) -> Iterator[IneffectiveSwitch]:
+    """The options of a parser that switch checkpointing on, where the script reads what it parsed, and not these."""
+    parsed = {
+        name
+        for name, assigned in names.assigned.items()
+        for _, value in assigned
+        if isinstance(value, ast.Call) and tail(value.func) == "parse_args"
+    }
+    returned = {id(node.value) for node in walk(names.tree) if isinstance(node, ast.Return)}
+    if not parsed or _handed_on(names, parsed, returned):
+        return
+    for place, call in names.calls:
+        match call:
+            case ast.Call(args=[ast.Constant(value=str(flag)), *_]) if tail(call.func) == "add_argument":
+                name = flag.lstrip("-").replace("-", "_")
+                once = len(re.findall(rf"\b{name}\b", source.replace("-", "_").replace("__", " "))) == 1
+                if name in TRAINING_SWITCH and once and "dest" not in keywords(call):
+                    yield IneffectiveSwitch(place.spot(call), NoEffect.UNREAD, flag)
+
+
+def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()) -> bool:
+    """Whether any of these names is used whole where code that is not in the file may do anything with it.
+
+    `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
+    """
+    objects = set(objects)
+    harmless = {*known, *(id(node.value) for node in walk(names.tree) if isinstance(node, ast.Attribute))}
+    loaded = [node for node in walk(names.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    for _ in range(_DEEPEST):
+        for _, call in names.calls:
+            function = names.functions.get(dotted(call.func))
+            harmless.add(id(call.func))
+            if function:
+                for name, value in (*zip(parameters(function), call.args, strict=False), *keywords(call).items()):
+                    if dotted(value) in objects and name in parameters(function):
+                        objects.add(name)
+                        harmless.add(id(value))
+            elif tail(call.func) in _ONLY_LOOK | _KEEP_MODE or names.is_wrapper(call.func):
+                harmless |= {id(value) for value in call.args}
+    return any(node.id in objects and id(node) not in harmless for node in loaded)
+
+
+INEFFECTIVE_SWITCHES = FileFact[tuple[IneffectiveSwitch, ...]](
+    "ineffective_switches",
+    lambda file: tuple(_switches(file)),
+    nothing=(),
+    signs=(*SWITCH_ON, *_OPTIONS),
+    worth=lambda text: "backward(" in text or ("Trainer(" in text and bool(_ADDS_OPTION.search(text))),
+)
+"""Switches and options of a script that checkpoint nothing."""

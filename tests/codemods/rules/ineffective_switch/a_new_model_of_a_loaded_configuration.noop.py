@@ -1,0 +1,7 @@
+# file: train.py
+from transformers import AutoConfig, AutoModel
+
+model = AutoModel.from_config(AutoConfig.from_pretrained("m"))
+model.gradient_checkpointing_enable()
+for batch in range(3):
+    model(batch).loss.backward()
