@@ -41,6 +41,8 @@ def _operator(name: str) -> Any:
 
 
 # modules
+FSDP1_FLATTENED = "_fsdp_flattened"
+"""The attribute of parameters that FSDP1 holds."""
 CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
 ConvNd = conv._ConvNd
 DropoutNd = dropout._DropoutNd

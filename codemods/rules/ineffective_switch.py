@@ -4,7 +4,7 @@
 Finds scripts with a training loop of their own that call `gradient_checkpointing_enable()` on a model of transformers
 that trains in evaluation mode: `from_pretrained` returns it so, or `eval()` is called, and nothing in the file calls
 `train()`; or the loop calls `eval()` to evaluate and goes on without `train()`. It finds calls of that method on a
-DistributedDataParallel wrapper, too, and an option `--gradient_checkpointing` of argparse that nothing reads.
+DistributedDataParallel wrapper, too, and an option `gradient_checkpointing` of argparse that nothing reads.
 
 Not reported: a Trainer, which calls `train()` itself; models of other libraries, such as diffusers, which checkpoint
 in evaluation mode; models and parsed options that are handed to code of other files.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.model_patches import family_facts
 from ckpt_surgery.model_patches.family import FamilyFacts
+from ckpt_surgery.torch_names import FSDP1_FLATTENED
 
 
 def descends(kind: type, name: str) -> bool:
@@ -24,7 +25,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 def is_flattened(parameter: Tensor) -> bool:
     """Tell whether FSDP1 holds a parameter, whole or as a part of a flat one, and moves its values in and out."""
-    return bool(getattr(parameter, "_fsdp_flattened", False))
+    return bool(getattr(parameter, FSDP1_FLATTENED, False))
 
 
 def is_managed(parameter: Tensor) -> bool:
