@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException as DataDe
 from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeException
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
-from torch.autograd import Variable
+from torch.autograd import Variable, forward_ad
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper as ActivationWrapper
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper as CheckpointWrapper
@@ -73,6 +73,12 @@ make_wrapper_subclass: Callable[..., Any] = Tensor._make_wrapper_subclass
 TransformType = torch._C._functorch.TransformType
 transform_stack = torch._C._functorch.get_interpreter_stack
 innermost_transform = torch._C._functorch.peek_interpreter_stack
+
+
+def forward_mode_level() -> int:
+    """Return the level of forward-mode differentiation that is open; -1 for none."""
+    return int(forward_ad._current_level)
+
 
 # operators
 CPU_ATTENTION = _operator("_scaled_dot_product_flash_attention_for_cpu")

@@ -31,6 +31,7 @@ from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, has_inline_branch, options_of
+from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
@@ -75,6 +76,7 @@ class Trained:
         self.is_compiled = self.calls_checkpoint = False
         self._report: GuardReport | None = None
         self._table = ""
+        self.is_refused = False
         self._guard: Callable[[], Guard | None] = lambda: None
         self._surgery: Callable[[], Undoable | None] = lambda: None
 
@@ -82,6 +84,7 @@ class Trained:
         """Take note of what was done to it."""
         self._table = "" if surgery is None else str(surgery)
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
+        self.is_refused = False
         if guard is not None:  # it holds the surgery, and both go when the model goes
             self._guard = ref(guard)
             guard.at_end = partial(self._keep, surgery)
@@ -99,7 +102,9 @@ class Trained:
 
     @property
     def table(self) -> str:
-        """The table of its surgery; empty where it got none."""
+        """The table of its surgery; empty where it got none, or it was taken off."""
+        if self.is_refused:
+            return ""
         return self._table if self.surgery is None else str(self.surgery)
 
     @property
@@ -269,6 +274,9 @@ class Takeover:
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
             surgery = self._tried(trained.problems, partial(self._change, model, running=running))
+            if surgery is not None and options.on_fault != "raise":
+                for change in surgeries_in(model):
+                    change.refusals.tell = partial(self._refused, trained, ref(change))
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -276,6 +284,21 @@ class Takeover:
         if watching is not None:
             watching.begin_within()
         trained.follow(watching, surgery)
+
+    def _refused(self, trained: Trained, surgery: ref[Surgery], error: Exception) -> None:
+        """Give a model back to the script's own checkpointing as its next forward begins."""
+        trained.is_refused = True
+        trained.problems.append(f"{_said(error)}; since then it trains as the script has it")
+        self._say(f"{trained.name}: {trained.problems[-1]}")
+        if (change := surgery()) is None:
+            return
+
+        def give_back(*_: Any) -> None:
+            if not in_backward() and not change.undone:
+                self._tried(trained.problems, change.undo)
+                handle.remove()
+
+        handle = change.model.register_forward_pre_hook(ModelHook(give_back), prepend=True)
 
     def _change(self, model: nn.Module, *, running: bool) -> Undoable:
         if self._options.operation is not None:
@@ -285,10 +308,14 @@ class Takeover:
     def _tried(self, problems: list[str], action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except CkptSurgeryError as error:
-            problems.append(str(error))
-            self._say(str(error))
+        except Exception as error:
+            problems.append(_said(error))
+            self._say(_said(error))
             return None
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, CkptSurgeryError) else error_line(error)
 
 
 class _Waiting:

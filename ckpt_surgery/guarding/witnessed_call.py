@@ -149,6 +149,7 @@ class WitnessedCall:
             self._record.restoring() or nullcontext(),
             _without_checkpointing(self._block),
         ):
+            self._record.refuse_written()
             args, kwargs = self._record.rebuilt(given)
             return (args, kwargs), list(tensors(self._block(*args, **kwargs)))
 

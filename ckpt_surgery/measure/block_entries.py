@@ -262,6 +262,8 @@ def _entries(tally: _Tally) -> Entries:
     recomputes = {}
     for phase in (BACKWARD, WITHIN):
         by_submodule = -(-used[0][phase] * forward // used[0][FORWARD]) if used else 0
+        # a self-check may run what is inside once more
+        by_submodule = 0 if tally.checkpointed[phase] else by_submodule
         recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
     within = bool(recomputes[WITHIN])
     return Entries(forward, recomputes[BACKWARD] or min(recomputes[WITHIN], forward), direct, within)

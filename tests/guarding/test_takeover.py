@@ -18,8 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained, is_asked
+from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -229,6 +232,93 @@ def test_forward_mode_differentiation_is_no_step() -> None:
     assert trained.report is not None
     assert trained.report.steps == 0
     assert "without gradient" not in str(trained.report)
+
+
+def exchanging(model: nn.Module) -> None:
+    """Let the first layer have other weights in the forward than in the backward."""
+    weight = model.get_parameter("model.layers.0.mlp.up_proj.weight")
+    own, patched = weight.data, weight.data + 1
+
+    def load(value: Tensor) -> None:
+        weight.data = value
+
+    model.register_forward_pre_hook(lambda *_: load(patched))
+    model.register_forward_hook(lambda *_: load(own))
+
+
+def failing(model: nn.Module) -> None:
+    """Let what the product itself does in a call fail."""
+    vars(model.get_submodule("model.layers.0"))["forward"]._state = None
+
+
+def deriving(model: nn.Module, given: Tensor) -> Tensor:
+    return cast("Tensor", torch.func.jvp(model, (given,), (given,))[1])
+
+
+@pytest.mark.parametrize("spoil", [exchanging, failing], ids=["an exchanged weight", "an error of ours"])
+def test_a_model_goes_back_to_the_script_where_a_call_cannot_be_vouched_for(spoil: Callable[..., None]) -> None:
+    def gradients(step: int) -> list[Tensor | None]:
+        torch.manual_seed(step)
+        model.zero_grad()
+        model(**tokens()).loss.backward()
+        return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+    model, said = llama(2, use_cache=False).train(), list[str]()
+    switched(model, True)
+    if spoil is exchanging:
+        spoil(model)
+    expected = [gradients(step) for step in range(3)]
+    takeover = Takeover(TakeoverOptions(), said.append)
+    takeover.install()
+    try:
+        if spoil is failing:
+            model(**tokens())
+            spoil(model)
+        seen = [gradients(step) for step in range(3)]
+        (trained,) = takeover.trained
+        assert surgeries_in(model) == []
+        assert is_asked(model)
+    finally:
+        takeover.remove()
+    assert all(map(_same, seen, expected))
+    assert len(said) == 1
+    assert said[0].endswith("since then it trains as the script has it")
+    assert trained.table == ""
+    assert trained.said[0].endswith("since then it trains as the script has it")
+
+
+def _same(ours: list[Tensor | None], theirs: list[Tensor | None]) -> bool:
+    pairs = zip(ours, theirs, strict=True)
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+
+
+def test_whoever_asks_for_it_is_stopped_where_a_call_cannot_be_vouched_for() -> None:
+    model = llama(2, use_cache=False).train()
+    exchanging(model)
+    takeover = Takeover(TakeoverOptions(True, guard_options=GuardOptions(on_fault="raise")), print)
+    takeover.install()
+    try:
+        with pytest.raises(SurgeryError, match="gave a different result than its forward"):
+            model(**tokens()).loss.backward()
+    finally:
+        takeover.remove()
+
+
+def test_a_training_by_forward_mode_differentiation_is_given_back() -> None:
+    model, said = Own(plainly), list[str]()
+    given = torch.ones(2, WIDTH)
+    expected = deriving(model, given)
+    takeover = Takeover(TakeoverOptions(wrap=True), said.append)
+    takeover.install()
+    try:
+        derivative = deriving(model, given)
+        derivative.sum().backward()
+        deriving(model, given).sum().backward()
+    finally:
+        takeover.remove()
+    assert torch.equal(derivative, expected)
+    assert len(said) == 1
+    assert "inside a transform of torch.func (jvp" in said[0]
 
 
 @pytest.mark.parametrize("on", [(0, 2), (0, 3), (1, 2)], ids=str)

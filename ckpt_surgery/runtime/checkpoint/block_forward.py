@@ -9,7 +9,7 @@ from typing import Any, cast
 from weakref import WeakSet, ref
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.model_patches.release_names import FUNCTION
@@ -21,7 +21,8 @@ from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
-from ckpt_surgery.torch_names import TransformType, innermost_transform, transform_stack
+from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class BlockForward:
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
     later. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
-    called.
+    called. `refusals` are those of the surgery: once one was told, its calls are checkpointed as they come.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class BlockForward:
         options: CallOptions,
         schedule: CheckSchedule,
         given_caches: GivenCaches,
+        refusals: Refusals,
         original: Callable[..., Any] | None,
     ) -> None:
         self.name = name
@@ -63,6 +65,7 @@ class BlockForward:
         self.options = options
         self.schedule = schedule
         self.given_caches = given_caches
+        self.refusals = refusals
         self.original = original
         self.replacement: Callable[..., Any] | None = None
         self.retired = False
@@ -96,27 +99,22 @@ class BlockForward:
         training = self.block.training and torch.is_grad_enabled()
         if function is None or not training or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
-        compiling = torch.compiler.is_compiling()
-        if not compiling and self._signature_of is not self._innermost():
-            self._read_signature()
-        arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
-        if compiling:
-            return function(forward, *arguments[0], **arguments[1])
-        _refuse_transforms(self._signature.place)
-        policy = self.options.policy
-        kept = None
-        if policy is not None:
-            kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept)
-        call = RecordedCall(forward, self._signature, self._state, arguments)
-        given = call.tensors
-        check = SelfCheck(self.place, self.block) if self.schedule.due(given) else None
-        recomputed = partial(self.schedule.recomputed, compared=check is not None)
-        computation = Computation(self.block, call, arguments, check, kept, recomputed)
+        if torch.compiler.is_compiling():
+            args, kwargs = self._signature.without_own_caches(args, kwargs, self.given_caches)
+            return function(forward, *args, **kwargs)
+        given: list[Tensor] = []
+        computation: Computation | None = None
+        with self.refusals:
+            _refuse_transforms(self._signature.place, also_forward_mode=self.refusals.tell is not None)
+            if not self.refusals.told:
+                given, computation = self._prepared(forward, args, kwargs)
+        if computation is None:
+            return forward(*args, **kwargs) if _derives() else function(forward, *args, **kwargs)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):
-                if policy is not None:
-                    policy.left_out(self.name)
+                if self.options.policy is not None:
+                    self.options.policy.left_out(self.name)
                 return forward(*args, **kwargs)
             if parameters:  # torch keeps the generators of the devices of what it is given
                 given = [torch.empty(0, device=parameters[0].device)]
@@ -125,6 +123,21 @@ class BlockForward:
         finally:
             computation.check_ended()
         return output
+
+    def _prepared(
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Tensor], Computation]:
+        """Return the tensors that carry gradient into a call, and the call as a function of them."""
+        if self._signature_of is not self._innermost():
+            self._read_signature()
+        arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
+        policy, kept = self.options.policy, None
+        if policy is not None:
+            kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept)
+        call = RecordedCall(forward, self._signature, self._state, arguments)
+        check = SelfCheck(self.place, self.block, self.refusals) if self.schedule.due(call.tensors) else None
+        recomputed = partial(self.schedule.recomputed, compared=check is not None)
+        return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
 
     def adopt(self, forward: Callable[..., Any] | None) -> None:
         """Checkpoint what another library has put in place of this: a forward, or, with None, that of the class."""
@@ -158,17 +171,28 @@ class BlockForward:
         return self.replacement or self.original or type(self.block).forward
 
 
-def _refuse_transforms(place: str) -> None:
+def _derives() -> bool:
+    """Tell whether a transform of torch.func or forward-mode differentiation is around."""
+    return innermost_transform() is not None or forward_mode_level() >= 0
+
+
+def _refuse_transforms(place: str, *, also_forward_mode: bool) -> None:
     """Raise SurgeryError where a block that is checkpointed is called in a transform that does not go with it.
 
     torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
-    after it.
+    after it. A forward derivative is right, but a backward through it fails, as under torch's own checkpointing.
     """
-    if innermost_transform() is None:
+    if not _derives():
         return
     kinds = {level.key() for level in transform_stack() or ()}
-    if TransformType.Grad in kinds or (TransformType.Vmap in kinds and TransformType.Jvp not in kinds):
-        name = "vmap" if TransformType.Grad not in kinds else "grad, or one that is made of it"
+    name = ""
+    if TransformType.Grad in kinds:
+        name = "grad, or one that is made of it"
+    elif TransformType.Jvp in kinds or forward_mode_level() >= 0:
+        name = "jvp, or forward-mode differentiation" if also_forward_mode else ""
+    elif TransformType.Vmap in kinds:
+        name = "vmap"
+    if name:
         raise SurgeryError(
             f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
             "around it, with undo() on the surgery"

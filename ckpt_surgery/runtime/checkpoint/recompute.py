@@ -26,6 +26,7 @@ from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.tensors import is_parameter, versions, without_graph
 from ckpt_surgery.torch_names import StopRecomputationError
 
@@ -36,10 +37,11 @@ _PASSED_ON = (SurgeryError, torch.OutOfMemoryError, CheckpointError, StopRecompu
 class Computation:
     """A call of `block` with `arguments`: called with the tensors of its record for its results, and later once more.
 
-    `check` holds the second run against the first; `recomputed` is called before it.
+    `check` holds the second run against the first; `recomputed` is called before it. What is not as it should be is
+    raised, or told, as `refusals` say.
     """
 
-    __slots__ = ("__self__", "_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed")
+    __slots__ = ("__self__", "_arguments", "_call", "_check", "_failure", "_kept", "_looks", "_recomputed", "refusals")
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class Computation:
         check: SelfCheck | None,
         kept: KeptResults | None,
         recomputed: Callable[[], None],
+        refusals: Refusals,
     ) -> None:
         self.__self__ = block
+        self.refusals = refusals
         self._call = call
         self._check = check
         self._recomputed = recomputed
@@ -83,25 +87,32 @@ class Computation:
             raise failure
 
     def _first(self, arguments: Arguments, given: tuple[Tensor, ...]) -> Any:
+        with self.refusals:
+            self._refuse_reentrant()
+        special = ((i, t) for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
+        self._looks = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
+        before = versions(given)
+        with self.refusals:
+            self._call.begin(watching=self._check is not None)
+        try:
+            output = self._run_first(*arguments)
+        except RuntimeError:  # as of a gradient that the block takes of what it wrote
+            with self.refusals:
+                self._refuse_written(arguments, given, before)
+            raise
+        with self.refusals:
+            self._call.end()
+            self._refuse_written(arguments, given, before)
+            if self._kept is not None:
+                self._kept.end(tensors(output))
+        return output
+
+    def _refuse_reentrant(self) -> None:
         if not torch.is_grad_enabled():
             raise SurgeryError(
                 f"{self._call.signature.place} is checkpointed by a function that runs it without gradients, as "
                 "reentrant checkpointing does: give torch.utils.checkpoint.checkpoint with use_reentrant=False"
             )
-        special = ((i, t) for i, t in enumerate(given) if type(t) is not Tensor or t._base is not None or vars(t))
-        self._looks = {i: t if is_parameter(t) else (type(t), dict(vars(t))) for i, t in special}
-        before = versions(given)
-        self._call.begin(watching=self._check is not None)
-        try:
-            output = self._run_first(*arguments)
-        except RuntimeError:  # as of a gradient that the block takes of what it wrote
-            self._refuse_written(arguments, given, before)
-            raise
-        self._call.end()
-        self._refuse_written(arguments, given, before)
-        if self._kept is not None:
-            self._kept.end(tensors(output))
-        return output
 
     def _run_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._check is None and self._kept is None:
@@ -133,31 +144,38 @@ class Computation:
         except _PASSED_ON:
             raise
         except Exception as error:
-            raise SurgeryError(
-                f"the recompute of {self._call.signature.place} failed where its forward did not "
-                f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as it "
-                "was until the backward, or leave the block out"
-            ) from error
+            with self.refusals:
+                raise SurgeryError(
+                    f"the recompute of {self._call.signature.place} failed where its forward did not "
+                    f"({type(error).__name__}: {error}): it depends on something that has changed since; keep that as "
+                    "it was until the backward, or leave the block out"
+                ) from error
+            raise
         finally:
             if self._check is not None:
                 for leaf in (tensor for tensor in given if tensor.is_leaf and not is_parameter(tensor)):
-                    leaf.register_hook(partial(_refuse_gradient, self._call.signature.place))  # type: ignore[no-untyped-call]
+                    leaf.register_hook(self._refuse_gradient)  # type: ignore[no-untyped-call]
 
     def _recompute(self, given: tuple[Tensor, ...]) -> None:
+        restoring = None
+        with self.refusals:
+            self._call.refuse_written()
+            restoring = self._call.restoring()
         args, kwargs = self._call.rebuilt(given)
-        restoring = self._call.restoring()
-        if restoring is None and self._kept is None:
+        kept = None if self.refusals.told else self._kept  # what was told may be that something has written it
+        if restoring is None and kept is None:
             self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
             return
-        with restoring or nullcontext(), nullcontext() if self._kept is None else self._kept.recompute():
+        with restoring or nullcontext(), nullcontext() if kept is None else kept.recompute():
             self._call.forward(*args, **kwargs)
 
-
-def _refuse_gradient(place: str, gradient: Tensor) -> None:
-    raise SurgeryError(
-        f"a loss reaches what the recompute of {place} has left outside of it, in a list or by a hook: without "
-        "checkpointing that is not there; empty it before each forward, or have the block return what the loss needs"
-    )
+    def _refuse_gradient(self, gradient: Tensor) -> None:
+        with self.refusals:
+            raise SurgeryError(
+                f"a loss reaches what the recompute of {self._call.signature.place} has left outside of it, in a list "
+                "or by a hook: without checkpointing that is not there; empty it before each forward, or have the "
+                "block return what the loss needs"
+            )
 
 
 def _detached(tensor: Tensor, look: Any) -> Tensor:

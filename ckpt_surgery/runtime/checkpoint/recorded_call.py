@@ -79,8 +79,9 @@ class RecordedCall:
 
     def end(self) -> None:
         """Note that the first pass has ended. Warns of what the block began to write while it was not watched."""
-        assert self._entry is not None
         self._ended = True
+        if self._entry is None:  # what was to be noted could not be
+            return
         if late := self._state.learn(self._entry):
             warnings.warn(
                 f"{self.signature.place} began to change {' and '.join(late)} after its first steps: recomputes since "
@@ -99,7 +100,8 @@ class RecordedCall:
 
         Afterwards the state is as it is now. Raises SurgeryError where a weight was written since.
         """
-        assert self._entry is not None
+        if self._entry is None:
+            return None
         if (name := self._state.written_parameter(self._entry)) is not None:
             raise self._refusal(f"its {name}")
         restoring = None if self._entry.still_holds() else self._state.as_at_entry(self._entry)
@@ -120,19 +122,19 @@ class RecordedCall:
                         raise self._grown(name, value)
 
     def rebuilt(self, given: Sequence[Tensor]) -> Arguments:
-        """Return the arguments as they were, with `given` in the places of `tensors`.
-
-        Raises SurgeryError where a tensor without gradient among them was written since.
-        """
-        if (now := versions(self._constants)) != self._versions:
-            pairs = zip(self._constants, self._versions, now, strict=True)
-            written = next(tensor for tensor, old, new in pairs if old != new)
-            raise self._refusal(f"its argument {self.signature.holder_of(written, *self._specs)}")
+        """Return the arguments as they were, with `given` in the places of `tensors`."""
         args, kwargs = self._specs
         return (
             tuple([_rebuilt(spec, given) for spec in args]),
             {name: spec if type(spec) in _AS_THEY_ARE else _rebuilt(spec, given) for name, spec in kwargs.items()},
         )
+
+    def refuse_written(self) -> None:
+        """Raise SurgeryError where a tensor without gradient among the arguments was written since."""
+        if (now := versions(self._constants)) != self._versions:
+            pairs = zip(self._constants, self._versions, now, strict=True)
+            written = next(tensor for tensor, old, new in pairs if old != new)
+            raise self._refusal(f"its argument {self.signature.holder_of(written, *self._specs)}")
 
     def _noted(self, name: str, value: Any, flattener: Flattener) -> Any:
         """Return the spec of an argument that may be a cache."""

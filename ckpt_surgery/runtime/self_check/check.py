@@ -24,6 +24,7 @@ from torch.utils.checkpoint import CheckpointError
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
+from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line
@@ -75,11 +76,15 @@ class _CloseTrace(_Trace):
 
 
 class SelfCheck:
-    """Holds what one call of `block` made until its recompute. `place` names the block in messages."""
+    """Holds what one call of `block` made until its recompute. `place` names the block in messages.
 
-    __slots__ = ("_block", "_first", "_note_now", "_place", "_routes")
+    Where the two differ, that is raised, or told, as `refusals` say.
+    """
 
-    def __init__(self, place: str, block: nn.Module) -> None:
+    __slots__ = ("_block", "_first", "_note_now", "_place", "_refusals", "_routes")
+
+    def __init__(self, place: str, block: nn.Module, refusals: Refusals) -> None:
+        self._refusals = refusals
         self._place = place
         self._block = block
         self._routes = has_router(block)
@@ -112,9 +117,11 @@ class SelfCheck:
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception:  # torch ends a recompute by one as soon as it has what it needs
-            self._judge(trace, look)
+            with self._refusals:
+                self._judge(trace, look)
             raise
-        self._judge(trace, look, complete=True)
+        with self._refusals:
+            self._judge(trace, look, complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -152,7 +159,8 @@ class SelfCheck:
         pack, unpack = hooks if passed_on else (Tensor.detach, Tensor.detach)
 
         def noting(tensor: Tensor) -> Any:
-            note(tensor)
+            with self._refusals:
+                note(tensor)
             return pack(tensor)
 
         def unpacking(packed: Any) -> Any:
@@ -198,6 +206,8 @@ class SelfCheck:
     def _judge(self, again: _Trace, look: Callable[[], _CloseTrace], *, complete: bool = False) -> None:
         """Raise SurgeryError where a recompute, `complete` or as far as it came, differs by more than noise."""
         first = self._first.prints
+        if self._refusals.told:
+            return
         if _equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
             return
         routed = rerouted(self._first.choices, again.choices)

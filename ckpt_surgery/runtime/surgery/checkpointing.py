@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -68,8 +68,16 @@ class Checkpointing:
             return checkpoint(function, *args, **passed, **kwargs)
         given = [value for value in args if isinstance(value, Tensor)]
         offloading = nullcontext() if self.offloader is None else self.offloader.saving(given)
-        with offloading, nullcontext() if may_draw else _drawing_nothing(given):
-            return checkpoint(function, *args, **passed, **kwargs)
+        before = b"" if may_draw else _generators(given)
+        with offloading:
+            output = checkpoint(function, *args, **passed, **kwargs)
+        if before and before != _generators(given):
+            with getattr(getattr(function, "func", None), "refusals", nullcontext()):
+                raise SurgeryError(
+                    "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep "
+                    'it True, or say preserve_rng_state="unsafe"'
+                )
+        return output
 
 
 def _offloader(options: SurgeryOptions) -> Offloader | None:
@@ -88,14 +96,5 @@ def _beside_save(options: SurgeryOptions) -> Any:
     return contexts
 
 
-@contextmanager
-def _drawing_nothing(given: Sequence[Tensor]) -> Iterator[None]:
-    """Raise SurgeryError where random numbers are drawn inside: their state is not preserved for the recompute."""
-    devices = {tensor.device for tensor in given if tensor.device.type != "cpu"}
-    before = generator_state(devices)
-    yield
-    if generator_state(devices) != before:
-        raise SurgeryError(
-            "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep it True, "
-            'or say preserve_rng_state="unsafe"'
-        )
+def _generators(given: Sequence[Tensor]) -> bytes:
+    return generator_state({tensor.device for tensor in given if tensor.device.type != "cpu"})

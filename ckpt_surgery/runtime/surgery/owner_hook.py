@@ -43,8 +43,10 @@ class OwnerHook:
         self._warned = False
 
     def __call__(
-        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if kwargs is None:  # another hook of this call has taken it off
+            return None
         values = (*args, *kwargs.values())
         caches = () if none_is_past(values) else tuple(filter(is_cache, values))
         index = self._cache_index

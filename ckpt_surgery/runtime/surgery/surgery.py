@@ -40,6 +40,7 @@ from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
 from ckpt_surgery.runtime.tools.containers import Absent, put
+from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
@@ -53,7 +54,7 @@ class Surgery(Undoable):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
     `stacks` are the stacks of the model, those that the options leave alone among them. Printing it gives a table of
-    them.
+    them. `refusals` say whether what it refuses in a step is raised.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -63,6 +64,7 @@ class Surgery(Undoable):
         self._forwards: dict[str, BlockForward] = {}
         self._policies: dict[str, SavePolicy] = {}  # by their patterns in `save`
         self._given_caches = GivenCaches()
+        self.refusals = Refusals()
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
@@ -145,10 +147,14 @@ class Surgery(Undoable):
         vars(self.model)[SURGERY] = self
         preserve = options.preserve_rng_state is True
         self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save.names}
-        self._wrap(chosen, options)
-        self._take_switches(modules)
-        self._hook_owners()
-        self._set(self.model, self._checkpointing, options.every_n)
+        try:
+            self._wrap(chosen, options)
+            self._take_switches(modules)
+            self._hook_owners()
+            self._set(self.model, self._checkpointing, options.every_n)
+        except BaseException:
+            self._restore()
+            raise
 
     def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
         """Checkpoint the blocks inside a part of the model.
@@ -243,6 +249,7 @@ class Surgery(Undoable):
                 options=CallOptions(options.skip_frozen, policy, options.save.offload, fills),
                 schedule=CheckSchedule(options.checks),
                 given_caches=self._given_caches,
+                refusals=self.refusals,
                 original=vars(block.module).get("forward"),
             )
 

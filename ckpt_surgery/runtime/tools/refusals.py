@@ -1,0 +1,37 @@
+"""What a surgery does with what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+
+class Refusals:
+    """A context that raises what is refused inside it, or what fails there, as any other does.
+
+    Once somebody has set `tell`, the first such error is told instead, and every call of a block goes on as under
+    torch's own checkpointing. Copies and pickles raise.
+    """
+
+    __slots__ = ("tell", "told")
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Exception], None] | None = None
+        self.told = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Refusals, ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self.tell is None or not isinstance(error, Exception):
+            return False
+        if not self.told:
+            self.told = True
+            self.tell(error)
+        return True
