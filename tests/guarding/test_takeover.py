@@ -312,8 +312,8 @@ def test_a_training_by_forward_mode_differentiation_is_given_back() -> None:
     takeover.install()
     try:
         derivative = deriving(model, given)
-        derivative.sum().backward()
-        deriving(model, given).sum().backward()
+        derivative.sum().backward()  # type: ignore[no-untyped-call]
+        deriving(model, given).sum().backward()  # type: ignore[no-untyped-call]
     finally:
         takeover.remove()
     assert torch.equal(derivative, expected)
