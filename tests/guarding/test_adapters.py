@@ -15,7 +15,8 @@ import peft
 import torch
 from torch import Tensor
 
-from ckpt_surgery import guard, wrap_blocks
+from ckpt_surgery import SurgeryError, guard, wrap_blocks
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -51,6 +52,37 @@ def train(model: Any, steps: int = LAYERS + 1) -> tuple[list[float], dict[str, T
         with torch.no_grad():
             model(**tokens())
     return losses, {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_activated_lora_is_left_to_the_librarys_checkpointing() -> None:
+    ids = tokens()["input_ids"]
+
+    def trained(model: Any) -> list[float]:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+        norms = []
+        for _ in range(2):
+            model.train()(**tokens()).loss.backward()
+            norms.append(sum(p.grad.norm().item() for p in model.parameters() if p.grad is not None))
+        return norms
+
+    def made() -> Any:
+        torch.manual_seed(0)
+        config = peft.LoraConfig(
+            task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], alora_invocation_tokens=ids[0, 1:3].tolist()
+        )
+        return peft.get_peft_model(llama(LAYERS, use_cache=False), config)
+
+    with pytest.raises(SurgeryError, match="activated LoRA"):
+        wrap_blocks(made())
+    expected = trained(made())
+    takeover = Takeover(TakeoverOptions(), lambda _: None)
+    takeover.install()
+    try:
+        assert trained(made()) == expected
+    finally:
+        takeover.remove()
+    assert [report.faults for each in takeover.trained if (report := each.report)] == [()]
 
 
 @orders

@@ -134,6 +134,12 @@ def _checked(model: Any) -> nn.Module:
     for module in model.modules():
         if is_compiled(module):
             raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
+    adapters = [held for module in model.modules() if isinstance(held := getattr(module, "peft_config", None), dict)]
+    if any(getattr(config, "alora_invocation_tokens", None) for held in adapters for config in held.values()):
+        raise SurgeryError(
+            f"{name} has activated LoRA of PEFT, whose hooks follow the checkpointing of the library alone: "
+            "switch that on with its own method"
+        )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
     return model.module if isinstance(model, DistributedDataParallel) else model
