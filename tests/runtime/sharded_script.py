@@ -51,6 +51,13 @@ def result_of(order: Callable[[Any], Any], *, undone: bool = False) -> Result:
     }
 
 
+def after_parts(model: Any) -> Any:
+    """The MLP of each layer is sharded by itself: it gathers its weights as it is entered."""
+    for layer in model.model.layers:
+        fully_shard(layer.mlp, mesh=init_device_mesh("cpu", (SIZE,)))
+    return after(model)
+
+
 def before(model: Any, **options: Any) -> Any:
     surgery = wrap_blocks(model, **options)
     sharded(model)
@@ -86,6 +93,7 @@ def long_result(*, first: bool, head: bool) -> Result:
 CASES: dict[str, Callable[[], Result]] = {
     "before": lambda: result_of(before),
     "after": lambda: result_of(after),
+    "after, parts": lambda: result_of(after_parts),
     "before, undone": lambda: result_of(before, undone=True),
     "after, undone": lambda: result_of(after, undone=True),
     "long, before": lambda: long_result(first=True, head=False),

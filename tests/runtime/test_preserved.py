@@ -410,7 +410,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return case_results("tests.runtime.sharded_script", tmp_path_factory.mktemp("sharded"), SIZE)
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("order", ["before", "after", "after, parts"])
 def test_sharded_models_are_checkpointed(sharded: Results, order: str) -> None:
     for result in sharded[order]:
         assert result["differences"] == []

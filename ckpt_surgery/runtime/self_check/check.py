@@ -142,9 +142,10 @@ class SelfCheck:
 
     def _number_of(self, tensor: Tensor, trace: _Trace) -> int:
         """Tell which parameter of the block this is, by a number; 0 for others, as those that the run has gathered."""
-        if not trace.parameters:
-            trace.parameters = {id(parameter): number for number, parameter in enumerate(self._block.parameters(), 1)}
-        return trace.parameters.get(id(tensor if tensor._base is None else tensor._base), 0)
+        parameter = id(tensor if tensor._base is None else tensor._base)
+        if parameter not in trace.parameters:  # a part that is sharded by itself gathers its own when it is entered
+            trace.parameters |= {id(held): number for number, held in enumerate(self._block.parameters(), 1)}
+        return trace.parameters.get(parameter, 0)
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
         return RoutingRecord(trace.choices) if self._routes else nullcontext()
