@@ -84,7 +84,6 @@ class Trained:
         """Take note of what was done to it."""
         self._table = "" if surgery is None else str(surgery)
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
-        self.is_refused = False
         if guard is not None:  # it holds the surgery, and both go when the model goes
             self._guard = ref(guard)
             guard.at_end = partial(self._keep, surgery)

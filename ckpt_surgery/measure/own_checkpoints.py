@@ -7,15 +7,15 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from traceback import walk_stack
-from types import TracebackType
+from typing import Self
 
 import torch
 import torch.utils.checkpoint
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.undo import UndoableHooks
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
@@ -36,17 +36,17 @@ class OwnCheckpoint:
         return f"at {self.place}" if self.place else f"in {self.module}, which runs again in the backward"
 
 
-class OwnCheckpoints:
+class OwnCheckpoints(UndoableHooks):
     """Finds what checkpoints in a step: `look` is called at each operator of the forward.
 
     As a context manager it also finds modules that run again in the backward.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        super().__init__()
         self._model = model
         self._place = self._module = ""
         self._in_backward = self._is_reentrant = False
-        self._handles: list[RemovableHandle] = []
 
     @property
     def first(self) -> OwnCheckpoint | None:
@@ -58,17 +58,11 @@ class OwnCheckpoints:
         """Those that the first call may have been of."""
         return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
 
-    def __enter__(self) -> OwnCheckpoints:
+    def __enter__(self) -> Self:
         for name, module in self._model.named_modules():
             hook = ModelHook(partial(self._enter, name or type(module).__name__))
             self._handles.append(module.register_forward_pre_hook(hook))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
 
     def look(self) -> None:
         """See whether this runs in a checkpoint, as long as none was found."""
