@@ -1,0 +1,42 @@
+"""FSDP2 units inside a layer that is checkpointed."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from benchmarks.cases.toys import Block, Stack
+from ckpt_surgery import wrap_blocks
+
+RANKS = 2
+DOORS = {"plain": {"says": ["equal"]}}
+
+
+def losses(wrap, *, before):
+    torch.manual_seed(0)
+    model = Stack(Block, depth=2)
+    if wrap and before:
+        wrap_blocks(model)
+    for block in model.blocks:
+        fully_shard(block.up, mesh=mesh)
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if wrap and not before:
+        wrap_blocks(model)
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for step in range(4):
+        torch.manual_seed(10 * step + dist.get_rank())
+        loss = model(torch.randn(2, 8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(float(loss))
+    return found
+
+
+dist.init_process_group("gloo")
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+plain = losses(False, before=False)
+assert losses(True, before=False) == plain
+assert losses(True, before=True) == plain
+print("equal")
+dist.destroy_process_group()

@@ -1,0 +1,36 @@
+"""Layers whose weights are split over two ranks."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from benchmarks.cases.toys import Block, Stack
+from ckpt_surgery import wrap_blocks
+
+RANKS = 2
+DOORS = {"plain": {"says": ["equal"]}}
+
+
+def losses(wrap):
+    torch.manual_seed(0)
+    model = Stack(Block, depth=2)
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if wrap:
+        wrap_blocks(model)
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False), []
+    for step in range(4):
+        torch.manual_seed(step)
+        loss = model(torch.randn(2, 8, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(float(loss))
+    return found
+
+
+dist.init_process_group("gloo")
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+assert losses(True) == losses(False)
+print("equal")
+dist.destroy_process_group()
