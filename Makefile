@@ -5,7 +5,7 @@ READY := $(VENV)/.ready-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check lint types test integrations releases release gpu clean tools python version
+.PHONY: help demo check lint types test cases integrations releases release gpu clean tools python version
 
 help:  ## show this help
 	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
@@ -13,6 +13,7 @@ help:  ## show this help
 	@echo "make lint      the rules and the formatting of ruff alone"
 	@echo "make types     mypy alone"
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
+	@echo "make cases     run trainings that went wrong for somebody through each door, and print what differs from right"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
@@ -53,6 +54,9 @@ check: tools $(READY)  ## lint, types and the tests of the static half
 
 test: tools $(READY)  ## lint, types and all tests
 	$(VENV)/bin/python -m nox
+
+cases: tools $(READY)  ## run trainings that went wrong for somebody, with transformers 5 and 4
+	$(VENV)/bin/python -m nox --session cases
 
 integrations: tools $(READY)  ## run trainings of other packages under the guard
 	$(VENV)/bin/python -m nox --session integrations

@@ -53,6 +53,7 @@ def test_help_explains_every_target() -> None:
     ("target", "sessions"),
     [
         ("check", {"lint", "types", "static"}),
+        ("cases", {"cases"}),
         ("integrations", {"integrations"}),
         ("releases", {"releases"}),
         ("test", set()),

@@ -38,7 +38,7 @@ ARGUMENTS: Mapping[str, Callable[[str], Sequence[str]]] = {
     "run": lambda script: ["-m", "ckpt_surgery", "run", script],
     "watch": lambda script: ["-m", "ckpt_surgery", "run", "--no-wrap", script],
     "wrap": lambda script: ["-m", "ckpt_surgery", "run", "--wrap", script],
-    "check": lambda script: ["-m", "ckpt_surgery", "check", script],
+    "check": lambda script: ["-m", "ckpt_surgery", "check", "--show-info", script],
     "verify": lambda script: ["-m", "ckpt_surgery", "verify", f"{script}:make"],
 }
 """What follows `python` for a door. All but `check` and `verify` train."""

@@ -66,7 +66,7 @@ class GradientProof:
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
     weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
-    wrote once more, and `grown` containers likewise.
+    wrote once more, and `grown` containers likewise. It `drew_anew` where its recompute drew other random numbers.
     """
 
     name: str
@@ -79,6 +79,7 @@ class GradientProof:
     exchanged: Sequence[str] = ()
     rewritten: Sequence[str] = ()
     grown: Sequence[str] = ()
+    drew_anew: bool = False
 
 
 class BlockWitness(StepWatch):
@@ -154,7 +155,8 @@ class BlockWitness(StepWatch):
             return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=exchanged)
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
-        return GradientProof(self._name, status, errors, compared, kept, sum(call.given_bytes for call in calls))
+        given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)
+        return GradientProof(self._name, status, errors, compared, kept, given, drew_anew=drew_anew)
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
@@ -237,7 +239,10 @@ class BlockWitness(StepWatch):
                 self._script_hooks = hooks_of(self._block)
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
             self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
-        if (call := self._running()) is not None and not call.graph.begun and torch.is_grad_enabled():
+        call = self._running()
+        if call is not None and self.phase is WatchedPhase.BACKWARD:
+            call.begin_recompute()
+        if call is not None and not call.graph.begun and torch.is_grad_enabled():
             call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:

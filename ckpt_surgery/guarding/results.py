@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from ckpt_surgery.guarding.coverage import Coverage
-from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -59,7 +59,9 @@ class GuardResults:
         faults = []
         if proof.status is ProofStatus.WRONG:
             subjects = (proof.name, *proof.errors)
-            faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=max(proof.errors.values())))
+            cause = CoverageCause.DRAWN_ANEW if proof.drew_anew else CoverageCause.UNKNOWN
+            error = max(proof.errors.values())
+            faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=error, cause=cause))
         if proof.status is ProofStatus.OTHER_OUTPUT:
             faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
         if proof.status is ProofStatus.CUT_OFF:

@@ -66,6 +66,8 @@ class WitnessedCall:
         self._outputs: list[tuple[Tensor, int]] = []
         self._alone: list[Tensor] = []
         self._recomputed: bool | None = None
+        self._draws = False
+        self._moved = _library_options(block).get("preserve_rng_state") is False
         self._weights: dict[str, tuple[int, int]] = {}
         self.alone: dict[str, Tensor] = {}
         self.repeated = True
@@ -75,6 +77,11 @@ class WitnessedCall:
     def hides_gradients(self) -> bool:
         """True where gradients can flow around its graph: reentrant checkpointing sees no keywords or containers."""
         return self.graph.reentrant and not self._is_plain
+
+    @property
+    def drew_anew(self) -> bool:
+        """True where it draws random numbers, and its recompute began with other generators than its forward."""
+        return self._draws and self._moved
 
     @property
     def written(self) -> list[Attribute]:
@@ -96,6 +103,14 @@ class WitnessedCall:
         named = [(name, value) for name, value in self._record.signature.named(args, kwargs) if _has_graph(value)]
         given = [(self._labels[name], value) for name, value in named if name in self._labels]
         self.graph.begin(given, reentrant=in_backward)
+
+    def begin_recompute(self) -> None:
+        """Note whether it would draw other random numbers than in the forward."""
+        self._moved |= self._generators_moved()
+
+    def _generators_moved(self) -> bool:
+        now = torch_states(devices_of(self._block))
+        return any(not torch.equal(state, now[device]) for device, state in self._states.items())
 
     def leave(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, *, in_backward: bool) -> Any:
         """Note that the block returns `output`, and return what to hand on in its place, or None."""
@@ -151,7 +166,9 @@ class WitnessedCall:
         ):
             self._record.refuse_written()
             args, kwargs = self._record.rebuilt(given)
-            return (args, kwargs), list(tensors(self._block(*args, **kwargs)))
+            results = list(tensors(self._block(*args, **kwargs)))
+            self._draws = self._generators_moved()
+            return (args, kwargs), results
 
     def _are_equal(self, results: Sequence[Tensor]) -> bool:
         """Tell whether these are what it returned in the forward, as far as nobody has written that since."""
@@ -199,15 +216,19 @@ class WitnessedCall:
 
 def _runs_reentrant(block: nn.Module) -> bool:
     """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
-    function = vars(block).get(FUNCTION)
-    if function is not None and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
-        # entries are counted through a function around the library's
-        options = options_of(function) or options_of(getattr(function, "__wrapped__", function))
-        return options is not None and options[0].get("use_reentrant") is True
+    if FUNCTION in vars(block) and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
+        return _library_options(block).get("use_reentrant") is True
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def _library_options(block: nn.Module) -> Mapping[str, Any]:
+    """Return what the library's switch has given to the function that checkpoints a layer, as far as that is known."""
+    function = vars(block).get(FUNCTION)  # entries are counted through a function around the library's
+    options = options_of(function) or options_of(getattr(function, "__wrapped__", function)) if function else None
+    return options[0] if options else {}
 
 
 def _own_tensors(block: nn.Module) -> dict[str, tuple[int, int]]:

@@ -261,6 +261,12 @@ class Around(Model):
         return self.last(hidden_states)
 
 
+def random_numbers_not_kept(faulty: bool) -> nn.Module:
+    model = model_of(Noisy, SureLayer)
+    cast(Any, model).gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": not faulty})
+    return model
+
+
 def switched_on_twice(faulty: bool) -> nn.Module:
     model = model_of(SureLayer, SureLayer, whole=Around)
     cast(Any, model).around = faulty
@@ -312,6 +318,7 @@ PLANTED = [
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
     Planted(frozen_tower, UNTRAINED, TOWER, "look for where the graph is cut"),
     Planted(numpy_noise, WRONG, ("layers.1",), "other gradients than it has without"),
+    Planted(random_numbers_not_kept, WRONG, ("layers.0",), "drew others", CoverageCause.DRAWN_ANEW),
     Planted(cache_written, WRONG, ("layers.0",), "other gradients than it has without"),
 ]
 if WRAPS_FORWARD:

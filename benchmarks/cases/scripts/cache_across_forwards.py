@@ -7,7 +7,7 @@ from benchmarks.cases.toys import llama
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.errors import CkptSurgeryError
 
-DOORS = {"plain": {"says": ["past_key_values"], "never": ["blocks proved"]}}
+DOORS = {"plain": {"never": [" 3 of 3 blocks proved", " 2 of 2 blocks proved"]}}
 
 
 def gradient(model):

@@ -5,6 +5,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from benchmarks.cases.toys import fit, llama
 
+NEEDS = ["transformers<5"]
 CRASH = {"exit": 1, "says": ["CheckpointError", "use_cache"], "never": ["--wrap", "proved"]}
 DOORS = {"plain": {"exit": 1}, "run": CRASH, "watch": CRASH}
 

@@ -6,6 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.cases.toys import fit, llama
 
+NEEDS = ["transformers<5"]
 DOORS = {"run": {}, "watch": {}, "wrap": {}}
 
 

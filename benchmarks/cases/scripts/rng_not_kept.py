@@ -5,7 +5,7 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.cases.toys import Stack, fit, squares
 
-FAULT = {"says": ["preserve_rng_state=False", "rng_not_kept.py:24"], "never": ["--wrap"]}
+FAULT = {"says": ["preserve_rng_state=True", "rng_not_kept.py:23"], "never": ["--wrap"]}
 DOORS = {"run": FAULT, "watch": FAULT, "check": {"exit": 1, "says": ["CKPT012"]}}
 
 

@@ -8,8 +8,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from benchmarks.cases.toys import Stack, fit, squares
 
-FAULT = {"says": ["load"], "never": ["2 of 2 blocks proved", "--wrap"]}
-DOORS = {"run": FAULT, "watch": FAULT}
+FAULT = {"exit": 1, "says": ["load"], "never": ["2 of 2 blocks proved", "--wrap"]}
+DOORS = {"plain": {"exit": 1}, "run": FAULT, "watch": FAULT}
 KEPT = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.add_.Tensor)
 
 
@@ -17,11 +17,12 @@ class Gated(nn.Module):
     def __init__(self):
         super().__init__()
         self.gate = nn.Linear(16, 16)
-        self.register_buffer("load", torch.zeros(16))
+        self.load = None
 
     def forward(self, x):
         scores = self.gate(x).softmax(-1)
-        self.load += scores.detach().sum((0, 1))
+        load = scores.detach().sum((0, 1))
+        self.load = load if self.load is None else self.load.add_(load)
         return x * scores
 
 
@@ -35,4 +36,7 @@ def call(block, x):
 
 
 model = Stack(Gated, call, depth=2)
-fit(model, squares(model))
+for _ in range(3):
+    fit(model, squares(model), steps=1)
+    for block in model.blocks:
+        block.load = None

@@ -8,8 +8,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from benchmarks.cases.toys import fit
 
 DOORS = {
+    "plain": {"exit": 1},
     "run": {"cures": True},
-    "watch": {"says": ["bias"]},
+    "watch": {"exit": 1},
     "check": {"exit": 1, "says": ["CKPT003"]},
 }
 

@@ -6,7 +6,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from benchmarks.cases.toys import fit
 
-NEEDS = ["peft"]
+NEEDS = ["peft", "transformers<5"]
 FAULT = {"says": ["vision_tower", "no gradient", "use_reentrant=False"]}
 DOORS = {"run": FAULT, "watch": FAULT}
 
@@ -14,7 +14,8 @@ torch.manual_seed(0)
 sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 vision = CLIPVisionConfig(image_size=16, patch_size=8, **sizes)
 text = LlamaConfig(vocab_size=64, **sizes)
-config = LlavaConfig(vision, text, image_token_index=63, image_seq_length=4, vision_feature_layer=-1)
+kinds = {"vision_config": vision, "text_config": text, "image_token_index": 63, "image_seq_length": 4}
+config = LlavaConfig(vision_feature_layer=-1, **kinds)
 adapters = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
 model = get_peft_model(LlavaForConditionalGeneration(config), adapters).train()
 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
