@@ -51,7 +51,8 @@ class GuardReport:
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
     recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters
-    that FSDP1 shards, and `peak_bytes` are by device, where it counts them.
+    that FSDP1 shards, and `peak_bytes` are by device, where it counts them. `failure` is the error of the guard itself
+    that ended the watch before the training.
     """
 
     model: str
@@ -64,6 +65,7 @@ class GuardReport:
     without_gradient: Sequence[str] = ()
     unwatched: int = 0
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def ok(self) -> bool:
@@ -107,6 +109,7 @@ class GuardReport:
         without = self.without_gradient if self.steps else ()
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         notes = {
+            STOPPED.format(self.failure): self.failure,
             f"could not be run alone: {some(failed, 1)}": failed,
             f"not proved: {some(hidden)}: {_REENTRANT}": hidden,
             f"fingerprints: {plural(self.fingerprints, 'recompute')} compared": self.fingerprints,
@@ -130,6 +133,7 @@ def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
 
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
 _MEMORY = ("kept", "best", "saved")
+STOPPED = "the guard failed and stopped watching ({}); the training goes on without it"
 _REENTRANT = (
     "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
     "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"

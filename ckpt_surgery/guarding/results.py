@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -103,17 +104,23 @@ class CheckedStep(StepWatch):
         super().__init__()
         self._model = model
         self._results = results
-        self._second = SecondRun(model, blocks)
-        self._coverage = Coverage(model, blocks) if checked else None
-        self._memory = BlockMemory(blocks) if checked else None
-        self._witness = None if to_prove is None else BlockWitness(to_prove, model, blocks[to_prove])
-        watches = (self._second, self._coverage, self._memory, self._witness)
-        self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
+        self._coverage: Coverage | None = None
+        self._memory: BlockMemory | None = None
+        self._witness: BlockWitness | None = None
+        with ExitStack() as watches:  # where one cannot be made, those before it leave nothing behind
+            self._second = watches.enter_context(SecondRun(model, blocks))
+            if checked:
+                self._coverage = watches.enter_context(Coverage(model, blocks))
+                self._memory = watches.enter_context(BlockMemory(blocks))
+            if to_prove is not None:
+                self._witness = watches.enter_context(BlockWitness(to_prove, model, blocks[to_prove]))
+            self._hooks = watches.pop_all()
 
     def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
-        for watch in self._watches:
-            watch.enter(phase)
+        for watch in (self._second, self._coverage, self._memory, self._witness):
+            if watch is not None:
+                watch.enter(phase)
 
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
         """Return the faults of the step: where another run may have had a part, none."""
@@ -135,8 +142,7 @@ class CheckedStep(StepWatch):
             self._witness.release()
 
     def _remove(self) -> None:
-        for watch in self._watches:
-            watch.undo()
+        self._hooks.close()
         if self._memory is not None:
             self._results.kept |= self._memory.kept
             self._results.peaks |= peaks(self._model)

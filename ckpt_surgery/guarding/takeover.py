@@ -279,7 +279,7 @@ class Takeover:
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
-        watching = self._tried(trained.problems, partial(Guard, model, options))
+        watching = self._tried(trained.problems, partial(Guard, model, options, self._say))
         if watching is not None:
             watching.begin_within()
         trained.follow(watching, surgery)

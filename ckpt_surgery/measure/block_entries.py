@@ -189,7 +189,7 @@ class EntryCounter:
 
         own = {k: v for k, v in vars(block).items() if k == FUNCTION}
         self._functions.append((block, own))
-        entered = partial(self._count, tally, tally.checkpointed, "checkpoint")
+        entered = ModelHook(partial(self._count, tally, tally.checkpointed, "checkpoint"))
         vars(block)[FUNCTION] = _CountedCheckpoint(checkpoint, block, entered)
 
 
