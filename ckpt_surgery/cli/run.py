@@ -243,7 +243,12 @@ def _run(
         takeovers.append(takeover)
 
     after_import("torch", install)
-    return (run_module if module else run_script)(script, arguments)
+
+    def explain(error: BaseException) -> None:
+        for takeover in takeovers:
+            takeover.explain(error)
+
+    return (run_module if module else run_script)(script, arguments, explain)
 
 
 def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Undoable:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import Literal
 from weakref import ref
 
@@ -22,11 +23,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
+from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.faults import GuardFault
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
 from ckpt_surgery.guarding.steps import StepHooks, StepWatch
+from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.model_hook import HookErrors
 from ckpt_surgery.measure.switch import blocks_of
@@ -113,6 +116,7 @@ class Guard(Undoable):
         self._results = GuardResults()
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
+        self._looks: EntryLooks | None = None
         self._say = say or _warn
         # a graph must not hold the guard: it holds what the guard has seen, and that the graph
         self._errors = HookErrors(partial(_failed, ref(self)), (GuardError, Warning))
@@ -122,6 +126,18 @@ class Guard(Undoable):
         if self.at_end is not None and not sys.is_finalizing():
             with suppress(Exception):  # nobody could catch it
                 self.at_end(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            with suppress(Exception):
+                explain(error, [self.watched()])
+        super().__exit__(kind, error, trace)
+
+    def watched(self) -> WatchedModel:
+        """Return what the step that began last has shown so far, for an error that ends it."""
+        return WatchedModel(self.model, self._looks)
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
@@ -173,13 +189,14 @@ class Guard(Undoable):
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
-        watch = StepWatch()
+        watch, self._looks = StepWatch(), None
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
             blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
             if not blocks:
                 return watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
             watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
+            self._looks = watch.looks
         self._untrained.begin()
         return watch
 

@@ -139,7 +139,6 @@ class BlockWitness(StepWatch):
     def _proof(self, written: Sequence[str]) -> GradientProof:
         calls = [call for call in self._calls if call.reached]
         expected: dict[str, Tensor] = {}
-        exchanged = sorted({name for call in calls for name in call.exchanged()} - set(written))
         try:
             with whole_weights(self._block):
                 # the order in which a backward adds up what they give to parameters
@@ -150,7 +149,8 @@ class BlockWitness(StepWatch):
         status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
         others = [call for call in calls if not call.repeated]
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
-            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=exchanged)
+            exchanged = {name for call in others for name in call.exchanged()} - set(written)
+            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
         return GradientProof(self._name, status, errors, compared, kept, sum(call.given_bytes for call in calls))

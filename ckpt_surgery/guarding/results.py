@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
@@ -89,7 +90,7 @@ class GuardResults:
 class CheckedStep(StepWatch):
     """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`.
 
-    What is seen is added to `results`.
+    What is seen is added to `results`; `looks` are those at blocks, if it is checked.
     """
 
     def __init__(
@@ -107,10 +108,12 @@ class CheckedStep(StepWatch):
         self._coverage: Coverage | None = None
         self._memory: BlockMemory | None = None
         self._witness: BlockWitness | None = None
+        self.looks: EntryLooks | None = None
         with ExitStack() as watches:  # where one cannot be made, those before it leave nothing behind
             self._second = watches.enter_context(SecondRun(model, blocks))
             if checked:
-                self._coverage = watches.enter_context(Coverage(model, blocks))
+                self.looks = watches.enter_context(EntryLooks(model, blocks))
+                self._coverage = watches.enter_context(Coverage(model, blocks, self.looks.recompute))
                 self._memory = watches.enter_context(BlockMemory(blocks))
             if to_prove is not None:
                 self._witness = watches.enter_context(BlockWitness(to_prove, model, blocks[to_prove]))
@@ -118,7 +121,7 @@ class CheckedStep(StepWatch):
 
     def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
-        for watch in (self._second, self._coverage, self._memory, self._witness):
+        for watch in (self._second, self.looks, self._coverage, self._memory, self._witness):
             if watch is not None:
                 watch.enter(phase)
 

@@ -9,6 +9,7 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
@@ -25,6 +26,7 @@ from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
+from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
@@ -87,6 +89,11 @@ class Trained:
         if guard is not None:  # it holds the surgery, and both go when the model goes
             self._guard = ref(guard)
             guard.at_end = partial(self._keep, surgery)
+
+    @property
+    def guard(self) -> Guard | None:
+        """Its guard; None where it could have none, or the model is gone."""
+        return self._guard()
 
     @property
     def surgery(self) -> Undoable | None:
@@ -176,6 +183,12 @@ class Takeover:
         self.looking.undo()
         for trained in self.trained:
             self._tried([], trained.release)
+
+    def explain(self, error: BaseException) -> None:
+        """Add a note to an error that ends the training, where it is one of torch that is known here."""
+        with suppress(Exception):
+            guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
+            explain(error, [guard.watched() for guard in guards])
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then

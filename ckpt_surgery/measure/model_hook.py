@@ -11,7 +11,7 @@ import torch
 
 
 class HookErrors:
-    """Keep errors of hooks away from the training that they watch: the first one is given to `failed` and ends them all.
+    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all.
 
     Every ModelHook that is made inside `kept` runs inside it, too, on whatever thread. Errors of the kinds `raised`
     are meant for the training.

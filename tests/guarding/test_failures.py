@@ -97,7 +97,9 @@ def test_a_training_goes_on_as_without_the_guard(
         assert train(watched, steps=5) == expected
         report = watching.report()
     said = [str(warning.message) for warning in recwarn if warning.category is SurgeryWarning]
-    assert said == [f"Model: the guard failed and stopped watching ({report.failure}); the training goes on without it"]
+    assert said == [
+        f"Model: the guard failed and stopped watching ({report.failure}); the training goes on without it"
+    ]
     assert report.failure == "KeyError: 'a bug'"
     assert report.failure in str(report)
     assert hooks(watched) == before
