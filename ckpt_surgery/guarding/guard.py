@@ -161,7 +161,7 @@ class Guard(Undoable):
             type(self.model).__name__,
             self.steps,
             tuple(results.of_block(name, block_class) for name, block_class in outer.items()),
-            tuple(results.faults.values()),
+            results.all_faults(),
             ranks_compared=self._ranks.compared if self._ranks is not None else 0,
             fingerprints=sum(f.schedule.compared for f in forwards if isinstance(f, BlockForward)),
             offloaded_bytes=stats.bytes if stats is not None else 0,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.faults import NUMBER, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import LeftBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import listed, plural, size, some, text_table
@@ -73,6 +72,11 @@ class GuardReport:
         return not self.faults
 
     @property
+    def told(self) -> list[GuardFault]:
+        """The faults as they are told: those of equal blocks together."""
+        return together(self.faults)
+
+    @property
     def proved(self) -> int:
         """The blocks whose gradients are those of a run without checkpointing."""
         return sum(row.proof.status is ProofStatus.PROVED for row in self.blocks)
@@ -90,7 +94,7 @@ class GuardReport:
         """Return the rows below `HEADINGS`: blocks of one class whose names differ in numbers alone are in one."""
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
-            together.setdefault((_NUMBER.sub("*", row.name), row.block_class), []).append(row)
+            together.setdefault((NUMBER.sub("*", row.name), row.block_class), []).append(row)
         return [(*names, *_cells(blocks)) for names, blocks in together.items()]
 
     def __str__(self) -> str:
@@ -98,7 +102,7 @@ class GuardReport:
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
         lines = text_table(HEADINGS, self.rows(), right="not kept")
-        faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.faults]
+        faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.told]
         return "\n".join([head, *lines, *self.notes(), *faults])
 
     def notes(self) -> list[str]:
@@ -106,7 +110,11 @@ class GuardReport:
         proofs = [row.proof for row in self.blocks]
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
-        without = self.without_gradient if self.steps else ()
+        told = tuple(f.subjects for f in self.faults if f.kind is GuardFaultKind.UNTRAINED)
+        cut = tuple(f"{f.subjects[0]}." for f in self.faults if f.kind is GuardFaultKind.CUT_OFF)
+        named = {name for names in told for name in names}
+        without = [name for name in self.without_gradient if not (name in named or name.startswith(cut))]
+        without = without if self.steps else []
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         notes = {
             STOPPED.format(self.failure): self.failure,
@@ -138,4 +146,3 @@ _REENTRANT = (
     "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
     "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"
 )
-_NUMBER = re.compile(r"\b\d+\b")

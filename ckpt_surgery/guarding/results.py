@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from ckpt_surgery.guarding.coverage import Coverage
 from ckpt_surgery.guarding.entry_looks import EntryLooks
-from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -80,11 +80,23 @@ class GuardResults:
         return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
 
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
-        """Keep faults, and return those that are new."""
+        """Keep faults, and return those of which nothing that is alike was told."""
+        alike = {fault.alike for fault in self.faults.values()}
         new = {(fault.kind, fault.subjects): fault for fault in faults}
-        new = {key: fault for key, fault in new.items() if key not in self.faults}
-        self.faults |= new
-        return list(new.values())
+        self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
+        return together(self._once(fault for fault in new.values() if fault.alike not in alike))
+
+    def all_faults(self) -> tuple[GuardFault, ...]:
+        """Return every fault. Parameters of a block that is cut off are not said to be untrained, too."""
+        return tuple(self._once(self.faults.values()))
+
+    def _once(self, faults: Iterable[GuardFault]) -> Iterator[GuardFault]:
+        cut = tuple(f"{f.subjects[0]}." for f in self.faults.values() if f.kind is GuardFaultKind.CUT_OFF)
+        for fault in faults:
+            if fault.kind is not GuardFaultKind.UNTRAINED:
+                yield fault
+            elif names := tuple(name for name in fault.subjects if not name.startswith(cut)):
+                yield replace(fault, subjects=names)
 
 
 class CheckedStep(StepWatch):

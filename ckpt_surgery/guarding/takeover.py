@@ -151,7 +151,8 @@ class Takeover:
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
         self.trained: list[Trained] = []
         self._options = options
-        self._say = say
+        self._tell = say
+        self._told: set[str] = set()
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
@@ -189,6 +190,12 @@ class Takeover:
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
             explain(error, [guard.watched() for guard in guards])
+
+    def _say(self, message: str) -> None:
+        """Say it, once for equal models."""
+        if message not in self._told:
+            self._told.add(message)
+            self._tell(message)
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then

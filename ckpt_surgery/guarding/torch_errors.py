@@ -66,7 +66,7 @@ class WatchedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Origin:
     """Where an error came up, by its traceback: in which checkpointed function, and in which module."""
 
     function: Any = None
@@ -74,7 +74,7 @@ class _Place:
     innermost: nn.Module | None = None
 
     @classmethod
-    def of(cls, trace: TracebackType | None) -> _Place:
+    def of(cls, trace: TracebackType | None) -> _Origin:
         """Read the frames of a traceback, the last of which says most."""
         function, reentrant, innermost = None, False, None
         for frame, _ in walk_tb(trace):
@@ -95,7 +95,7 @@ def explain(error: BaseException, watched: Sequence[WatchedModel]) -> None:
     for cause in _causes(error):
         for kind, said, known in _KNOWN:
             if isinstance(cause, kind) and said in str(cause):
-                error.add_note(_SIGN + _explained(known, str(cause), _Place.of(cause.__traceback__), watched))
+                error.add_note(_SIGN + _explained(known, str(cause), _Origin.of(cause.__traceback__), watched))
                 return
 
 
@@ -106,7 +106,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def _explained(known: KnownError, said: str, place: _Place, watched: Sequence[WatchedModel]) -> str:
+def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[WatchedModel]) -> str:
     block = _module_of(place.function)
     function = getattr(place.function, "__qualname__", "")
     subject = f"the checkpointed function {function}" if function else "a checkpointed block"
@@ -143,7 +143,7 @@ def _other_recompute(said: str, subject: str, changes: Sequence[Change]) -> str:
     )
 
 
-def _backward_again(subject: str, place: _Place, watched: Sequence[WatchedModel]) -> str:
+def _backward_again(subject: str, place: _Origin, watched: Sequence[WatchedModel]) -> str:
     if kept := [name for each in watched if each.looks is not None for name in each.looks.kept]:
         holds = "holds a tensor" if len(kept) == 1 else "hold tensors"
         return (
@@ -162,7 +162,7 @@ def _backward_again(subject: str, place: _Place, watched: Sequence[WatchedModel]
     )
 
 
-def _ready_twice(said: str, subject: str, place: _Place) -> str:
+def _ready_twice(said: str, subject: str, place: _Origin) -> str:
     parameter = _PARAMETER.search(said)
     named = f"parameter {parameter[1]}" if parameter else "a parameter"
     if not place.reentrant:
@@ -186,8 +186,8 @@ def _leaf_written(writer: nn.Module | None, watched: Sequence[WatchedModel]) -> 
     )
     subject = "the script" if writer is None else _named(writer, watched)
     return (
-        f"{subject} writes into a leaf that requires gradient, or into a view of one; {made}. Write into a clone(), or "
-        "use an operation that is not in place, such as masked_scatter or torch.where."
+        f"{subject} writes into a leaf that requires gradient, or into a view of one; {made}. Write into a clone(), "
+        "or use an operation that is not in place, such as masked_scatter or torch.where."
     )
 
 

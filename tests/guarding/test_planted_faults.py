@@ -320,7 +320,6 @@ PLANTED = [
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),
-    Planted(wrong_mode, UNTRAINED, TOWER, "look for where the graph is cut"),
     Planted(wrong_mode, GuardFaultKind.CUT_OFF, ("layers.0",), "let the inputs of the first block need gradient"),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
     Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),
