@@ -31,20 +31,22 @@ SECONDS = 120.0
 def examine(name: str) -> dict[str, Any]:
     """The comparison for one class, by mode, under the key modes."""
     from ckpt_surgery import tiny_model, verify
+    from ckpt_surgery.measure.kinds import FaultKind
     from ckpt_surgery.tiny import model_classes
 
     entry = model_classes()[name]
     tiny = tiny_model(entry.load(), entry.config_class(entry.model_type))
-    verdicts = {
-        report.mode: report for report in verify(tiny.model, tiny.inputs, levels=["run", "set", "values"]).modes
-    }
+    report = verify(tiny.model, tiny.inputs, levels=["run", "set", "values", "state"])
+    verdicts = {verdict.mode: verdict for verdict in report.modes}
     rows: dict[str, Any] = {}
     for mode in MODES:
         if mode not in verdicts or any(fault.level == "run" for fault in verdicts[mode].faults):
             rows[mode] = {"comparison": Comparison.NOT_RUN}
             continue
-        broken = {name for fault in verdicts[mode].faults for name in fault.subjects}
-        rows[mode] = _compared(broken, **_watched(tiny, mode))
+        faults = verdicts[mode].faults
+        broken = {name for fault in faults if fault.level != "state" for name in fault.subjects}
+        changed = {name for fault in faults if fault.kind is FaultKind.BUFFER_CHANGED for name in fault.subjects}
+        rows[mode] = _compared(broken, changed, **_watched(tiny, mode))
     return {"modes": rows}
 
 
@@ -69,30 +71,56 @@ def _watched(tiny: Any, mode: Mode) -> dict[str, Any]:
     names = {f"{block}.{name}" for block, *inside in wrong for name in inside if " " not in name}
     statuses = Counter(str(row.proof.status) for row in report.blocks)
     names |= {name for f in report.faults if f.kind is GuardFaultKind.UNTRAINED for name in f.subjects}
-    return {"wrong": names, "blocks": {subjects[0] for subjects in wrong}, "statuses": statuses, "report": report}
+    twice = (GuardFaultKind.WRITTEN_TWICE, GuardFaultKind.GROWN_TWICE)
+    written = {f"{f.subjects[0]}.{name}" for f in report.faults if f.kind in twice for name in f.subjects[1:]}
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {
+        "wrong": names,
+        "blocks": {subjects[0] for subjects in wrong},
+        "written": written & buffers,
+        "attributes": sorted(written - buffers),
+        "statuses": statuses,
+        "report": report,
+    }
 
 
 def _compared(
-    broken: set[str], *, wrong: set[str], blocks: set[str], statuses: Mapping[str, int], report: Any
+    broken: set[str],
+    changed: set[str],
+    *,
+    wrong: set[str],
+    blocks: set[str],
+    written: set[str],
+    attributes: list[str],
+    statuses: Mapping[str, int],
+    report: Any,
 ) -> dict[str, Any]:
-    unproved = sum(count for status, count in statuses.items() if status not in ("proved", "wrong"))
-    named = broken & wrong
-    if broken:
-        not_found = Comparison.NOT_VOUCHED if unproved else Comparison.ONLY_VERIFY
-        comparison = Comparison.BOTH_BROKEN if named else not_found
-    elif blocks:
+    """Hold what verify calls `broken`, and the buffers `changed` there, against what the guard calls so."""
+    from ckpt_surgery.guarding.proof import ProofStatus
+
+    judged = (ProofStatus.PROVED, ProofStatus.WRONG, ProofStatus.WRITTEN_TWICE)
+    unproved = sum(count for status, count in statuses.items() if status not in judged)
+    missed = (broken if not broken & wrong else set()) | (changed - written)
+    if (blocks and not broken) or written - changed:
         comparison = Comparison.ONLY_GUARD
+    elif missed:
+        comparison = Comparison.NOT_VOUCHED if unproved else Comparison.ONLY_VERIFY
+    elif broken or changed:
+        comparison = Comparison.BOTH_BROKEN
     else:
         comparison = Comparison.NOT_PROVED if unproved else Comparison.SAME
+    in_verify, in_guard = broken | changed, wrong | written
+    named = in_verify & in_guard
     details = [row.proof.detail for row in report.blocks if row.proof.detail]
     return {
         "comparison": comparison,
         "statuses": dict(statuses),
-        "broken": len(broken),
+        "broken": len(in_verify),
         "named": len(named),
-        "verify": sorted(broken)[:5],
-        "guard": sorted(named or wrong)[:5],
-        "missed": sorted(broken - wrong)[:5],
+        "verify": sorted(in_verify)[:5],
+        "guard": sorted(named or in_guard)[:5],
+        "missed": sorted(in_verify - in_guard)[:5],
+        "attributes": attributes[:5],
         "detail": details[:1],
     }
 

@@ -59,6 +59,7 @@ next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
 saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7
 StopRecomputationError = checkpoint._StopRecomputationError
+CheckpointFrame = checkpoint._CheckpointFrame
 
 # dispatch
 DispatchKey = torch._C.DispatchKey

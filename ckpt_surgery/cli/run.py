@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -243,7 +243,12 @@ def _run(
         takeovers.append(takeover)
 
     after_import("torch", install)
-    return (run_module if module else run_script)(script, arguments)
+
+    def explain(error: BaseException) -> None:
+        for takeover in takeovers:
+            takeover.explain(error)
+
+    return (run_module if module else run_script)(script, arguments, explain)
 
 
 def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Undoable:
@@ -318,15 +323,15 @@ def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
     if (rank := rank_of_process()) != "0":
         for trained in takeover.trained:
             report = trained.report
-            for fault in () if report is None else report.faults:
+            for fault in () if report is None else report.told:
                 _tell(f"rank {rank}: {trained.name}: {fault}")
         return
     if not takeover.trained:
         before = "the script ended before a" if broke_off else "no"
         _tell(f"{before} model was trained in this process; processes that a script starts are not watched")
-    for trained in takeover.trained:
-        for line in _lines(trained, broke_off=broke_off):
-            say(line)
+    lines = _all_lines(takeover.trained, broke_off=broke_off)
+    for line in lines:
+        say(line)
     if path is None:
         return
     if path.suffix == ".json":
@@ -339,8 +344,20 @@ def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
 
         write_document(guard_page(takeover.trained), path)
     else:
-        lines = [line for trained in takeover.trained for line in _lines(trained, broke_off=broke_off)]
         write_document("\n".join(lines) + "\n", path)
+
+
+def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
+    """What was seen, a line each; of models of which the same is to be said, once."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for model in trained:
+        names.setdefault(tuple(_lines(model, broke_off=broke_off)), []).append(model.name)
+    lines: list[str] = []
+    for said, models in names.items():
+        lines += said
+        if len(models) > 1:
+            lines.append(f"ckpt_surgery: the same for {plural(len(models) - 1, 'more ' + models[0])}")
+    return lines
 
 
 def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
@@ -351,7 +368,7 @@ def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
     elif report is not None:
         lines += str(report).splitlines()
         if report.faults:
-            lines.append(f"ckpt_surgery: {plural(len(report.faults), 'fault')}")
+            lines.append(f"ckpt_surgery: {plural(len(report.told), 'fault')}")
     return lines
 
 

@@ -12,7 +12,7 @@ from ckpt_surgery.runtime.checkpoint.state import UNWATCHED, Attribute
 from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits
 
-_CONTAINERS = (list, dict, set, deque)
+CONTAINERS = (list, dict, set, deque)
 
 
 class BlockWrites:
@@ -28,7 +28,7 @@ class BlockWrites:
             (path, name): (value, _look_of(value))
             for path, module in block.named_modules()
             for name, value in vars(module).items()
-            if name not in UNWATCHED and isinstance(value, _CONTAINERS)
+            if name not in UNWATCHED and isinstance(value, CONTAINERS)
         }
         self._written: dict[tuple[str, str], Attribute] = {}
         self._before: dict[tuple[str, str], Any] = {}
@@ -63,7 +63,7 @@ def _look_of(value: Any) -> Any:
     """Return what can be held against a later look at the same: a copy of a tensor, and numbers of a container."""
     if isinstance(value, Tensor):
         return copy_of(value.detach()) if is_plain(value) else None
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, CONTAINERS):
         items = value.values() if isinstance(value, dict) else value
         return len(value), tuple(item for item in items if type(item) in (int, float))
     return value if isinstance(value, Hashable) and type(value) in (int, float, bool, str) else None

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.torch_names import will_execute
 
 Edge = tuple[Node | None, int]
@@ -52,7 +53,7 @@ class CallGraph:
             edges = enumerate(node.next_functions)
             names = {place: name for place, edge in edges if (name := self._names.get(edge)) is not None}
             if names:
-                self._handles.append(node.register_hook(partial(_add_each, self.gradients, names)))
+                self._handles.append(node.register_hook(ModelHook(partial(_add_each, self.gradients, names))))
 
     def release(self) -> None:
         """Let go of the graph."""

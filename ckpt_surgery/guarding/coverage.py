@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from torch import nn
@@ -17,15 +17,20 @@ from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 
 
 class Coverage(StepWatch):
-    """Count the entries of `blocks` in one step of `model`."""
+    """Count the entries of `blocks` in one step of `model`, and tell `on_recompute` of each whose recompute begins."""
 
-    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Mapping[str, nn.Module],
+        on_recompute: Callable[[nn.Module], None] | None = None,
+    ) -> None:
         super().__init__()
         self._blocks = blocks
         self._expected = {name for name, block in blocks.items() if _is_on(model, name, block)}
         self._evaluating = {name for name, block in blocks.items() if not block.training}
         self._hooks = ExitStack()
-        self._counter = self._hooks.enter_context(EntryCounter(model, blocks))
+        self._counter = self._hooks.enter_context(EntryCounter(model, blocks, on_recompute))
 
     def enter(self, phase: WatchedPhase) -> None:
         """Count entries as recomputes in the backward, and those of a forward aside as none."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ckpt_surgery.text import plural, some
@@ -39,7 +41,7 @@ class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
     `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
-    `ranks` are those that differ from most others.
+    `ranks` are those that differ from most others. `likewise` are further blocks that have the same.
     """
 
     kind: GuardFaultKind
@@ -49,6 +51,13 @@ class GuardFault:
     error: float = 0.0
     steps: int = 0
     ranks: tuple[int, ...] = ()
+    likewise: tuple[str, ...] = ()
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What is the same for faults that differ in the number of their block alone."""
+        names = self.subjects[: 1 if self.kind is GuardFaultKind.WRONG_GRADIENTS else None]
+        return self.kind, self.cause, self.counts, self.ranks, tuple(NUMBER.sub("*", name) for name in names)
 
     @property
     def rule(self) -> str:
@@ -71,9 +80,23 @@ class GuardFault:
             steps=plural(self.steps, "step"),
             rank=f"rank {ranks}" if len(self.ranks) == 1 else f"each of ranks {ranks}",
         )
-        return f"{said}; {self.cause}" if self.cause else said
+        said = f"{said}; {self.cause}" if self.cause else said
+        return f"{said}; likewise {some(self.likewise)}" if self.likewise else said
 
 
+def together(faults: Iterable[GuardFault]) -> list[GuardFault]:
+    """Return the first of those that are alike, which names the blocks of the others and has the largest error."""
+    first: dict[tuple[object, ...], GuardFault] = {}
+    for fault in faults:
+        before = first.setdefault(fault.alike, fault)
+        if before is not fault:
+            likewise = (*before.likewise, fault.subjects[0])
+            first[fault.alike] = replace(before, likewise=likewise, error=max(before.error, fault.error))
+    return list(first.values())
+
+
+NUMBER = re.compile(r"\b\d+\b")
+"""What differs in the names of blocks of one stack."""
 _SAID = {
     GuardFaultKind.NOT_RECOMPUTED: "{block} ran in the forward, and no recompute followed: what it made was kept",
     GuardFaultKind.RECOMPUTED_AGAIN: "{block} was recomputed {recomputes} for {forwards}: each is paid for",

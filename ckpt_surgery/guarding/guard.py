@@ -4,6 +4,7 @@
 2. In the first steps and then every n-th, what each block was entered is counted. In every step one block's gradients
    are proved, until all are; then in every n-th.
 3. Between those steps two hooks run a step, and nothing waits for a device.
+4. An error of its own in a hook ends the watch, not the training.
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import Literal
+from weakref import ref
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
+from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.faults import GuardFault
 from ckpt_surgery.guarding.ranks import RankGradients
-from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.report import STOPPED, GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
 from ckpt_surgery.guarding.steps import StepHooks, StepWatch
+from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.measure.model_hook import HookErrors
 from ckpt_surgery.measure.switch import blocks_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
+from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import is_compiled
 from ckpt_surgery.undo import Undoable
 
@@ -62,6 +70,7 @@ def guard(
     `model` is what the training calls: a model of transformers or of another library, also inside
     DistributedDataParallel, with `wrap_blocks` done on it or with its library's own checkpointing. It may be switched
     on before or after this. A step is a forward with gradients and the backward after it; accumulated ones count each.
+    Where the guard itself fails, it gives a SurgeryWarning and watches no more; the training goes on.
 
     Args:
         model: gets two hooks; in checked steps its blocks get some, which go when the step ends.
@@ -86,12 +95,14 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
 
-    `at_end` is called with the guard as it goes, with its model, so that its report can be kept.
+    `at_end` is called with the guard as it goes, with its model, so that its report can be kept. Where an error of its
+    own ended the watch, `say` was told, and `failure` is that error on one line.
     """
 
     at_end: Callable[[Guard], None] | None = None
+    failure = ""
 
-    def __init__(self, model: nn.Module, options: GuardOptions) -> None:
+    def __init__(self, model: nn.Module, options: GuardOptions, say: Callable[[str], None] | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
         self._wrapper = model if isinstance(model, DistributedDataParallel) else None
@@ -105,16 +116,33 @@ class Guard(Undoable):
         self._results = GuardResults()
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
-        self._hooks = StepHooks(self.model, self._begin, self._end)
+        self._looks: EntryLooks | None = None
+        self._say = say or _warn
+        # a graph must not hold the guard: it holds what the guard has seen, and that the graph
+        self._errors = HookErrors(partial(_failed, ref(self)), (GuardError, Warning))
+        self._hooks = StepHooks(self.model, self._begin, self._end, self._errors)
 
     def __del__(self) -> None:
         if self.at_end is not None and not sys.is_finalizing():
             with suppress(Exception):  # nobody could catch it
                 self.at_end(self)
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            with suppress(Exception):
+                explain(error, [self.watched()])
+        super().__exit__(kind, error, trace)
+
+    def watched(self) -> WatchedModel:
+        """Return what the step that began last has shown so far, for an error that ends it."""
+        return WatchedModel(self.model, self._looks)
+
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
-        self._hooks.before(self.model)
+        with self._errors.kept():
+            self._hooks.before(self.model)
 
     def report(self) -> GuardReport:
         """Return what was seen so far; may be called at any time, also after `remove`.
@@ -123,7 +151,8 @@ class Guard(Undoable):
             The blocks with their recomputes, proofs and memory, and the faults. Print it for a table.
         """
         results = self._results
-        results.add_faults(self._rank_faults())
+        with self._errors.kept():
+            results.add_faults(self._rank_faults())
         blocks = blocks_of(self.model)
         outer = {name: type(block.module).__name__ for name, block in blocks.items() if not block.inside}
         forwards = (vars(block.module).get("forward") for block in blocks.values())
@@ -132,13 +161,14 @@ class Guard(Undoable):
             type(self.model).__name__,
             self.steps,
             tuple(results.of_block(name, block_class) for name, block_class in outer.items()),
-            tuple(results.faults.values()),
+            results.all_faults(),
             ranks_compared=self._ranks.compared if self._ranks is not None else 0,
             fingerprints=sum(f.schedule.compared for f in forwards if isinstance(f, BlockForward)),
             offloaded_bytes=stats.bytes if stats is not None else 0,
             without_gradient=self._untrained.without,
             unwatched=self._untrained.flattened,
             peak_bytes=dict(results.peaks),
+            failure=self.failure,
         )
 
     def remove(self) -> None:
@@ -159,13 +189,14 @@ class Guard(Undoable):
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
-        watch = StepWatch()
+        watch, self._looks = StepWatch(), None
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
             blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
             if not blocks:
                 return watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
             watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
+            self._looks = watch.looks
         self._untrained.begin()
         return watch
 
@@ -187,6 +218,19 @@ class Guard(Undoable):
     def _tell(self, seen: Iterable[GuardFault]) -> None:
         faults = self._results.add_faults(seen)
         for fault in faults if self._options.on_fault == "warn" else ():
-            warnings.warn(f"{type(self.model).__name__}: {fault}", SurgeryWarning, stacklevel=2)
+            _warn(f"{type(self.model).__name__}: {fault}")
         if faults and self._options.on_fault == "raise":
             raise GuardError(f"{type(self.model).__name__}: {faults[0]}")
+
+
+def _failed(guard: ref[Guard], error: Exception) -> None:
+    """Let a guard go whose own hook has failed: the training goes on without it."""
+    if (failed := guard()) is not None:
+        failed.failure = error_line(error)
+        with suppress(Exception):  # its hooks do nothing any more, also those that are left
+            failed.remove()
+        failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SurgeryWarning, stacklevel=2)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.tools.containers import Keys, keyed_tensors, put_at
 
@@ -53,7 +54,7 @@ class HandedOnTensors:
 def watched_view(tensor: Tensor, gradients: dict[Any, Tensor], place: Any) -> Tensor:
     """Return a view whose first gradient is kept under `place`: it is none that the block itself adds to."""
     view = tensor.view_as(tensor)
-    view.register_hook(partial(_note_gradient, gradients, place))  # type: ignore[no-untyped-call]
+    view.register_hook(ModelHook(partial(_note_gradient, gradients, place)))  # type: ignore[no-untyped-call]
     return view
 
 

@@ -80,5 +80,7 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
                 print(report, file=sys.stderr)
 
     def on_exception(self, trainer: Any, pl_module: nn.Module, exception: BaseException) -> None:
-        """Do the same after an error, or an interrupt."""
+        """Do the same after an error, which gets a note where it is one of torch that is known, or an interrupt."""
+        if self._takeover is not None:
+            self._takeover.explain(exception)
         self.on_train_end(trainer, pl_module)

@@ -15,7 +15,7 @@ from ckpt_surgery.text import plural
 def guard_page(trained: Sequence[Trained]) -> str:
     """The page as text, the same for the same reports."""
     models = [(model.name, model.said, model.report) for model in trained]
-    faults = sum(len(report.faults) for _, _, report in models if report is not None)
+    faults = sum(len(report.told) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"
     header = f"<header><h1>{escape(title)}</h1><p>{plural(len(models), 'model')}</p></header>"
     return page_of(title, [header, "<main>", *(part for model in models for part in _parts(*model)), "</main>"])
@@ -29,7 +29,7 @@ def _parts(name: str, said: Sequence[str], report: GuardReport | None) -> list[s
     proved = f"{report.proved} of {plural(len(report.blocks), 'block')} proved in {plural(report.steps, 'step')}"
     parts.append(f'<p><span class="badge {"ok" if report.ok else "failed"}">{proved}</span></p>')
     if report.faults:
-        items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.faults)
+        items = "".join(f"<li><p>{coded(str(fault))} {rule_tag(fault.rule)}</p></li>" for fault in report.told)
         parts.append(f'<ul class="faults">{items}</ul>')
     parts.append(table(HEADINGS, [list(map(escape, row)) for row in report.rows()], kind="blocks"))
     parts += [f"<p>{coded(note)}</p>" for note in report.notes()]

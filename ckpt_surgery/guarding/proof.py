@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 
-from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
 from ckpt_surgery.guarding.script_hooks import Hooks, hooks_of, is_of_script
@@ -141,18 +140,18 @@ class BlockWitness(StepWatch):
     def _proof(self, written: Sequence[str]) -> GradientProof:
         calls = [call for call in self._calls if call.reached]
         expected: dict[str, Tensor] = {}
-        exchanged = sorted({name for call in calls for name in call.exchanged()} - set(written))
         try:
             with whole_weights(self._block):
                 # the order in which a backward adds up what they give to parameters
                 kept = sum([call.run_alone(self._parameters, expected) for call in reversed(calls)])
                 drifts = any(call.drifts() for call in calls if not call.repeated)
-        except (RuntimeError, CkptSurgeryError, TypeError, ValueError) as error:
+        except Exception as error:  # it may be of any kind, as may what a block runs
             return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
         others = [call for call in calls if not call.repeated]
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
-            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=exchanged)
+            exchanged = {name for call in others for name in call.exchanged()} - set(written)
+            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
         given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)

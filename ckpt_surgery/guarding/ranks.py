@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.self_check.fingerprints import fingerprint
 from ckpt_surgery.torch_names import default_store
 from ckpt_surgery.undo import UndoableHooks
@@ -72,7 +73,7 @@ class RankGradients(UndoableHooks):
         """Take the sums at the next step of an optimizer that holds parameters of the model, under this number."""
         self.undo()
         self._number = number
-        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(register_optimizer_step_pre_hook(ModelHook(self._before_step)))
 
     def collect(self) -> list[GuardFault]:
         """Return the faults in what all ranks have laid down by now."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.faults import NUMBER, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import LeftBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
 from ckpt_surgery.text import listed, plural, size, some, text_table
@@ -51,7 +50,8 @@ class GuardReport:
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
     recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters
-    that FSDP1 shards, and `peak_bytes` are by device, where it counts them.
+    that FSDP1 shards, and `peak_bytes` are by device, where it counts them. `failure` is the error of the guard itself
+    that ended the watch before the training.
     """
 
     model: str
@@ -64,11 +64,17 @@ class GuardReport:
     without_gradient: Sequence[str] = ()
     unwatched: int = 0
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    failure: str = ""
 
     @property
     def ok(self) -> bool:
         """True where nothing wrong was seen; `proved` says how much was."""
         return not self.faults
+
+    @property
+    def told(self) -> list[GuardFault]:
+        """The faults as they are told: those of equal blocks together."""
+        return together(self.faults)
 
     @property
     def proved(self) -> int:
@@ -88,7 +94,7 @@ class GuardReport:
         """Return the rows below `HEADINGS`: blocks of one class whose names differ in numbers alone are in one."""
         together: dict[tuple[str, str], list[GuardedBlock]] = {}
         for row in self.blocks:
-            together.setdefault((_NUMBER.sub("*", row.name), row.block_class), []).append(row)
+            together.setdefault((NUMBER.sub("*", row.name), row.block_class), []).append(row)
         return [(*names, *_cells(blocks)) for names, blocks in together.items()]
 
     def __str__(self) -> str:
@@ -96,7 +102,7 @@ class GuardReport:
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
         lines = text_table(HEADINGS, self.rows(), right="not kept")
-        faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.faults]
+        faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.told]
         return "\n".join([head, *lines, *self.notes(), *faults])
 
     def notes(self) -> list[str]:
@@ -104,9 +110,14 @@ class GuardReport:
         proofs = [row.proof for row in self.blocks]
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
-        without = self.without_gradient if self.steps else ()
+        told = tuple(f.subjects for f in self.faults if f.kind is GuardFaultKind.UNTRAINED)
+        cut = tuple(f"{f.subjects[0]}." for f in self.faults if f.kind is GuardFaultKind.CUT_OFF)
+        named = {name for names in told for name in names}
+        without = [name for name in self.without_gradient if not (name in named or name.startswith(cut))]
+        without = without if self.steps else []
         peak = listed([f"{size(count)} on {device}" for device, count in self.peak_bytes.items()])
         notes = {
+            STOPPED.format(self.failure): self.failure,
             f"could not be run alone: {some(failed, 1)}": failed,
             f"not proved: {some(hidden)}: {_REENTRANT}": hidden,
             f"fingerprints: {plural(self.fingerprints, 'recompute')} compared": self.fingerprints,
@@ -130,8 +141,8 @@ def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
 
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
 _MEMORY = ("kept", "best", "saved")
+STOPPED = "the guard failed and stopped watching ({}); the training goes on without it"
 _REENTRANT = (
     "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
     "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"
 )
-_NUMBER = re.compile(r"\b\d+\b")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from ckpt_surgery.guarding.coverage import Coverage
-from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.entry_looks import EntryLooks
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -80,17 +82,29 @@ class GuardResults:
         return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
 
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
-        """Keep faults, and return those that are new."""
+        """Keep faults, and return those of which nothing that is alike was told."""
+        alike = {fault.alike for fault in self.faults.values()}
         new = {(fault.kind, fault.subjects): fault for fault in faults}
-        new = {key: fault for key, fault in new.items() if key not in self.faults}
-        self.faults |= new
-        return list(new.values())
+        self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
+        return together(self._once(fault for fault in new.values() if fault.alike not in alike))
+
+    def all_faults(self) -> tuple[GuardFault, ...]:
+        """Return every fault. Parameters of a block that is cut off are not said to be untrained, too."""
+        return tuple(self._once(self.faults.values()))
+
+    def _once(self, faults: Iterable[GuardFault]) -> Iterator[GuardFault]:
+        cut = tuple(f"{f.subjects[0]}." for f in self.faults.values() if f.kind is GuardFaultKind.CUT_OFF)
+        for fault in faults:
+            if fault.kind is not GuardFaultKind.UNTRAINED:
+                yield fault
+            elif names := tuple(name for name in fault.subjects if not name.startswith(cut)):
+                yield replace(fault, subjects=names)
 
 
 class CheckedStep(StepWatch):
     """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`.
 
-    What is seen is added to `results`.
+    What is seen is added to `results`; `looks` are those at blocks, if it is checked.
     """
 
     def __init__(
@@ -105,17 +119,25 @@ class CheckedStep(StepWatch):
         super().__init__()
         self._model = model
         self._results = results
-        self._second = SecondRun(model, blocks)
-        self._coverage = Coverage(model, blocks) if checked else None
-        self._memory = BlockMemory(blocks) if checked else None
-        self._witness = None if to_prove is None else BlockWitness(to_prove, model, blocks[to_prove])
-        watches = (self._second, self._coverage, self._memory, self._witness)
-        self._watches: list[StepWatch] = [watch for watch in watches if watch is not None]
+        self._coverage: Coverage | None = None
+        self._memory: BlockMemory | None = None
+        self._witness: BlockWitness | None = None
+        self.looks: EntryLooks | None = None
+        with ExitStack() as watches:  # where one cannot be made, those before it leave nothing behind
+            self._second = watches.enter_context(SecondRun(model, blocks))
+            if checked:
+                self.looks = watches.enter_context(EntryLooks(model, blocks))
+                self._coverage = watches.enter_context(Coverage(model, blocks, self.looks.recompute))
+                self._memory = watches.enter_context(BlockMemory(blocks))
+            if to_prove is not None:
+                self._witness = watches.enter_context(BlockWitness(to_prove, model, blocks[to_prove]))
+            self._hooks = watches.pop_all()
 
     def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
-        for watch in self._watches:
-            watch.enter(phase)
+        for watch in (self._second, self.looks, self._coverage, self._memory, self._witness):
+            if watch is not None:
+                watch.enter(phase)
 
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
         """Return the faults of the step: where another run may have had a part, none."""
@@ -137,8 +159,7 @@ class CheckedStep(StepWatch):
             self._witness.release()
 
     def _remove(self) -> None:
-        for watch in self._watches:
-            watch.undo()
+        self._hooks.close()
         if self._memory is not None:
             self._results.kept |= self._memory.kept
             self._results.peaks |= peaks(self._model)

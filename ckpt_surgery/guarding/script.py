@@ -13,9 +13,13 @@ from types import CodeType, ModuleType, TracebackType
 
 from ckpt_surgery.errors import OptionError
 
+Explain = Callable[[BaseException], None]
 
-def run_script(path: str, arguments: Sequence[str]) -> int:
+
+def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
     """Run a file with these arguments, and return its exit code, or minus the signal that ended it.
+
+    `explain` may add notes to an error that ends it, before that is shown.
 
     Raises OptionError where there is no file to read.
     """
@@ -28,17 +32,17 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
         raise OptionError(f"{path}: {error.strerror or error}: give a Python script, or -m and a module") from None
     file = str(Path.cwd() / place)  # absolute, as Python has it since 3.9; sys.argv keeps what was typed
     sys.path[0] = str(place.resolve().parent)
-    return _run(lambda: compile(source, file, "exec"), file, None, [path, *arguments])
+    return _run(lambda: compile(source, file, "exec"), file, None, [path, *arguments], explain)
 
 
-def run_module(name: str, arguments: Sequence[str]) -> int:
+def run_module(name: str, arguments: Sequence[str], explain: Explain) -> int:
     """Run a module, or a package's `__main__`, as `run_script` does. Raises OptionError where there is none."""
     sys.path.insert(0, str(Path.cwd()))
     spec = _main_spec(name)
     if spec is None:
         raise OptionError(f"there is no module {name} to run: give its dotted name, as after `python -m`")
     file = spec.origin or name
-    return _run(partial(spec.loader.get_code, spec.name), file, spec, [file, *arguments])  # type: ignore[union-attr]
+    return _run(partial(spec.loader.get_code, spec.name), file, spec, [file, *arguments], explain)  # type: ignore[union-attr]
 
 
 def _main_spec(name: str) -> ModuleSpec | None:
@@ -52,7 +56,7 @@ def _main_spec(name: str) -> ModuleSpec | None:
     return spec if hasattr(loader, "get_code") and not isinstance(loader, ExtensionFileLoader) else None
 
 
-def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str]) -> int:
+def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str], explain: Explain) -> int:
     main = ModuleType("__main__")
     main.__dict__.update(__file__=file, __spec__=spec, __builtins__=__builtins__, __cached__=None)
     main.__loader__ = SourceFileLoader("__main__", file) if spec is None else spec.loader
@@ -68,6 +72,7 @@ def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv:
         print(exit_.code, file=sys.stderr)
         return 1
     except BaseException as error:
+        explain(error)
         _show(error)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import HookErrors, ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.torch_names import current_graph_task_id, engine, transform_stack
 from ckpt_surgery.undo import UndoableHooks
@@ -43,14 +43,21 @@ class StepHooks(UndoableHooks):
     raised is given up when the next forward begins.
 
     `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
-    may be part of this step's, as where a cache leads from one to the other.
+    may be part of this step's, as where a cache leads from one to the other. Errors in these hooks, and in those that
+    a watch puts on the model, go to `errors`.
     """
 
-    def __init__(self, model: nn.Module, begin: Callable[[], StepWatch], end: Callable[[StepWatch], None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        begin: Callable[[], StepWatch],
+        end: Callable[[StepWatch], None],
+        errors: HookErrors,
+    ) -> None:
         super().__init__()
         self._handles += [
-            model.register_forward_pre_hook(ModelHook(self.before), prepend=True),
-            model.register_forward_hook(ModelHook(self._after), always_call=True),
+            model.register_forward_pre_hook(ModelHook(self.before, errors), prepend=True),
+            model.register_forward_hook(ModelHook(self._after, errors), always_call=True),
         ]
         self._begin, self._end = begin, end
         self._watch = StepWatch()
@@ -102,7 +109,8 @@ class StepHooks(UndoableHooks):
         if not results:
             self._give_up()
         for tensor in results:
-            tensor.register_hook(partial(self._reached, self._forwards))  # type: ignore[no-untyped-call]
+            reached = ModelHook(partial(self._reached, self._forwards))
+            tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
     def _reached(self, forward: int, _: Tensor) -> None:
         if not self._running:
@@ -113,13 +121,14 @@ class StepHooks(UndoableHooks):
         elif not self._in_backward:
             self._in_backward = True
             self._watch.enter(WatchedPhase.BACKWARD)
-            engine.queue_callback(self._finish)
+            engine.queue_callback(ModelHook(self._finish))
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
         watch, self._watch = self._watch, StepWatch()
         if running:
-            self._end(watch)
+            with watch:  # whatever comes of it, its hooks go
+                self._end(watch)
         self.follows_forward = False
 
     def _give_up(self) -> None:

@@ -9,6 +9,7 @@ import inspect
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
@@ -25,6 +26,7 @@ from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
+from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
@@ -89,6 +91,11 @@ class Trained:
             guard.at_end = partial(self._keep, surgery)
 
     @property
+    def guard(self) -> Guard | None:
+        """Its guard; None where it could have none, or the model is gone."""
+        return self._guard()
+
+    @property
     def surgery(self) -> Undoable | None:
         """The surgery of `wrap_blocks`, or what the operation made; None without it, or where the model is gone."""
         return self._surgery()
@@ -144,7 +151,8 @@ class Takeover:
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
         self.trained: list[Trained] = []
         self._options = options
-        self._say = say
+        self._tell = say
+        self._told: set[str] = set()
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
@@ -176,6 +184,18 @@ class Takeover:
         self.looking.undo()
         for trained in self.trained:
             self._tried([], trained.release)
+
+    def explain(self, error: BaseException) -> None:
+        """Add a note to an error that ends the training, where it is one of torch that is known here."""
+        with suppress(Exception):
+            guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
+            explain(error, [guard.watched() for guard in guards])
+
+    def _say(self, message: str) -> None:
+        """Say it, once for equal models."""
+        if message not in self._told:
+            self._told.add(message)
+            self._tell(message)
 
     def _look(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():  # first of all: the compiler reads no further then
@@ -279,7 +299,7 @@ class Takeover:
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
-        watching = self._tried(trained.problems, partial(Guard, model, options))
+        watching = self._tried(trained.problems, partial(Guard, model, options, self._say))
         if watching is not None:
             watching.begin_within()
         trained.follow(watching, surgery)

@@ -25,6 +25,7 @@ from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
+from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint
 from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
@@ -68,7 +69,7 @@ class WitnessedCall:
         self._recomputed: bool | None = None
         self._draws = False
         self._moved = _library_options(block).get("preserve_rng_state") is False
-        self._weights: dict[str, tuple[int, int]] = {}
+        self._weights: dict[str, Fingerprint] = {}
         self.alone: dict[str, Tensor] = {}
         self.repeated = True
         self._record.begin(watching=True)
@@ -118,7 +119,7 @@ class WitnessedCall:
             self._record.end()
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
             self._outputs = [(tensor.detach(), version(tensor)) for tensor in tensors(output)]
-            self._weights = _own_tensors(self._block)
+            self._weights = _weights_of(self._block)
         else:
             self._recomputed = self._are_equal(list(tensors(output)))
         if not self.graph.begun or self.graph.watched:
@@ -178,12 +179,13 @@ class WitnessedCall:
         )
 
     def exchanged(self) -> list[str]:
-        """Return the names of the block's parameters and buffers that are others, or were written, since the forward.
+        """Return the names of the block's parameters and buffers that have other values than in the forward.
 
-        Those that it wrote itself are none, nor are those that a library moves in and out.
+        However that was done: also a write to `data` is seen. Waits for the device.
         """
-        now = _own_tensors(self._block)
-        return [name for name, before in self._weights.items() if now.get(name, before) != before]
+        now = _weights_of(self._block)
+        both = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
+        return [name for name, before, after in both if int(before.bits) != int(after.bits)]
 
     def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
         """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
@@ -231,14 +233,11 @@ def _library_options(block: nn.Module) -> Mapping[str, Any]:
     return options[0] if options else {}
 
 
-def _own_tensors(block: nn.Module) -> dict[str, tuple[int, int]]:
-    """Return the place in memory and the count of writes of each parameter and buffer that nobody else manages."""
+def _weights_of(block: nn.Module) -> dict[str, Fingerprint]:
+    """Return the sums over each parameter and buffer that no library moves in and out."""
     named = (*block.named_parameters(), *block.named_buffers())
-    return {
-        name: (tensor.data_ptr(), version(tensor))
-        for name, tensor in named
-        if is_plain(tensor) and not is_managed(tensor)
-    }
+    made = {name: fingerprint(tensor) for name, tensor in named if is_plain(tensor) and not is_managed(tensor)}
+    return {name: sums for name, sums in made.items() if sums is not None}
 
 
 def _repeats(output: Tensor, result: Tensor) -> bool:

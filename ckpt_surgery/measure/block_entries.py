@@ -80,14 +80,17 @@ class EntryCounter:
     probe that sees its recompute. A block that checkpoints only its first submodule seems to be recomputed as a whole.
     A direct call counts several times if every submodule runs several times in it.
 
-    Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called as
-    the recompute of another block begins, apart from those of blocks inside others.
+    Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
+    with each block whose recompute begins behind that of another, apart from those inside others.
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
 
     def __init__(
-        self, model: nn.Module, blocks: Mapping[str, nn.Module], on_recompute: Callable[[], None] | None = None
+        self,
+        model: nn.Module,
+        blocks: Mapping[str, nn.Module],
+        on_recompute: Callable[[nn.Module], None] | None = None,
     ) -> None:
         self._paths = _paths(model)
         self._on_recompute = on_recompute
@@ -176,7 +179,7 @@ class EntryCounter:
         if self._on_recompute is None or block is self._recomputed or block in self._inner:
             return
         self._recomputed = block
-        self._on_recompute()
+        self._on_recompute(block)
 
     def _count_submodule(self, tally: _Tally, name: str) -> None:
         self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")
@@ -189,7 +192,7 @@ class EntryCounter:
 
         own = {k: v for k, v in vars(block).items() if k == FUNCTION}
         self._functions.append((block, own))
-        entered = partial(self._count, tally, tally.checkpointed, "checkpoint")
+        entered = ModelHook(partial(self._count, tally, tally.checkpointed, "checkpoint"))
         vars(block)[FUNCTION] = _CountedCheckpoint(checkpoint, block, entered)
 
 

@@ -1,22 +1,64 @@
-"""A hook that belongs to one model."""
+"""A hook that belongs to one model, and what becomes of an error in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+import torch
+
+
+class HookErrors:
+    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all.
+
+    Every ModelHook that is made inside `kept` runs inside it, too, on whatever thread. Errors of the kinds `raised`
+    are meant for the training.
+    """
+
+    def __init__(self, failed: Callable[[Exception], None], raised: tuple[type[Exception], ...]) -> None:
+        self.ended = False
+        self._failed = failed
+        self._raised = raised
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Let no error leave the body."""
+        before = _KEPT_BY.set(self)
+        try:
+            yield
+        except self._raised:
+            raise
+        except Exception as error:
+            if not self.ended:
+                self.ended = True
+                self._failed(error)
+        finally:
+            _KEPT_BY.reset(before)
+
+
+_KEPT_BY: ContextVar[HookErrors | None] = ContextVar("_KEPT_BY", default=None)
 
 
 class ModelHook:
-    """A hook on modules or parameters of one model, which only looks: a gradient may come to it in parts.
+    """A hook on modules, parameters or the graph of one model, which only looks: a gradient may come to it in parts.
 
-    In copies and pickles of the model a hook that does nothing takes its place.
+    What it raises goes to `errors`, or to those in which it is made; without any, to whoever runs the model. In
+    copies and pickles of the model a hook that does nothing takes its place.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], errors: HookErrors | None = None) -> None:
         self._function = function
+        self._errors = errors or _KEPT_BY.get()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        if self._errors is None or torch.compiler.is_compiling():  # the compiler follows no such context
+            return self._function(*args, **kwargs)
+        if not self._errors.ended:
+            with self._errors.kept():
+                return self._function(*args, **kwargs)
+        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelHook, (nothing,)

@@ -83,7 +83,7 @@ def run_step(
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step(own_copies(model, inputs), seed)
         own = OwnCheckpoints(model)
-        with EntryCounter(model, blocks, on_recompute=step.meter.start_recompute) as counter:
+        with EntryCounter(model, blocks, on_recompute=lambda _: step.meter.start_recompute()) as counter:
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
             with own if checkpointing is None else nullcontext():
                 step.run(model, loss or loss_of, counter, marker, own, rounding_seed)

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
-from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.guard import Guard
 from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
 from ckpt_surgery.guarding.results import MOST_RETRIES, CheckedStep
@@ -278,13 +278,13 @@ def test_gradients_that_reentrant_checkpointing_loses_are_told() -> None:
         train(model)
         report = watching.report()
     assert [row.proof.status for row in report.blocks] == [ProofStatus.CUT_OFF] * 2
-    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.CUT_OFF] == [
-        ("layers.0",),
-        ("layers.1",),
-    ]
-    assert [fault.subjects for fault in report.faults if fault.kind is GuardFaultKind.UNTRAINED] == [
-        tuple(f"layers.{place}.linear.{name}" for place in range(2) for name in ("weight", "bias"))
-    ]
+    assert [(fault.kind, fault.subjects) for fault in report.faults] == [
+        (GuardFaultKind.CUT_OFF, ("layers.0",)),
+        (GuardFaultKind.CUT_OFF, ("layers.1",)),
+    ], "that their parameters get no gradient is said by that"
+    (line,) = [line for line in str(report).splitlines() if "gradient" in line and "fault" in line]
+    assert line.endswith("or use use_reentrant=False; likewise layers.1")
+    assert "without gradient" not in str(report)
 
 
 def test_of_parameters_that_fsdp1_shards_nothing_is_said_but_that() -> None:
@@ -639,6 +639,38 @@ def test_a_fault_is_told_once(recwarn: pytest.WarningsRecorder) -> None:
     with guard(model, every=1):
         train(model, 6)
     assert len([warning for warning in recwarn if warning.category is SurgeryWarning]) == 1
+
+
+def test_the_same_fault_of_equal_blocks_is_told_once_with_their_names(recwarn: pytest.WarningsRecorder) -> None:
+    model = model_of(*[Counting] * 6)
+    enable(model)
+    with guard(model) as watching:
+        train(model, 7)
+    report = watching.report()
+    assert len(report.faults) == 6
+    (fault,) = report.told
+    assert fault.likewise == tuple(f"layers.{place}" for place in range(1, 6))
+    assert str(report).count("fault:") == 1
+    assert "once more in its recompute" in str(fault)
+    assert str(fault).endswith("; likewise layers.1, layers.2, layers.3 and 2 more")
+    assert len([warning for warning in recwarn if warning.category is SurgeryWarning]) == 1
+
+
+class Counting(SureLayer):
+    calls = 0
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.tanh(self.linear(hidden_states))
+
+
+def test_wrong_gradients_of_equal_blocks_are_told_with_the_largest_error() -> None:
+    kind = GuardFaultKind.WRONG_GRADIENTS
+    faults = [GuardFault(kind, (f"layers.{place}", f"w{place}"), error=place / 10) for place in range(3)]
+    other = GuardFault(kind, ("encoder.blocks.1", "w0"), error=1)
+    first, second = together([*faults, other])
+    assert (first.subjects, first.likewise, first.error) == (("layers.0", "w0"), ("layers.1", "layers.2"), 0.2)
+    assert second == other
 
 
 def test_steps_that_cannot_be_told_apart_are_given_up_and_those_between_are_seen() -> None:

@@ -180,6 +180,21 @@ def weights_exchanged(faulty: bool) -> nn.Module:
     return model
 
 
+def weights_patched_in_place(faulty: bool) -> nn.Module:
+    """The same through `data`, which counts no writes, in the memory of the weight."""
+    model = model_of(SureLayer, Exchanged)
+    enable(model)
+    weight = cast(Any, model.layers[1]).frozen.weight
+    if faulty:
+        model.register_forward_pre_hook(lambda *_: void(weight.data.add_(1)))
+        model.register_forward_hook(lambda *_: void(weight.data.sub_(1)))
+    return model
+
+
+def void(_: object) -> None:
+    """What a hook returns that only looks on."""
+
+
 class Normed(SureLayer):
     def __init__(self) -> None:
         super().__init__()
@@ -311,9 +326,9 @@ PLANTED = [
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),
-    Planted(wrong_mode, UNTRAINED, TOWER, "look for where the graph is cut"),
     Planted(wrong_mode, GuardFaultKind.CUT_OFF, ("layers.0",), "let the inputs of the first block need gradient"),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
+    Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),
     Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
     Planted(frozen_tower, UNTRAINED, TOWER, "look for where the graph is cut"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,9 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained, is_asked
+from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
+from ckpt_surgery.runtime.offload.host_transport import HostTransport
+from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
@@ -285,6 +290,56 @@ def test_a_model_goes_back_to_the_script_where_a_call_cannot_be_vouched_for(spoi
     assert said[0].endswith("since then it trains as the script has it")
     assert trained.table == ""
     assert trained.said[0].endswith("since then it trains as the script has it")
+
+
+@pytest.mark.parametrize("home", [HostTransport, DiskTransport])
+@pytest.mark.parametrize("name", ["put", "finish", "start"])
+def test_a_model_goes_back_to_the_script_where_offload_fails(
+    home: type, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def gradients(step: int) -> list[Tensor | None]:
+        torch.manual_seed(step)
+        model.zero_grad()
+        model(**tokens()).loss.backward()
+        return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+    model, said = llama(4, use_cache=False).train(), list[str]()
+    switched(model, True)
+    expected = [gradients(step) for step in range(3)]
+    working, calls = getattr(home, name), itertools.count()
+
+    def broken(self: object, *given: Any) -> Any:
+        if next(calls) and (name != "start" or Offloader._prefetch.__code__ is sys._getframe(1).f_code):
+            raise RuntimeError("no such device")
+        return working(self, *given)
+
+    monkeypatch.setattr(home, name, broken)
+    place = "cpu" if home is HostTransport else tmp_path
+    takeover = Takeover(TakeoverOptions(wrap_options={"offload": place}), said.append)
+    takeover.install()
+    try:
+        seen = [gradients(step) for step in range(3)]
+        assert surgeries_in(model) == []
+    finally:
+        takeover.remove()
+    assert all(map(_same, seen, expected))
+    assert said == [f"{type(model).__name__}: RuntimeError: no such device; since then it trains as the script has it"]
+
+
+def test_what_offload_cannot_bring_back_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise RuntimeError("no such device")
+
+    model, said = llama(4, use_cache=False).train(), list[str]()
+    switched(model, True)
+    monkeypatch.setattr(HostTransport, "get", lost)
+    takeover = Takeover(TakeoverOptions(wrap_options={"offload": "cpu"}), said.append)
+    takeover.install()
+    try:
+        with pytest.raises(RuntimeError, match="no such device"):
+            model(**tokens()).loss.backward()
+    finally:
+        takeover.remove()
 
 
 def _same(ours: list[Tensor | None], theirs: list[Tensor | None]) -> bool:

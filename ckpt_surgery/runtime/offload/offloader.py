@@ -31,6 +31,7 @@ from ckpt_surgery.runtime.offload.offloaded_tensor import (
     is_same_view,
     modified_message,
 )
+from ckpt_surgery.runtime.tools.refusals import Refusals
 
 _SAVING = threading.local()
 """The innermost `saving` of a thread, as `call`: its offloader, and the inputs of its call."""
@@ -98,18 +99,26 @@ class Offloader:
         in_flight: while so many tensors are on their way, the oldest is waited for before another is sent, and no more
             than so many are on their way back ahead of their use. With results, as many more leave at a time as the
             call that is sent has of them.
+        refusals: say whether a failure to move a tensor is raised; what was not moved stays.
 
     Raises:
         OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.
     """
 
-    def __init__(self, transport: Transport | None = None, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
+    def __init__(
+        self,
+        transport: Transport | None = None,
+        minimum_bytes: int = 1024,
+        in_flight: int = 2,
+        refusals: Refusals | None = None,
+    ) -> None:
         if in_flight < 1 or minimum_bytes < 0:
             raise OptionError(
                 f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
             )
         self.stats = OffloadStats()
         self.transport: Transport = HostTransport() if transport is None else transport
+        self._refusals = refusals or Refusals()
         self._minimum_bytes = minimum_bytes
         self._in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
@@ -138,13 +147,14 @@ class Offloader:
         parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises
         ModifiedTensorError where a tensor that was saved here was modified in place afterwards.
         """
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._refusals.told:
             yield
             return
         with self._lock, torch.no_grad():
             newest = self._newest()
             if newest is not None:
-                self._send(newest.tensors, self._in_flight + newest.results)
+                with self._refusals:
+                    self._send(newest.tensors, self._in_flight + newest.results)
             if self._step.order:  # its backward has begun
                 self._step = CallOrder()
             inputs = CallInputs(self._step)
@@ -157,7 +167,10 @@ class Offloader:
         # a wrong value.
         def pack(tensor: Tensor) -> StayingTensor | MovedTensor:
             moves = any(tensor is value for value in given)
-            return self._save(tensor, inputs) if moves else StayingTensor(tensor)
+            if moves:
+                with self._refusals:
+                    return self._save(tensor, inputs)
+            return StayingTensor(tensor)
 
         try:
             with saved_tensors_hooks(pack, methodcaller("tensor")):
@@ -170,7 +183,7 @@ class Offloader:
         self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor | None
     ) -> MovedTensor | None:
         """Do as `keep_result` says; `inputs` are those of the call whose result it is."""
-        with self._lock, torch.no_grad():
+        with self._refusals, self._lock, torch.no_grad():
             if returned is None:
                 offloaded = OffloadedTensor(result, aliases)
             else:
@@ -186,6 +199,7 @@ class Offloader:
                 inputs.begin()
                 self._known[id(returned)] = offloaded
             return MovedTensor(self, offloaded, inputs, len(inputs.tensors))
+        return None
 
     def _save(self, tensor: Tensor, inputs: CallInputs) -> StayingTensor | MovedTensor:
         with self._lock, torch.no_grad():
@@ -238,11 +252,13 @@ class Offloader:
                 self._order = tuple(inputs.step.order)
             # the other inputs of this call, and those of the next one
             following = [*inputs.tensors[moved.following :], *inputs.step.after(inputs.number, self._order)]
-            self._wait_for(0, [offloaded, *following])
+            with self._refusals:
+                self._wait_for(0, [offloaded, *following])
             tensor = self._fetch(offloaded)
             if offloaded in following and offloaded.source is None:
                 offloaded.ready = tensor
-            self._prefetch(following)
+            with self._refusals:
+                self._prefetch(following)
             return offloaded.view.restore(tensor)
 
     def _fetch(self, offloaded: OffloadedTensor) -> Tensor:

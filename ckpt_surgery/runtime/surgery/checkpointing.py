@@ -19,6 +19,7 @@ from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.selective.policies import RANDOM, compiled_contexts
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import generator_state
 from ckpt_surgery.torch_names import TorchDispatchMode
 
@@ -28,25 +29,26 @@ class Checkpointing:
     """Called like `torch.utils.checkpoint.checkpoint`, without its options; `more` go to it as they are.
 
     It lies on the blocks themselves, so that it is copied, pickled and taken away with them. `save` names the
-    operators whose results those blocks keep on which this one lies.
+    operators whose results those blocks keep on which this one lies. `refusals` are those of the surgery.
     """
 
     options: SurgeryOptions
     offloader: Offloader | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     save: tuple[str, ...] | None = None
+    refusals: Refusals = field(default_factory=Refusals, repr=False, compare=False)
 
     @classmethod
-    def of(cls, options: SurgeryOptions) -> Checkpointing:
+    def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
         """Return the function for these options, with an offloader of its own where they ask for offload."""
-        return cls(options, _offloader(options))
+        return cls(options, _offloader(options, refusals), refusals=refusals)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """Return the same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed, offloader = replace(self.options, **options), self.offloader
         if changed.offload != self.options.offload:
             self.release()
-            offloader = _offloader(changed)
+            offloader = _offloader(changed, self.refusals)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
@@ -72,7 +74,7 @@ class Checkpointing:
         with offloading:
             output = checkpoint(function, *args, **passed, **kwargs)
         if before and before != _generators(given):
-            with getattr(getattr(function, "func", None), "refusals", nullcontext()):
+            with self.refusals:
                 raise SurgeryError(
                     "preserve_rng_state=False and a block drew random numbers: the recompute would draw others; keep "
                     'it True, or say preserve_rng_state="unsafe"'
@@ -80,12 +82,12 @@ class Checkpointing:
         return output
 
 
-def _offloader(options: SurgeryOptions) -> Offloader | None:
+def _offloader(options: SurgeryOptions, refusals: Refusals) -> Offloader | None:
     if options.offload is None:
         return None
     if options.offload == "cpu":
-        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
-    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)), refusals=refusals)
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload), refusals=refusals)
 
 
 def _beside_save(options: SurgeryOptions) -> Any:

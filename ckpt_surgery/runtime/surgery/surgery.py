@@ -143,7 +143,7 @@ class Surgery(Undoable):
         self.stacks = stacks
         self._left_to_library = self._self_checkpointing()
         self._checkpointing.release()
-        self._checkpointing = Checkpointing.of(options)
+        self._checkpointing = Checkpointing.of(options, self.refusals)
         vars(self.model)[SURGERY] = self
         preserve = options.preserve_rng_state is True
         self._policies = {blocks: SavePolicy(names, preserve, blocks) for blocks, names in options.save.names}

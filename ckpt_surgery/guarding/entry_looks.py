@@ -1,0 +1,120 @@
+"""What a block finds as it is entered: in its forward, and again as its recompute begins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.guarding.block_writes import CONTAINERS
+from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
+from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
+from ckpt_surgery.runtime.checkpoint.state import UNWATCHED
+from ckpt_surgery.runtime.tools.classes import is_managed
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.text import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at something: its `kind`, and its size, shape or value. A `trained` weight requires gradient."""
+
+    kind: type
+    value: Any
+    trained: bool = False
+
+    @classmethod
+    def at(cls, value: Any) -> Look | None:
+        """Look at a value; None where it is none that a block may find changed."""
+        if isinstance(value, Tensor):
+            return cls(Tensor, tuple(value.shape), isinstance(value, nn.Parameter) and value.requires_grad)
+        if isinstance(value, CONTAINERS):
+            return cls(type(value), len(value))
+        return cls(type(value), value) if type(value) in (bool, int, float, str, type(None)) else None
+
+    def __str__(self) -> str:
+        if self.kind is Tensor:
+            return f"a tensor of shape {self.value}" + (" that requires gradient" if self.trained else "")
+        return plural(self.value, "entry", "entries") if issubclass(self.kind, CONTAINERS) else repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a block found otherwise in its recompute than in its forward; a None was not there."""
+
+    name: str
+    before: Look | None
+    now: Look | None
+
+    def __str__(self) -> str:
+        before, now = ("nothing" if look is None else str(look) for look in (self.before, self.now))
+        return f"{self.name} ({before}, and then {now})"
+
+
+class EntryLooks(StepWatch):
+    """Look at `blocks` of `model` as they are entered; `recompute` is told of each whose recompute begins.
+
+    `changes` are those of blocks that run once in a step: of several calls, nothing says which is recomputed. `kept`
+    names the attributes that hold tensors with a graph as the step begins: of an earlier one.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.kept = tuple(
+            f"{path}.{name}" if path else name
+            for path, module in model.named_modules()
+            for name, value in {**vars(module), **module._buffers}.items()
+            if name not in UNWATCHED and any(tensor.grad_fn is not None for tensor in tensors(value))
+        )
+        self.changes: dict[str, list[Change]] = {}
+        self._names = {block: name for name, block in blocks.items()}
+        self._calls: Counter[nn.Module] = Counter()
+        self._looks: dict[nn.Module, dict[str, Look | None]] = {}
+        self._arguments: dict[nn.Module, dict[str, Any]] = {}
+        self._signatures = {b: BlockSignature.of(n, b, b.forward, fills_cache=False) for n, b in blocks.items()}
+        self._handles += [
+            block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True) for block in blocks.values()
+        ]
+
+    def recompute(self, block: nn.Module) -> None:
+        """Look again at a block whose recompute begins, and at what its forward was given."""
+        name = self._names[block]
+        if self._calls[block] == 1 and name not in self.changes:
+            before, now = self._looks[block], self._look(block)
+            self.changes[name] = [
+                Change(path, before.get(path), now.get(path))
+                for path in {**before, **now}
+                if before.get(path) != now.get(path)
+            ]
+
+    def undo(self) -> None:
+        """Take the hooks off, and let go of what was seen."""
+        super().undo()
+        self._arguments.clear()
+
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.phase is WatchedPhase.FORWARD:
+            self._calls[block] += 1
+            named = self._signatures[block].named(args, kwargs)
+            self._arguments[block] = {n: v for n, v in named if isinstance(v, CONTAINERS) or is_cache(v)}
+            self._looks[block] = self._look(block)
+
+    def _look(self, block: nn.Module) -> dict[str, Look | None]:
+        """Look at the attributes and weights in a block, and at the containers and caches that it was given."""
+        looks = {"training": Look.at(block.training)}
+        for path, module in block.named_modules():
+            held = {**vars(module), **module._buffers, **module._parameters}
+            for name, value in held.items():
+                if name not in UNWATCHED and not (isinstance(value, Tensor) and is_managed(value)):
+                    looks[f"{path}.{name}" if path else name] = Look.at(value)
+        for name, value in self._arguments[block].items():
+            look = Look.at(value)
+            with suppress(Exception):  # caches of some kinds have no length
+                look = Look(list, int(value.get_seq_length(self._signatures[block].layer)))
+            looks[f"its argument {name}"] = look
+        return looks

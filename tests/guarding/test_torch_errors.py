@@ -1,0 +1,360 @@
+"""The errors of torch for which checkpointing is known get a note, each raised here by a training that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_debug_enabled,
+)
+
+from ckpt_surgery import guard
+from ckpt_surgery.guarding.torch_errors import explain
+
+pytestmark = pytest.mark.torch
+
+Block = Callable[[Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """Embeds, and checkpoints its blocks by itself."""
+
+    def __init__(self, *blocks: nn.Module, **options: Any) -> None:
+        super().__init__()
+        self.gradient_checkpointing = True
+        self.embed = nn.Embedding(8, 4)
+        self.layers = nn.ModuleList(blocks)
+        self.options = {"use_reentrant": False, **options}
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.embed(ids)
+        for layer in self.layers:
+            hidden = self.call(layer, hidden)
+        return hidden
+
+    def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        return checkpoint(layer, hidden, **self.options)  # type: ignore[no-any-return]
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.tanh(self.linear(hidden))
+
+
+class Remembering(Linear):
+    """Reads what it has kept in its memory, and adds to that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: list[Tensor] = []
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        keys = torch.cat([*self.memory, hidden], 1)
+        self.memory.append(hidden.detach())
+        return torch.tanh(self.linear(keys))[:, : hidden.shape[1]]
+
+
+class Deepening(Linear):
+    """Runs once more each time."""
+
+    runs = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.runs += 1
+        for _ in range(self.runs):
+            hidden = torch.tanh(hidden)
+        return super().forward(hidden)
+
+
+class Flat(Linear):
+    """Runs no less the second time, though it once did more."""
+
+    shallow = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden if self.shallow else torch.sin(torch.tanh(hidden))
+        self.shallow = True
+        return super().forward(hidden)
+
+
+class Switching(Linear):
+    """Computes something else after the first time."""
+
+    later = False
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = torch.exp(hidden) if self.later else torch.sin(hidden)
+        self.later = True
+        return super().forward(hidden)
+
+
+class Greedy(torch.autograd.Function):
+    """Reads what it has saved once too often."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden)
+        return hidden.exp()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * ctx.saved_tensors[0].exp() + 0 * ctx.saved_tensors[0]
+
+
+class OfGreedy(Linear):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(Greedy.apply(hidden))  # type: ignore[no-untyped-call]
+
+
+class Recurrent(Linear):
+    """Goes on from the state of the step before."""
+
+    state: Tensor | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = super().forward(hidden if self.state is None else hidden + self.state)
+        self.state = hidden.mean().exp()
+        return hidden
+
+
+class Biased(Net):
+    """Each block adds a bias that it gets from outside."""
+
+    def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        if layer is self.layers[0]:
+            self.bias = [(self.embed.weight.exp()).sum()]
+        bias = self.bias[0]
+        return checkpoint(lambda given: layer(given) * bias, hidden, **self.options)  # type: ignore[no-any-return]
+
+
+class Filling(nn.Module):
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.linear, self.view = nn.Linear(4, 4), view
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.view:
+            hidden[:, 0] = 0
+        else:
+            hidden += 1
+        return self.linear(hidden)  # type: ignore[no-any-return]
+
+
+class Embedding(nn.Module):
+    """Has its embeddings require gradient, as transformers does for frozen ones."""
+
+    def __init__(self, view: bool) -> None:
+        super().__init__()
+        self.embed, self.fill = nn.Embedding(8, 4).requires_grad_(False), Filling(view)
+        self.enable_input_require_grads()
+
+    def enable_input_require_grads(self) -> None:
+        def make_inputs_require_grads(_module: nn.Module, _given: Any, output: Tensor) -> None:
+            output.requires_grad_(True)
+
+        make_inputs_require_grads.__qualname__ = "PreTrainedModel.enable_input_require_grads.<locals>.hook"
+        self.embed.register_forward_hook(make_inputs_require_grads)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.fill(self.embed(ids))  # type: ignore[no-any-return]
+
+
+def nothing_kept() -> Any:
+    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+def twice(model: nn.Module) -> None:
+    loss = model(IDS).sum()
+    loss.backward()
+    loss.backward()
+
+
+def steps(model: nn.Module, several: int = 2) -> None:
+    for _ in range(several):
+        model(IDS).sum().backward()
+
+
+def switched(model: nn.Module) -> None:
+    loss = model(IDS).sum()
+    model.layers[1].linear.requires_grad_(False)  # type: ignore[union-attr]
+    model.layers[1].linear.bias = None  # type: ignore[union-attr]
+    loss.backward()
+
+
+def in_debug_mode(model: nn.Module) -> None:
+    with set_checkpoint_debug_enabled(True):
+        steps(model)
+
+
+IDS = torch.zeros(2, 3, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "raised", "notes"),
+    [
+        pytest.param(
+            lambda: Net(Remembering(), Remembering()),
+            steps,
+            "have different metadata",
+            ("layers.1 (Remembering) found other things", "memory (0 entries, and then 1 entry)", "use_cache=False"),
+            id="a memory that grows",
+        ),
+        pytest.param(
+            lambda: Net(Remembering(), Remembering()),
+            in_debug_mode,
+            "An error happened while unpacking",
+            ("layers.1 (Remembering) found other things", "memory (0 entries, and then 1 entry)"),
+            id="the same in torch's debug mode",
+        ),
+        pytest.param(
+            lambda: Net(Flat(), Flat()),
+            steps,
+            "A different number of tensors",
+            ("layers.1 (Flat) found other things", "shallow (nothing, and then True)"),
+            id="a branch that is taken once",
+        ),
+        pytest.param(
+            lambda: Net(Deepening(), Deepening(), early_stop=False),
+            steps,
+            "trying to save more tensors",
+            ("layers.1 (Deepening) found other things", "runs (nothing, and then 1)"),
+            id="a block that grows",
+        ),
+        pytest.param(
+            lambda: Net(Linear(), Linear()),
+            switched,
+            "A different number of tensors",
+            ("layers.1 (Linear)", "linear.weight (a tensor of shape (4, 4) that requires gradient, and then a tensor"),
+            id="a layer that is frozen before the backward",
+        ),
+        pytest.param(
+            lambda: Net(*[Remembering()] * 2),
+            steps,
+            "have different metadata",
+            (
+                "(Remembering) went another way",
+                "(it saved a tensor of shape [12, 4], and then of [18, 4])",
+                "was not seen",
+            ),
+            id="a block that runs twice",
+        ),
+        pytest.param(
+            lambda: Net(OfGreedy()),
+            steps,
+            "already unpacked once",
+            ("what the recompute of layers.0 (OfGreedy) made was asked for twice", "read it once"),
+            id="saved tensors that are read twice",
+        ),
+        pytest.param(
+            lambda: Net(Switching(), Switching(), context_fn=nothing_kept),
+            steps,
+            "not found in storage",
+            ("layers.1 (Switching) found other things", "later (nothing, and then True)"),
+            id="a block that switches under a selective policy",
+        ),
+        pytest.param(
+            lambda: Net(Recurrent(), Recurrent()),
+            steps,
+            "backward through the graph a second time",
+            ("layers.0.state, layers.1.state hold tensors with the graph of an earlier step", "detach()"),
+            id="a state that is kept with its graph",
+        ),
+        pytest.param(
+            lambda: nn.Sequential(nn.Embedding(8, 4), Linear()),
+            twice,
+            "backward through the graph a second time",
+            ("known causes are", "backward() called twice on one loss"),
+            id="a loss that is run backward twice",
+        ),
+        pytest.param(
+            lambda: Biased(Linear(), Linear(), use_reentrant=True),
+            partial(steps, several=1),
+            "backward through the graph a second time",
+            ("inside the reentrant checkpoint of layers.", "(Linear) came to a graph that was freed", "by position"),
+            id="a bias by a closure in reentrant mode",
+        ),
+        pytest.param(
+            partial(Embedding, view=False),
+            steps,
+            "a leaf Variable that requires grad",
+            ("fill (Filling) writes into a leaf", "of what embed (Embedding) returns", "clone()"),
+            id="embeddings that are written in place",
+        ),
+        pytest.param(
+            partial(Embedding, view=True),
+            steps,
+            "a view of a leaf Variable",
+            ("fill (Filling) writes into a leaf", "of what embed (Embedding) returns", "clone()"),
+            id="embeddings whose view is written in place",
+        ),
+    ],
+)
+def test_the_note_names_the_block_and_what_is_known(
+    model: Callable[[], nn.Module], train: Callable[[nn.Module], None], raised: str, notes: tuple[str, ...]
+) -> None:
+    torch.manual_seed(0)
+    trained = model()
+    with pytest.raises(RuntimeError) as bare:
+        train(model())
+    assert raised in str(bare.value)
+    assert not hasattr(bare.value, "__notes__")
+    with pytest.raises(RuntimeError) as ended, guard(trained, on_fault="collect"):
+        train(trained)
+    assert str(ended.value).splitlines()[0] == str(bare.value).splitlines()[0]
+    (note,) = ended.value.__notes__
+    assert note.startswith("ckpt_surgery: ")
+    for part in notes:
+        assert part in note
+    explain(ended.value, [])
+    assert len(ended.value.__notes__) == 1
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "notes"),
+    [
+        (True, ("in the reentrant checkpoint of layers.0 (Linear)", "use use_reentrant=False")),
+        (False, ("more than once in a backward", "several forwards before one backward")),
+    ],
+)
+def test_a_parameter_that_is_ready_twice_is_explained(one_rank: None, reentrant: bool, notes: tuple[str, ...]) -> None:
+    model = Net(*[Linear()] * 2, use_reentrant=reentrant)
+    model.unused = nn.Parameter(torch.zeros(3))
+    outer = DistributedDataParallel(model, find_unused_parameters=not reentrant)
+    around = torch.zeros(()) if reentrant else model.unused.sum()
+    with pytest.raises(RuntimeError, match="ready only once") as ended, guard(outer, on_fault="collect"):
+        (outer(IDS).sum() + around).backward()
+    (note,) = ended.value.__notes__
+    for part in notes:
+        assert part in note
+
+
+def test_other_errors_get_no_note() -> None:
+    model = Net(Linear())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as ended, guard(model, on_fault="collect"):
+        model.layers[0](torch.zeros(2, 7))
+    assert not hasattr(ended.value, "__notes__")
