@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
-from ckpt_surgery.guarding.script_hooks import Hooks, hooks_of, is_of_script
+from ckpt_surgery.guarding.script_hooks import Hooks, hooks_of
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
@@ -196,7 +196,7 @@ class BlockWitness(StepWatch):
             return ProofStatus.HOOKED
         if self._script_hooks != hooks_of(self._block):
             return ProofStatus.HOOKS_CHANGED
-        if any(is_of_script(hook) for *_, hook in self._script_hooks):
+        if self._script_hooks:
             return ProofStatus.HOOKED
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
