@@ -1,8 +1,6 @@
-"""The hooks on the modules of a block: a proof would run them once more, or without those of the forward."""
+"""The hooks on the modules of a block that a proof would run once more."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from torch import nn
 
@@ -14,18 +12,15 @@ _BACKWARD = ("_backward_pre_hooks", "_backward_hooks")
 _TABLES = ("_forward_pre_hooks", "_forward_hooks", *_BACKWARD)
 _COMPUTING = HOOKING | {"ckpt_surgery"}
 
-Hooks = list[tuple[str, str, Any]]
 
+def has_script_hooks(block: nn.Module) -> bool:
+    """Tell whether there are hooks on a block or in it that a proof would run once more.
 
-def hooks_of(block: nn.Module) -> Hooks:
-    """Return the hooks that a proof would run without, or once more, each with its module and table.
-
-    Ours are none, nor are those that libraries have before and behind forwards: they are a part of what is computed.
+    Ours are none, nor are those that libraries have around forwards: they are a part of what is computed.
     """
-    return [
-        (path, table, hook)
-        for path, module in block.named_modules()
+    return any(
+        not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)
+        for module in block.modules()
         for table in _TABLES
         for hook in getattr(module, table, {}).values()
-        if not isinstance(hook, ModelHook) and (table in _BACKWARD or library_of(hook) not in _COMPUTING)
-    ]
+    )
