@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
@@ -19,7 +19,9 @@ Edge = tuple[Node | None, int]
 
 
 class CallGraph:
-    """Collect what a call adds to the gradients of its arguments; `begin` comes before it, and `watch` after it.
+    """Collect what a call adds to the gradients of its arguments and of parameters, which others may add to, too.
+
+    `begin` comes before the call, and `watch` after it.
 
     Nothing is put between those tensors and the block: what else uses them adds to their gradients in the order that
     it has without this, so that sums are equal to the bit. `nodes` are those that the gradients flow to, one of each
@@ -32,15 +34,21 @@ class CallGraph:
         self.nodes: dict[str, Node] = {}
         self.made: list[Node] = []
         self.gradients: dict[str, Tensor] = {}
-        self._names: dict[Edge, str] = {}
+        self.of_parameters: dict[str, Tensor] = {}
+        self._names: dict[Edge, tuple[dict[str, Tensor], str]] = {}
         self._first = 0
         self._handles: list[RemovableHandle] = []
 
-    def begin(self, given: Iterable[tuple[str, Tensor]], *, reentrant: bool) -> None:
+    def begin(
+        self, given: Iterable[tuple[str, Tensor]], parameters: Mapping[str, nn.Parameter], *, reentrant: bool
+    ) -> None:
         """Begin with the tensors that are `given` to the call, with a graph and a name. Gradients are on."""
-        edges = [(name, get_gradient_edge(tensor)) for name, tensor in given]
-        self.nodes = {name: edge.node for name, edge in edges}
-        self._names = {(edge.node, edge.output_nr): name for name, edge in edges}
+        trained = ((self.of_parameters, name, p) for name, p in parameters.items() if p.requires_grad)
+        for home, name, tensor in (*trained, *((self.gradients, *each) for each in given)):
+            edge = get_gradient_edge(tensor)
+            self._names[edge.node, edge.output_nr] = home, name
+            if home is self.gradients:
+                self.nodes[name] = edge.node
         # later nodes of a thread have larger numbers, and leaves, which lead to nothing, the largest
         self._first = get_gradient_edge(torch.empty((), requires_grad=True).view(1)).node._sequence_nr()
         self.begun, self.reentrant = True, reentrant
@@ -53,13 +61,13 @@ class CallGraph:
             edges = enumerate(node.next_functions)
             names = {place: name for place, edge in edges if (name := self._names.get(edge)) is not None}
             if names:
-                self._handles.append(node.register_hook(ModelHook(partial(_add_each, self.gradients, names))))
+                self._handles.append(node.register_hook(ModelHook(partial(_add_each, names))))
 
     def release(self) -> None:
         """Let go of the graph."""
         for handle in self._handles:
             handle.remove()
-        for held in (self._handles, self.made, self.nodes, self._names):
+        for held in (self._handles, self.made, self.nodes, self._names, self.of_parameters):
             held.clear()
 
 
@@ -98,6 +106,6 @@ def _nodes_behind(made: Iterable[Node], first: int = 0, ends: Collection[Edge] =
             waiting += [edge[0] for edge in node.next_functions if edge[0] is not None and edge not in ends]
 
 
-def _add_each(gradients: dict[str, Tensor], names: Mapping[int, str], inputs: Sequence[Tensor | None], _: Any) -> None:
-    for place, name in names.items():
-        add_gradient(gradients, name, inputs[place])
+def _add_each(names: Mapping[int, tuple[dict[str, Tensor], str]], inputs: Sequence[Tensor | None], _: Any) -> None:
+    for place, (home, name) in names.items():
+        add_gradient(home, name, inputs[place])

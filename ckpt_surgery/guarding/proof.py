@@ -6,7 +6,6 @@ them, call by call: that takes the memory of one call of one block.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -20,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
-from ckpt_surgery.guarding.script_hooks import Hooks, hooks_of, is_of_script
+from ckpt_surgery.guarding.script_hooks import has_script_hooks
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
@@ -29,6 +28,7 @@ from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
 from ckpt_surgery.runtime.tools.classes import is_flattened
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import current_graph_task_id
 
 
 class ProofStatus(StrEnum):
@@ -47,7 +47,6 @@ class ProofStatus(StrEnum):
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
     HOOKED = "hooks of the script on it would run once more"
-    HOOKS_CHANGED = "hooks in it are others than in its forward"
     WRITTEN_TWICE = "writes on its modules once more in its recompute"
     OTHER_OUTPUT = "recomputed on something else than its forward"
     NOT_REPEATABLE = "gives something else when it is run alone"
@@ -84,25 +83,27 @@ class GradientProof:
 class BlockWitness(StepWatch):
     """Watch one block for one step. `end` after the backward gives the proof.
 
-    Parameters that something else in the model uses, too, are left out. In place of a sharded one, the whole one is
-    watched that FSDP2 gathers before the block runs: its gradient is this rank's own, before it is averaged.
+    Parameters that something else in the model uses, too, are left out, and what the loss or another model adds to
+    gradients. In place of a sharded one, the whole one is watched that FSDP2 gathers before the block runs: its
+    gradient is this rank's own, before it is averaged.
     """
 
     def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
         super().__init__()
         self._name = name
         self._block = block
-        holders = Counter(id(p) for module in model.modules() for p in set(module.parameters(recurse=False)))
-        wanted = {
-            path: p for path, p in block.named_parameters() if holders[id(p)] == 1 and p.requires_grad and p.is_leaf
-        }
+        others = {id(p) for module in _reached_without(block, model) for p in module.parameters(recurse=False)}
+        named = block.named_parameters()
+        wanted = {path: p for path, p in named if id(p) not in others and p.requires_grad and p.is_leaf}
         self._sharded = {path for path, p in wanted.items() if isinstance(p, DTensor)}
         self._parameters = {path: p for path, p in wanted.items() if path not in self._sharded}
         self._versions = {path: version(p) for path, p in self._parameters.items()}
         self._calls: list[WitnessedCall] = []
         self._writes = BlockWrites(block)
-        self._script_hooks: Hooks = []
+        self._script_hooks = False
         self._gradients: dict[str, Tensor] = {}
+        self._nested: dict[str, Tensor] = {}  # of backwards inside the step's, as reentrant checkpointing has them
+        self._task = -1
         self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
@@ -113,6 +114,7 @@ class BlockWitness(StepWatch):
         """Look at what was written as the backward begins."""
         super().enter(phase)
         if phase is WatchedPhase.BACKWARD:
+            self._task = current_graph_task_id()
             self._writes.begin_backward()
 
     def release(self) -> None:
@@ -162,6 +164,12 @@ class BlockWitness(StepWatch):
     ) -> tuple[ProofStatus, dict[str, float], int]:
         """Hold gradients of the step against those expected: status, errors by name, and the number compared."""
         errors = {name: _error(expected[name], of_step[name]) for name in expected if name in of_step}
+        for name in [name for name in self._parameters if errors.get(name)]:
+            own: dict[str, Tensor] = {}  # the gradient of the step is also of others that use it
+            for call in reversed(calls):
+                add_gradient(own, name, call.graph.of_parameters.get(name))
+            if (gradient := own.get(name, self._nested.get(name))) is not None:
+                errors[name] = _error(expected[name], gradient.to(expected[name].dtype))
         if None in errors.values():  # half precision overflows inside a block, too
             return ProofStatus.NOT_FINITE, {}, 0
         missing = [name for name, gradient in expected.items() if name not in of_step and bool(gradient.any())]
@@ -193,11 +201,7 @@ class BlockWitness(StepWatch):
             return ProofStatus.SPLIT
         if any(version(self._parameters[name]) != before for name, before in self._versions.items()):
             return ProofStatus.WEIGHTS_CHANGED
-        if any(map(_has_hooks, self._parameters.values())):
-            return ProofStatus.HOOKED
-        if self._script_hooks != hooks_of(self._block):
-            return ProofStatus.HOOKS_CHANGED
-        if any(is_of_script(hook) for *_, hook in self._script_hooks):
+        if self._script_hooks or has_script_hooks(self._block) or any(map(_has_hooks, self._parameters.values())):
             return ProofStatus.HOOKED
         return None if all(map(_is_finite, reached)) else ProofStatus.NOT_FINITE
 
@@ -228,21 +232,26 @@ class BlockWitness(StepWatch):
 
     def _hook_parameters(self, parameters: Mapping[str, nn.Parameter]) -> None:
         for name, parameter in parameters.items():
-            add = ModelHook(partial(add_gradient, self._gradients, name))
-            self._handles.append(parameter.register_hook(add))  # type: ignore[no-untyped-call]
+            note = ModelHook(partial(self._note, name))
+            self._handles.append(parameter.register_hook(note))  # type: ignore[no-untyped-call]
+
+    def _note(self, name: str, gradient: Tensor | None) -> None:
+        add_gradient(self._gradients, name, gradient)
+        if self._task not in (-1, current_graph_task_id()):
+            add_gradient(self._nested, name, gradient)
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.phase is WatchedPhase.FORWARD:
             if not self._calls:
                 self._take_gathered()
-                self._script_hooks = hooks_of(self._block)
+                self._script_hooks = has_script_hooks(self._block)
             self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
             self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         call = self._running()
         if call is not None and self.phase is WatchedPhase.BACKWARD:
             call.begin_recompute()
         if call is not None and not call.graph.begun and torch.is_grad_enabled():
-            call.hook(args, kwargs, in_backward=self.phase is WatchedPhase.BACKWARD)
+            call.hook(args, kwargs, self._parameters, in_backward=self.phase is WatchedPhase.BACKWARD)
 
     def _running(self) -> WitnessedCall | None:
         """Return the call that runs, if one of the step does. Of several, nothing says which one is recomputed."""
@@ -270,6 +279,18 @@ class BlockWitness(StepWatch):
         if not in_backward:
             self._writes.note(call.written)
         return result
+
+
+def _reached_without(block: nn.Module, model: nn.Module) -> set[nn.Module]:
+    """Return the modules of a model that lie, also, outside of a block."""
+    reached: set[nn.Module] = set()
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        if module is not block and module not in reached:
+            reached.add(module)
+            waiting += module.children()
+    return reached
 
 
 def _numbered(calls: Sequence[WitnessedCall]) -> Iterator[tuple[str, WitnessedCall]]:

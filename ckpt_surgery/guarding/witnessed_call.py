@@ -99,11 +99,18 @@ class WitnessedCall:
         """The gradients that have reached it."""
         return [*self._output_gradients.values(), *self.handed_on.gradients.values()]
 
-    def hook(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_backward: bool) -> None:
-        """Watch the graph that the block begins to make with these arguments; `in_backward` in its recompute alone."""
+    def hook(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        in_backward: bool,
+    ) -> None:
+        """Watch the graph that the block begins to make of these; `in_backward` in its recompute alone."""
         named = [(name, value) for name, value in self._record.signature.named(args, kwargs) if _has_graph(value)]
         given = [(self._labels[name], value) for name, value in named if name in self._labels]
-        self.graph.begin(given, reentrant=in_backward)
+        self.graph.begin(given, parameters, reentrant=in_backward)
 
     def begin_recompute(self) -> None:
         """Note whether it would draw other random numbers than in the forward."""

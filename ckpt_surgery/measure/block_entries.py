@@ -206,15 +206,29 @@ class _CountedCheckpoint:
         self._entered = entered
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        def counted(*inner_args: Any, **inner_kwargs: Any) -> Any:
-            self._entered()
-            return function(*inner_args, **inner_kwargs)
-
-        # A block that checkpoints a piece of itself is not entered by that.
-        return self.__wrapped__(counted if _runs(function, self._block) else function, *args, **kwargs)
+        if _runs(function, self._block):  # a block that checkpoints a piece of itself is not entered by that
+            if isinstance(function, partial):
+                inner = _Counted(function.func, self._block, self._entered)
+                function = partial(inner, *function.args, **function.keywords)
+            else:
+                function = _Counted(function, self._block, self._entered)
+        return self.__wrapped__(function, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self.__wrapped__,)
+
+
+class _Counted:
+    """What runs a block, bound to it as it was: checkpointing functions look at its `__self__`, or of `func` in it."""
+
+    def __init__(self, function: Callable[..., Any], block: nn.Module, entered: Callable[[], None]) -> None:
+        self.__wrapped__ = function
+        self.__self__ = block
+        self._entered = entered
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._entered()
+        return self.__wrapped__(*args, **kwargs)
 
 
 def _itself(value: Any) -> Any:

@@ -13,9 +13,10 @@ pytest.importorskip("peft")
 
 import peft
 import torch
+from peft.tuners.lora import preprocess_loraga
 from torch import Tensor
 
-from ckpt_surgery import SurgeryError, guard, wrap_blocks
+from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from tests.zoo.tiny_models import llama, tokens
 
@@ -54,10 +55,42 @@ def train(model: Any, steps: int = LAYERS + 1) -> tuple[list[float], dict[str, T
     return losses, {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def test_activated_lora_is_left_to_the_librarys_checkpointing() -> None:
+def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
+    """An adapter whose hooks are there for the forward alone, and what a model with it is called with."""
     ids = tokens()["input_ids"]
+    targets = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
+    if kind == "Poly":
+        return peft.PolyConfig(n_tasks=2, n_skills=2, n_splits=2, **targets), {"task_ids": torch.tensor([0, 1])}
+    return peft.LoraConfig(alora_invocation_tokens=ids[0, 1:3].tolist(), init_lora_weights=False, **targets), {}
 
-    def trained(model: Any) -> list[float]:
+
+@orders
+@pytest.mark.parametrize("kind", ["Poly", "activated LoRA"])
+def test_hooks_that_peft_has_for_a_forward_alone_are_there_in_its_recompute(kind: str, order: str) -> None:
+    def trained(order: str | None) -> tuple[list[list[Tensor]], tuple[Any, ...]]:
+        base, (config, inputs) = llama(LAYERS, use_cache=False), hooked(kind)
+        if order == "wrapped before":
+            wrap_blocks(base)
+        torch.manual_seed(1)
+        model = peft.get_peft_model(base, config).train()
+        if order == "wrapped after":
+            wrap_blocks(model)
+        gradients = []
+        with guard(model, on_fault="collect") as watching:
+            for _ in range(LAYERS):
+                model(**tokens(), **inputs).loss.backward()
+                gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+            report = watching.report()
+        return gradients, (report.proved, report.faults)
+
+    (expected, _), (gradients, seen) = trained(None), trained(order)
+    assert gradients[0]
+    assert all(torch.equal(*each) for a, b in zip(gradients, expected, strict=True) for each in zip(a, b, strict=True))
+    assert seen == (LAYERS, ())
+
+
+def test_activated_lora_trains_as_under_the_librarys_checkpointing() -> None:
+    def norms(model: Any) -> list[float]:
         model.gradient_checkpointing_enable()
         model.enable_input_require_grads()
         norms = []
@@ -68,21 +101,31 @@ def test_activated_lora_is_left_to_the_librarys_checkpointing() -> None:
 
     def made() -> Any:
         torch.manual_seed(0)
-        config = peft.LoraConfig(
-            task_type="CAUSAL_LM", r=2, target_modules=["q_proj"], alora_invocation_tokens=ids[0, 1:3].tolist()
-        )
-        return peft.get_peft_model(llama(LAYERS, use_cache=False), config)
+        return peft.get_peft_model(llama(LAYERS, use_cache=False), hooked("activated LoRA")[0])
 
-    with pytest.raises(SurgeryError, match="activated LoRA"):
-        wrap_blocks(made())
-    expected = trained(made())
+    expected = norms(made())
     takeover = Takeover(TakeoverOptions(), lambda _: None)
     takeover.install()
     try:
-        assert trained(made()) == expected
+        assert norms(made()) == expected
     finally:
         takeover.remove()
     assert [report.faults for each in takeover.trained if (report := each.report)] == [()]
+
+
+def test_gradients_that_lora_ga_takes_before_the_training_are_those_without_a_guard() -> None:
+    def gradient(watched: bool) -> Tensor:
+        base = llama(LAYERS, use_cache=False)
+        start = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], **start)
+        watching = guard(base) if watched else None
+        preprocess_loraga(base, config, lambda: base.train()(**tokens()).loss.backward())
+        if watching is not None:
+            assert watching.report().steps == 1
+        taken: Tensor = base.model.layers[0].self_attn.q_proj._peft_loraga_grad
+        return taken
+
+    assert torch.equal(gradient(True), gradient(False))
 
 
 @orders

@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.guarding.faults import GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
+from ckpt_surgery.runtime.tools.containers import tensors
 from tests.guarding.test_guard import Way, enable, train, ways
 from tests.measure.toys import Layer, Model, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -144,3 +145,42 @@ def test_of_a_loss_that_embeds_again_in_its_backward_nothing_is_said(made_of: bo
     assert report.ok
     assert [row.counts for row in report.blocks] == [None, None]
     assert report.proved == 0
+
+
+class Tied(Model):
+    """Its second block has the part of the first that computes."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.layers[1].linear = self.layers[0].linear
+
+
+def penalised(model: nn.Module) -> Tensor:
+    return next(tensors(model(**values()))).square().mean() + sum(p.square().sum() for p in model.parameters())
+
+
+def of_two_models(model: Any) -> Tensor:
+    other = model_of(SureLayer, SureLayer)
+    other.layers = model.layers
+    return sum((next(tensors(each(**values()))).square().mean() for each in (model, other)), torch.zeros(()))
+
+
+@ways
+@pytest.mark.parametrize(
+    ("loss_of", "whole"),
+    [(penalised, Model), (penalised, Tied), (of_two_models, Model)],
+    ids=["penalty", "tied", "two models"],
+)
+def test_a_block_is_proved_whatever_else_adds_to_gradients_of_its_parameters(
+    way: Way, loss_of: Any, whole: Any
+) -> None:
+    model = model_of(SureLayer, SureLayer, whole=whole)
+    way(model)
+    with guard(model, on_fault="raise") as watching:
+        for _ in range(3):
+            loss_of(model).backward()
+            model.zero_grad()
+        report = watching.report()
+    several = HOOKS_INSIDE and way is not wrap_blocks and loss_of is of_two_models
+    status = ProofStatus.SEVERAL_CALLS if several else ProofStatus.PROVED
+    assert [row.proof.status for row in report.blocks] == [status] * 2

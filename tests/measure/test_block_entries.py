@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,26 @@ def test_a_checkpointing_function_that_a_block_inherits_stays_inherited() -> Non
     with EntryCounter(model, {"0": model.layers[0]}):
         assert "_gradient_checkpointing_func" in vars(model.layers[0])
     assert "_gradient_checkpointing_func" not in vars(model.layers[0])
+
+
+@pytest.mark.parametrize("handed", [lambda layer: layer.forward, lambda layer: partial(layer.forward)])
+def test_a_checkpointing_function_finds_the_block_behind_what_it_is_handed(handed: Any) -> None:
+    class Asking(PlainLayer):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return self._gradient_checkpointing_func(handed(self), *args, **kwargs)
+
+    def owner(function: Any, *args: Any) -> Any:
+        bound = function.func if isinstance(function, partial) else function
+        blocks.append(bound.__self__)
+        return function(*args)
+
+    blocks: list[nn.Module] = []
+    model = model_of(Asking)
+    model.layers[0]._gradient_checkpointing_func = owner  # type: ignore[union-attr]
+    with EntryCounter(model, {"layers.0": model.layers[0]}) as counter:
+        model(**values())
+    assert blocks == [model.layers[0]]
+    assert counter.entries()["layers.0"].forward == 1
 
 
 def test_a_block_of_another_model_is_refused_by_name() -> None:

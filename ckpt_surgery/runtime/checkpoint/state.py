@@ -7,6 +7,8 @@ These are, each with a class of transformers 5.23.0 whose recompute is wrong wit
 - buffers and frozen parameters that the forward writes in place: the running statistics of EfficientNetBlock;
 - attributes and buffers that it sets on modules of the block: the ranges of IBertLayer's QuantAct, the window shift of
   SwinStage, the padding of Gemma4AudioLayer, the state of RecurrentGemmaDecoderLayer;
+- hooks inside the block that a library has there for the forward alone: the task of PEFT's Poly, the offsets of its
+  activated LoRA;
 - training flags, the kernels that attention may choose from, and the generators of Python and numpy, which belong to
   the process: any block may depend on them. torch's own generators and autocast are put back by torch's checkpoint.
 
@@ -31,13 +33,19 @@ from torch import Tensor, nn
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.checkpoint.zero3 import OF_ZERO3, keeping_whole_weights
 from ckpt_surgery.runtime.tools.attention_kernels import allow_kernels, attention_kernels
-from ckpt_surgery.runtime.tools.classes import descends, is_sharded
+from ckpt_surgery.runtime.tools.classes import descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
 
 UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
+HOOKING = {"accelerate", "deepspeed", "diffusers", "peft", "torch", "transformers"}
+"""The libraries whose hooks around forwards are a part of what a block computes."""
+_HOOK_TABLES = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+)
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
 _MOST_COPIED = 64 * 2**20
@@ -92,7 +100,10 @@ class _Layout:
     others, a module or parameter made when it first runs, stays for the recompute: gradients go to that one.
     """
 
-    __slots__ = ("_members", "_tables", "buffers", "dictionaries", "flagged", "own_parameters", "parameters", "parted")
+    __slots__ = (
+        *("_members", "_tables", "buffers", "dictionaries", "flagged"),
+        *("hooks", "own_parameters", "parameters", "parted"),
+    )
 
     def __init__(self, block: nn.Module) -> None:
         modules = [module for module in block.modules() if not isinstance(module, torch.jit.ScriptModule)]
@@ -101,6 +112,9 @@ class _Layout:
         self.parameters = [p for home in self.own_parameters for p in home.values() if p is not None]
         self.flagged = [home for home in map(vars, modules) if "training" in home]
         self.buffers = [module._buffers for module in modules]
+        self.hooks: list[dict[int, Any]] = [
+            getattr(m, table) for m in modules if m is not block for table in _HOOK_TABLES
+        ]
         self.dictionaries: list[dict[str, Any]] = [*map(vars, modules), *self.buffers]
         tables = (*(cast(dict[str, Any], module._modules) for module in modules), *self.own_parameters)
         self._tables: list[dict[str, Any]] = [*filter(None, tables), {"": Absent}]  # the end, for one that was added
@@ -137,6 +151,7 @@ class StateEntry:
     attributes: dict[tuple[int, str], tuple[Attribute, Any]]
     tensors: list[_TensorCopy]
     generators: GeneratorStates | None
+    hooks: list[tuple[dict[int, Any], dict[int, Any]]]
     everything: list[tuple[dict[str, Any], dict[str, Any]]] | None
 
     def still_holds(self) -> bool:
@@ -147,6 +162,7 @@ class StateEntry:
             and self.everything is None
             and self.generators is None
             and not self.layout.parted
+            and all(before.keys() <= table.keys() for table, before in self.hooks)
             and list(map(_training_of, self.layout.flagged)) == self.training
             and attention_kernels() == self.kernels
         )
@@ -198,6 +214,7 @@ class BlockState:
             {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
             [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
             generator_states() if watching or self._draws else None,
+            [(table, dict(table)) for table in layout.hooks if table],
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )
 
@@ -256,6 +273,7 @@ class BlockState:
             if entry.kernels != (kernels := attention_kernels()):
                 stack.callback(allow_kernels, kernels)
                 allow_kernels(entry.kernels)
+            _put_hooks_back(stack, entry.hooks)
             if entry.layout.parted:
                 stack.enter_context(keeping_whole_weights())
             if entry.generators is not None:
@@ -302,6 +320,22 @@ def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> No
     """Put a value there, and what is there now when the stack ends."""
     stack.callback(put, home, name, home.get(name, Absent))
     put(home, name, value)
+
+
+def _put_hooks_back(stack: ExitStack, hooks: list[tuple[dict[int, Any], dict[int, Any]]]) -> None:
+    """Put hooks of libraries back that are gone, each at its place, until the stack ends."""
+    each = [(key, hook) for table, before in hooks for key, hook in before.items() if key not in table]
+    gone = {key for key, hook in each if library_of(hook) in HOOKING}
+    for table, before in hooks if gone else ():
+        held = {key: value for key, value in before.items() if key in gone or key in table} | table
+        table.clear()
+        table.update(held)
+        stack.callback(_take_off, table, gone)
+
+
+def _take_off(table: dict[int, Any], hooks: set[int]) -> None:
+    for key in hooks & table.keys():
+        del table[key]
 
 
 def _is_managed(module: nn.Module) -> bool:

@@ -86,12 +86,13 @@ def wrap_blocks(
             with them.
 
     A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
-    torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets on
-    its modules, training flags, autocast and attention kernels. Caches that the model makes for itself are left out; a
-    cache that the caller gives is filled once and read again. Nothing else is put back: what a block, or a hook on a
-    module inside of it, writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing.
-    Where that changes gradients the self-check raises SurgeryError, as a recompute does that finds its weights or
-    arguments modified. While torch compiles, blocks are checkpointed without offload and without self-check.
+    torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets
+    on its modules, hooks of libraries inside the block, training flags, autocast and attention kernels. Caches that
+    the model makes for itself are left out; a cache that the caller gives is filled once and read again. Nothing
+    else is put back: what a block, or a hook on a module inside of it, writes elsewhere (a counter in a global, a
+    file) is written twice, as under any checkpointing. Where that changes gradients the self-check raises
+    SurgeryError, as a recompute does that finds its weights or arguments modified. While torch compiles, blocks are
+    checkpointed without offload and without self-check.
 
     Returns:
         The surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off on
@@ -134,12 +135,6 @@ def _checked(model: Any) -> nn.Module:
     for module in model.modules():
         if is_compiled(module):
             raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
-    adapters = [held for module in model.modules() if isinstance(held := getattr(module, "peft_config", None), dict)]
-    if any(getattr(config, "alora_invocation_tokens", None) for held in adapters for config in held.values()):
-        raise SurgeryError(
-            f"{name} has activated LoRA of PEFT, whose hooks follow the checkpointing of the library alone: "
-            "switch that on with its own method"
-        )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
     return model.module if isinstance(model, DistributedDataParallel) else model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from types import CodeType
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -39,6 +40,13 @@ def names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_in(constant)
+
+
+def library_of(hook: Any) -> str:
+    """Return the name of the top package that a hook is of; empty where it has none."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    return (getattr(hook, "__module__", None) or "").partition(".")[0]
 
 
 def class_of(module: nn.Module) -> type[nn.Module]:
