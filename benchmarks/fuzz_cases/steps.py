@@ -114,9 +114,10 @@ class ForwardMode(Scenario):
 
     def train(self, training: Training) -> None:
         values = training.batch()
-        with forward_ad.dual_level():
-            loss = training.run(forward_ad.make_dual(values, torch.ones_like(values)))
-            training.note("derivative", forward_ad.unpack_dual(loss).tangent)
+        dual: Any = forward_ad
+        with dual.dual_level():
+            loss = training.run(dual.make_dual(values, torch.ones_like(values)))
+            training.note("derivative", dual.unpack_dual(loss).tangent)
         training.step()
 
 
