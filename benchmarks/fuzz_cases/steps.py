@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
@@ -106,6 +107,29 @@ class GradFunction(Scenario):
             gradients = torch.autograd.grad(training.forward(number), chosen, allow_unused=True)
             training.note("gradient", list(gradients))
             training.end_backward()
+
+
+class ForwardMode(Scenario):
+    """A derivative along the inputs by forward-mode differentiation, and then a step."""
+
+    def train(self, training: Training) -> None:
+        values = training.batch()
+        dual: Any = forward_ad
+        with dual.dual_level():
+            loss = training.run(dual.make_dual(values, torch.ones_like(values)))
+            training.note("derivative", dual.unpack_dual(loss).tangent)
+        training.step()
+
+
+class InEvaluationMode(Scenario):
+    """Steps in evaluation mode, and one behind them in training mode."""
+
+    def train(self, training: Training) -> None:
+        training.model.eval()
+        training.step(0)
+        training.step(1)
+        training.model.train()
+        training.step(2)
 
 
 class RetainedGradients(Scenario):

@@ -356,7 +356,7 @@ def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
     for said, models in names.items():
         lines += said
         if len(models) > 1:
-            lines.append(f"ckpt_surgery: the same for {plural(len(models) - 1, 'more ' + models[0])}")
+            lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
     return lines
 
 

@@ -179,6 +179,13 @@ class Takeover:
         hooks = [module.register_forward_pre_hook(look) for module in modules]
         self.looking = UndoableHooks([*hooks, *(module.register_forward_hook(behind) for module in modules)])
 
+    def take(self, model: nn.Module) -> Trained:
+        """Wrap this model, where that is asked for, and guard it, before its first step."""
+        trained = Trained(model)
+        self.trained.append(trained)
+        self._take(model, trained, self._options.guard_options, running=False)
+        return trained
+
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
         self.looking.undo()
@@ -251,6 +258,8 @@ class Takeover:
             options = self._options.guard_options
             prove = options.prove and (wanted or bool(trained.place))
             self._take(model, trained, replace(options, prove=prove), running=running)
+            if trained.guard is not None:
+                trained.guard.begin_within()
 
     def _note(self, trained: Trained, *, evaluating: bool) -> None:
         if trained not in self.trained:
@@ -300,8 +309,6 @@ class Takeover:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
         watching = self._tried(trained.problems, partial(Guard, model, options, self._say))
-        if watching is not None:
-            watching.begin_within()
         trained.follow(watching, surgery)
 
     def _refused(self, trained: Trained, surgery: ref[Surgery], error: Exception) -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from functools import partial
 from typing import Any
 
 from ckpt_surgery.optional import load_runtime
@@ -13,12 +15,10 @@ load_runtime("CheckpointGuard")
 
 from transformers import TrainerCallback
 
-from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault
+from ckpt_surgery.errors import GuardError, SurgeryWarning
+from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.takeover import own_options
-from ckpt_surgery.measure.switch import has_surgery
-from ckpt_surgery.runtime.surgery.surgery import Surgery
-from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
@@ -28,7 +28,8 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     Args:
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
-            that was wrapped before stays as it is.
+            that was wrapped before stays as it is. What cannot be wrapped, or not vouched for in a step, trains as the
+            Trainer has it, with a SurgeryWarning; with `on_fault="raise"` that is raised.
         every, prove, on_fault, patience: as in `guard`.
 
     Raises:
@@ -44,29 +45,27 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         on_fault: OnFault = "warn",
         patience: int = 20,
     ) -> None:
-        self._options = GuardOptions(every, prove, on_fault, patience)
-        self._wrap = wrap
-        self._surgery: Surgery | None = None
-        self._guard: Guard | None = None
+        self._options = TakeoverOptions(wrap, guard_options=GuardOptions(every, prove, on_fault, patience))
+        self._takeover: Takeover | None = None
         self.report: GuardReport | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Wrap the model if asked to, and begin to watch."""
-        if self._guard is not None:  # the Trainer begins again without an end after an error, as for a smaller batch
-            self._guard.remove()
-        if self._wrap and not has_surgery(model):
-            self._surgery = wrap_blocks(model, **own_options(model))
-        self._guard = Guard(model, self._options)
+        """Wrap the model if asked to, and begin to watch. Where it cannot, `on_fault="raise"` raises GuardError."""
+        if (
+            self._takeover is not None
+        ):  # the Trainer begins again without an end after an error, as for a smaller batch
+            self._takeover.remove()
+        self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
+        problems = self._takeover.take(model).problems
+        if problems and self._options.guard_options.on_fault == "raise":
+            raise GuardError(problems[0])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop watching, print what was seen, and undo what was done."""
-        if self._guard is None:
+        takeover, self._takeover = self._takeover, None
+        if takeover is None:
             return
-        self.report = self._guard.report()
-        self._guard.remove()
-        self._guard = None
-        if self._surgery is not None:
-            self._surgery.undo()
-            self._surgery = None
-        if state.is_world_process_zero:
+        self.report = takeover.trained[0].report
+        takeover.remove()
+        if state.is_world_process_zero and self.report is not None:
             print(self.report, file=sys.stderr)

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from benchmarks import guard_survey, guard_survey_report
 from benchmarks.guard_survey_report import PAGE, Comparison, figures_of, page, read_guard, write_guard
+from ckpt_surgery.guarding.proof import ProofStatus
 
 VERSIONS = {"torch": "2.13.0", "transformers": "5.23.0"}
 
@@ -75,23 +78,34 @@ def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "statuses", "comparison"),
+    ("broken", "changed", "statuses", "comparison"),
     [
-        (set(), {"proved": 2}, Comparison.SAME),
-        (set(), {"proved": 1, "did not run": 1}, Comparison.NOT_PROVED),
-        ({"a.weight"}, {"proved": 2}, Comparison.ONLY_VERIFY),
-        ({"a.weight"}, {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
-        ({"b.weight"}, {"proved": 1, "wrong": 1}, Comparison.BOTH_BROKEN),
-        (set(), {"proved": 1, "wrong": 1}, Comparison.ONLY_GUARD),
+        (set(), set(), {"proved": 2}, Comparison.SAME),
+        (set(), set(), {"proved": 1, "did not run": 1}, Comparison.NOT_PROVED),
+        ({"a.weight"}, set(), {"proved": 2}, Comparison.ONLY_VERIFY),
+        ({"a.weight"}, set(), {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
+        ({"b.weight"}, set(), {"proved": 1, "wrong": 1}, Comparison.BOTH_BROKEN),
+        (set(), set(), {"proved": 1, "wrong": 1}, Comparison.ONLY_GUARD),
+        (set(), {"b.mean"}, {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.BOTH_BROKEN),
+        (set(), {"a.mean", "b.mean"}, {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.ONLY_VERIFY),
+        (set(), {"a.mean"}, {"proved": 2}, Comparison.ONLY_VERIFY),
+        (set(), {"a.mean"}, {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
+        (set(), set(), {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.ONLY_GUARD),
+        ({"b.weight"}, {"a.mean"}, {"proved": 1, "wrong": 1}, Comparison.ONLY_VERIFY),
     ],
 )
-def test_a_verdict_and_proofs_are_compared(broken: set[str], statuses: dict[str, int], comparison: Comparison) -> None:
-    blocks, wrong = ({"b"}, {"b.weight"}) if "wrong" in statuses else (set(), set())
-    report = SimpleNamespace(blocks=())
-    made = guard_survey._compared(broken, wrong=wrong, blocks=blocks, statuses=statuses, report=report)
+def test_a_verdict_and_proofs_are_compared(
+    broken: set[str], changed: set[str], statuses: dict[str, int], comparison: Comparison
+) -> None:
+    wrong: set[str] = {"b.weight"} if "wrong" in statuses else set()
+    written: set[str] = {"b.mean"} if ProofStatus.WRITTEN_TWICE in statuses else set()
+    seen: dict[str, Any] = {"statuses": statuses, "report": SimpleNamespace(blocks=()), "attributes": []}
+    made = guard_survey._compared(
+        broken, changed, wrong=wrong, blocks={"b"} if wrong else set(), written=written, **seen
+    )
     assert made["comparison"] is comparison
-    assert made["named"] == len(broken & wrong)
-    assert made["missed"] == sorted(broken - wrong)
+    assert made["named"] == len((broken | changed) & (wrong | written))
+    assert made["missed"] == sorted((broken | changed) - wrong - written)
 
 
 def test_without_disagreements_there_is_no_table_of_them() -> None:

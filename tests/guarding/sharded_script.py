@@ -27,9 +27,13 @@ Result = dict[str, Any]
 
 
 def sharded(model: Any, precision: torch.dtype | None = None) -> None:
+    """Shard each layer, and the MLP in a layer that says so by itself."""
     mesh = init_device_mesh("cpu", (SIZE,))
     policy = MixedPrecisionPolicy(param_dtype=precision)
-    for layer in layers_of(model).values():
+    layers: dict[str, Any] = layers_of(model)
+    for layer in layers.values():
+        if hasattr(layer, "split"):
+            fully_shard(layer.mlp, mesh=mesh, mp_policy=policy)
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
@@ -54,6 +58,14 @@ def train(model: Any, accumulated: bool = False) -> list[float]:
 
 def plain() -> Any:
     return llama(LAYERS, use_cache=False)
+
+
+def split() -> Any:
+    """The MLP of each layer gathers its weights by itself, as it begins."""
+    model = plain()
+    for layer in model.model.layers:
+        layer.split = True
+    return model
 
 
 def adapted() -> Any:
@@ -138,7 +150,12 @@ BROKEN: dict[str, Callable[[], Result]] = {
     "broken in bfloat16": lambda: broken(torch.bfloat16),
     "broken with adapters": lambda: broken(build=adapted),
 }
-ALL_CASES = {**CASES, **BROKEN}
+SPLIT: dict[str, Callable[[], Result]] = {
+    "split": lambda: result_of(None, build=split),
+    "split, before": lambda: result_of(before, build=split),
+    "split, after": lambda: result_of(after, build=split),
+}
+ALL_CASES = {**CASES, **BROKEN, **SPLIT}
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class ThirdUseFails:
         return self._function(*args, **kwargs)
 
 
-def model() -> nn.Module:
+def model() -> Any:
     made = model_of(SureLayer, SureLayer)
     enable(made)
     return made
@@ -103,12 +103,12 @@ def test_a_training_goes_on_as_without_the_guard(
     assert report.failure == "KeyError: 'a bug'"
     assert report.failure in str(report)
     assert hooks(watched) == before
-    assert all("forward" not in vars(layer) for layer in watched.layers)  # type: ignore[union-attr]
+    assert all("forward" not in vars(layer) for layer in watched.layers)
 
 
 def test_a_fault_that_is_to_be_raised_is_raised() -> None:
     faulty = model()
-    faulty.layers[1].eval()  # type: ignore[index]
+    faulty.layers[1].eval()
     with guard(faulty, on_fault="raise"), pytest.raises(GuardError, match=r"layers\.1 ran in the forward"):
         train(faulty)
 
@@ -120,7 +120,7 @@ def test_an_error_of_the_script_and_an_interrupt_pass(recwarn: pytest.WarningsRe
         def fail(*_: Any, error: BaseException = error) -> None:
             raise error
 
-        failing.layers[1].register_forward_hook(fail)  # type: ignore[index]
+        failing.layers[1].register_forward_hook(fail)
         with guard(failing) as watching, pytest.raises(type(error)):
             train(failing)
         assert not watching.failure

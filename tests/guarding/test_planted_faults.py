@@ -25,7 +25,7 @@ from ckpt_surgery import SurgeryError, guard, wrap_blocks
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
-from tests.guarding.test_guard import enable, train
+from tests.guarding.test_guard import Way, enable, train
 from tests.measure.toys import Model, SureLayer, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -229,11 +229,15 @@ class Logged(SureLayer):
         return torch.tanh(self.linear(hidden_states))
 
 
-def history(faulty: bool) -> nn.Module:
+def history(faulty: bool, way: Way = enable) -> nn.Module:
     model = model_of(Logged, SureLayer)
     cast(Any, model.layers[0]).quiet = not faulty
-    enable(model)
+    way(model)
     return model
+
+
+def history_of_a_surgery(faulty: bool) -> nn.Module:
+    return history(faulty, wrap_blocks)
 
 
 def block_in_evaluation_mode(faulty: bool) -> nn.Module:
@@ -331,6 +335,7 @@ PLANTED = [
     Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),
     Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
+    Planted(history_of_a_surgery, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its"),
     Planted(frozen_tower, UNTRAINED, TOWER, "look for where the graph is cut"),
     Planted(numpy_noise, WRONG, ("layers.1",), "other gradients than it has without"),
     Planted(random_numbers_not_kept, WRONG, ("layers.0",), "drew others", CoverageCause.DRAWN_ANEW),

@@ -197,6 +197,29 @@ def test_an_exception_in_the_middle_leaves_the_table(tmp_path: Path) -> None:
     assert re.search(r"MemoryError: no more\n.*3 of 3 blocks proved", ran.stderr, re.DOTALL)
 
 
+def test_an_error_of_torch_that_is_known_gets_a_note_that_names_the_block(tmp_path: Path) -> None:
+    text = TRAIN.replace(
+        "return x + self",
+        "self.runs = getattr(self, 'runs', 0) + 1; x = x.tanh() if self.runs > 1 else x; return x + self",
+    )
+    bare, ran = python(script(tmp_path, text), "on"), run("--no-wrap", script(tmp_path, text), "on")
+    assert bare.returncode == ran.returncode == 1
+    assert "CheckpointError" in bare.stderr
+    assert "ckpt_surgery: blocks.2 (Block) found other things in its recompute than in its forward" in ran.stderr
+    assert "runs (nothing, and then 1)" in ran.stderr
+
+
+def test_equal_models_are_told_once(tmp_path: Path) -> None:
+    text = TRAIN.replace("optimizer =", "import copy\nmodels = [copy.deepcopy(model) for _ in range(2)]\noptimizer =")
+    text = text.replace(
+        "    loss.backward()",
+        "    loss.backward(); [each(torch.ones(2, 8)).square().mean().backward() for each in models]",
+    )
+    ran = run(script(tmp_path, text), "on")
+    assert ran.stderr.count("4 steps, 3 of 3 blocks proved") == 1
+    assert "ckpt_surgery: Model: the same for 2 more models" in ran.stderr
+
+
 def test_after_an_exception_in_the_first_step_nothing_reads_like_a_finding(tmp_path: Path) -> None:
     ran = run(script(tmp_path, TRAIN.replace("    loss.backward()", "    raise MemoryError('no more')")), "on")
     assert ran.returncode == 1

@@ -8,7 +8,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE
+from ckpt_surgery.guarding.proof import ProofStatus
+from tests.guarding.sharded_script import BROKEN, CASES, LAYERS, SIZE, SPLIT
 from tests.rank_cases import Results, case_results
 
 PARAMETERS = 9
@@ -42,6 +43,14 @@ def test_a_guarded_training_of_shards_is_that_without_and_is_proved(results: Res
             assert second == ADAPTED + 1
         else:
             assert rank["compared"] == [PARAMETERS + 1] * LAYERS, "with what a layer was given"
+        assert rank["faults"] == []
+
+
+@pytest.mark.parametrize("case", SPLIT)
+def test_a_block_whose_parts_are_gathered_later_is_not_proved_and_no_fault(results: Results, case: str) -> None:
+    for rank in results[case]:
+        assert (rank["losses"], rank["names"], rank["weights"]) == (True, True, True)
+        assert rank["proofs"] == [ProofStatus.SPLIT] * LAYERS
         assert rank["faults"] == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import (
@@ -27,8 +26,6 @@ from ckpt_surgery.guarding.torch_errors import explain
 
 pytestmark = pytest.mark.torch
 
-Block = Callable[[Tensor], Tensor]
-
 
 class Net(nn.Module):
     """Embeds, and checkpoints its blocks by itself."""
@@ -40,7 +37,7 @@ class Net(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self.options = {"use_reentrant": False, **options}
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Any:
         hidden = self.embed(ids)
         for layer in self.layers:
             hidden = self.call(layer, hidden)
@@ -116,7 +113,8 @@ class Greedy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0] * ctx.saved_tensors[0].exp() + 0 * ctx.saved_tensors[0]
+        result: Tensor = gradients[0] * ctx.saved_tensors[0].exp() + 0 * ctx.saved_tensors[0]
+        return result
 
 
 class OfGreedy(Linear):
@@ -178,7 +176,8 @@ class Embedding(nn.Module):
 
 
 def nothing_kept() -> Any:
-    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
+    contexts: Any = create_selective_checkpoint_contexts
+    return contexts(lambda *_, **__: CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def twice(model: nn.Module) -> None:
@@ -192,10 +191,10 @@ def steps(model: nn.Module, several: int = 2) -> None:
         model(IDS).sum().backward()
 
 
-def switched(model: nn.Module) -> None:
+def switched(model: Any) -> None:
     loss = model(IDS).sum()
-    model.layers[1].linear.requires_grad_(False)  # type: ignore[union-attr]
-    model.layers[1].linear.bias = None  # type: ignore[union-attr]
+    model.layers[1].linear.requires_grad_(False)
+    model.layers[1].linear.bias = None
     loss.backward()
 
 
@@ -325,13 +324,6 @@ def test_the_note_names_the_block_and_what_is_known(
         assert part in note
     explain(ended.value, [])
     assert len(ended.value.__notes__) == 1
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 import torch
 from torch import Tensor
 
-from ckpt_surgery import CheckpointGuard
+from ckpt_surgery import CheckpointGuard, GuardError, SurgeryError, SurgeryWarning
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -29,12 +29,14 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
-def trained(folder: Path, callbacks: list[Any], **options: Any) -> Any:
+def trained(folder: Path, callbacks: list[Any], prepare: Any = None, **options: Any) -> Any:
     """A Llama of three layers after four steps of a Trainer with checkpointing."""
     from transformers import Trainer, TrainingArguments
 
     common = {"max_steps": 4, "report_to": [], "use_cpu": True, "gradient_checkpointing": True}
     model = llama(3).float()
+    if prepare is not None:
+        prepare(model)
     arguments = TrainingArguments(output_dir=str(folder), **common, **options)
     Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=callbacks).train()
     return model
@@ -72,3 +74,32 @@ def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(
     hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
     assert not any(hook.__module__.startswith("ckpt_surgery") for hook in hooks)
     assert not any("forward" in vars(layer) for layer in model.model.layers)
+
+
+def refusing(model: Any) -> None:
+    """A part of it is compiled, so that it can be neither wrapped nor watched."""
+    model.lm_head.compile(backend="eager")
+
+
+def exchanging(model: Any) -> None:
+    """Has other weights in its forwards than in its recomputes."""
+    weight = model.model.layers[0].mlp.up_proj.weight.requires_grad_(False)
+    own = weight.data
+
+    def load(value: Tensor) -> None:
+        weight.data = value
+
+    model.register_forward_pre_hook(lambda *_: load(own + 1))
+    model.register_forward_hook(lambda *_: load(own))
+
+
+@pytest.mark.parametrize("spoil", [refusing, exchanging], ids=["a refusal", "exchanged weights"])
+def test_a_training_that_cannot_be_wrapped_goes_on_as_the_trainer_has_it(spoil: Any, tmp_path: Path) -> None:
+    options = {"per_device_train_batch_size": 2, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    bare = trained(tmp_path, [], prepare=spoil, **options)
+    with pytest.warns(SurgeryWarning):
+        model = trained(tmp_path, [CheckpointGuard(wrap=True)], prepare=spoil, **options)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True))
+    assert not any("forward" in vars(layer) for layer in model.model.layers)
+    with pytest.raises((GuardError, SurgeryError)):
+        trained(tmp_path, [CheckpointGuard(wrap=True, on_fault="raise")], prepare=spoil, **options)

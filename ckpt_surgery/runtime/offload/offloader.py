@@ -91,7 +91,8 @@ class Offloader:
     One offloader serves all blocks of a model: each block's inputs start to move when the next block begins, so
     those of the last block never move. They come back one block ahead: in the order of the last whole step, where this
     one has as many calls of blocks, and else in that of the forward, reversed. It keeps nothing alive: what was saved
-    lives as long as the graph. Copies and pickles have its options and nothing of what it has saved.
+    lives as long as the graph. Copies and pickles have its options and nothing of what it has saved. `refusals` say
+    whether a failure to move a tensor is raised; what was not moved stays.
 
     Args:
         transport: takes the tensors where they go; by default to host memory.
@@ -99,26 +100,19 @@ class Offloader:
         in_flight: while so many tensors are on their way, the oldest is waited for before another is sent, and no more
             than so many are on their way back ahead of their use. With results, as many more leave at a time as the
             call that is sent has of them.
-        refusals: say whether a failure to move a tensor is raised; what was not moved stays.
 
     Raises:
         OptionError: `in_flight` is below 1 or `minimum_bytes` below 0.
     """
 
-    def __init__(
-        self,
-        transport: Transport | None = None,
-        minimum_bytes: int = 1024,
-        in_flight: int = 2,
-        refusals: Refusals | None = None,
-    ) -> None:
+    def __init__(self, transport: Transport | None = None, minimum_bytes: int = 1024, in_flight: int = 2) -> None:
         if in_flight < 1 or minimum_bytes < 0:
             raise OptionError(
                 f"in_flight must be at least 1 and minimum_bytes at least 0, not {in_flight} and {minimum_bytes}"
             )
         self.stats = OffloadStats()
         self.transport: Transport = HostTransport() if transport is None else transport
-        self._refusals = refusals or Refusals()
+        self.refusals = Refusals()
         self._minimum_bytes = minimum_bytes
         self._in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
@@ -147,13 +141,13 @@ class Offloader:
         parameters, no views of parameters, no subclasses but torch's fake tensors. The backward raises
         ModifiedTensorError where a tensor that was saved here was modified in place afterwards.
         """
-        if not torch.is_grad_enabled() or self._refusals.told:
+        if not torch.is_grad_enabled() or self.refusals.told:
             yield
             return
         with self._lock, torch.no_grad():
             newest = self._newest()
             if newest is not None:
-                with self._refusals:
+                with self.refusals:
                     self._send(newest.tensors, self._in_flight + newest.results)
             if self._step.order:  # its backward has begun
                 self._step = CallOrder()
@@ -168,7 +162,7 @@ class Offloader:
         def pack(tensor: Tensor) -> StayingTensor | MovedTensor:
             moves = any(tensor is value for value in given)
             if moves:
-                with self._refusals:
+                with self.refusals:
                     return self._save(tensor, inputs)
             return StayingTensor(tensor)
 
@@ -183,7 +177,7 @@ class Offloader:
         self, result: Tensor, aliases: Sequence[Tensor], inputs: CallInputs, returned: Tensor | None
     ) -> MovedTensor | None:
         """Do as `keep_result` says; `inputs` are those of the call whose result it is."""
-        with self._refusals, self._lock, torch.no_grad():
+        with self.refusals, self._lock, torch.no_grad():
             if returned is None:
                 offloaded = OffloadedTensor(result, aliases)
             else:
@@ -252,12 +246,12 @@ class Offloader:
                 self._order = tuple(inputs.step.order)
             # the other inputs of this call, and those of the next one
             following = [*inputs.tensors[moved.following :], *inputs.step.after(inputs.number, self._order)]
-            with self._refusals:
+            with self.refusals:
                 self._wait_for(0, [offloaded, *following])
             tensor = self._fetch(offloaded)
             if offloaded in following and offloaded.source is None:
                 offloaded.ready = tensor
-            with self._refusals:
+            with self.refusals:
                 self._prefetch(following)
             return offloaded.view.restore(tensor)
 

@@ -38,17 +38,21 @@ class Checkpointing:
     save: tuple[str, ...] | None = None
     refusals: Refusals = field(default_factory=Refusals, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        if self.offloader is not None:
+            self.offloader.refusals = self.refusals
+
     @classmethod
     def of(cls, options: SurgeryOptions, refusals: Refusals) -> Checkpointing:
         """Return the function for these options, with an offloader of its own where they ask for offload."""
-        return cls(options, _offloader(options, refusals), refusals=refusals)
+        return cls(options, _offloader(options), refusals=refusals)
 
     def changed(self, more: Mapping[str, Any] | None = None, **options: Any) -> Checkpointing:
         """Return the same with other options, and `more` for torch. Raises SurgeryError as SurgeryOptions does."""
         changed, offloader = replace(self.options, **options), self.offloader
         if changed.offload != self.options.offload:
             self.release()
-            offloader = _offloader(changed, self.refusals)
+            offloader = _offloader(changed)
         return replace(self, options=changed, offloader=offloader, more={**self.more, **(more or {})})
 
     def release(self) -> None:
@@ -82,12 +86,12 @@ class Checkpointing:
         return output
 
 
-def _offloader(options: SurgeryOptions, refusals: Refusals) -> Offloader | None:
+def _offloader(options: SurgeryOptions) -> Offloader | None:
     if options.offload is None:
         return None
     if options.offload == "cpu":
-        return Offloader(HostTransport(PinnedPool(options.offload_pinned)), refusals=refusals)
-    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload), refusals=refusals)
+        return Offloader(HostTransport(PinnedPool(options.offload_pinned)))
+    return Offloader(DiskTransport(None if options.offload == "disk" else options.offload))
 
 
 def _beside_save(options: SurgeryOptions) -> Any:
