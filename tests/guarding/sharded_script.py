@@ -47,8 +47,9 @@ def train(model: Any, accumulated: bool = False) -> list[float]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        with torch.no_grad():
-            model(**tokens())
+        if step % 2:  # where it gathers weights anew, what it gathered before does not show
+            with torch.no_grad():
+                model(**tokens())
     return losses
 
 
