@@ -121,7 +121,8 @@ class StepHooks(UndoableHooks):
         elif not self._in_backward:
             self._in_backward = True
             self._watch.enter(WatchedPhase.BACKWARD)
-            engine.queue_callback(ModelHook(self._finish))
+            # behind what others queue in this backward, as FSDP2 does that sends gradients on at its end
+            engine.queue_callback(partial(engine.queue_callback, ModelHook(self._finish)))
 
     def _finish(self) -> None:
         running, self._running, self._in_backward = self._running, False, False
