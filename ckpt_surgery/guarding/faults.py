@@ -27,7 +27,7 @@ class CoverageCause(StrEnum):
     """The reasons that a block shows for being recomputed not at all, or several times."""
 
     UNKNOWN = ""
-    EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
+    EVALUATION = "in evaluation mode, it is not checkpointed: call model.train()"
     REPLACED = "its forward was replaced after the model was made, and the layer's own never runs: call wrap_blocks"
     PLAIN = "it is no checkpointing layer: call wrap_blocks"
     TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"

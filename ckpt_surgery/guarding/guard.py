@@ -65,7 +65,7 @@ def guard(
 
     Args:
         model: gets two hooks; in checked steps its blocks get some, which go when the step ends.
-        every: after the first three steps, check every n-th.
+        every: after the first three steps, check every n-th, and the first in another mode.
         prove: hold the gradients of one block in each step against those of the block alone without checkpointing,
             until every block was proved, and then in each checked step. The block is run once more for it, in the
             memory of one block.
@@ -101,6 +101,7 @@ class Guard(Undoable):
             if is_compiled(module):
                 raise GuardError(f"{name} is compiled, so that no hook runs in it: guard it without compile")
         self.steps = 0
+        self._was_evaluating = False
         self._options = options
         self._results = GuardResults()
         self._untrained = UntrainedParameters(self.model, options.patience)
@@ -170,11 +171,13 @@ class Guard(Undoable):
         return watch
 
     def _is_checked(self) -> bool:
-        return self.steps < FIRST_STEPS or self.steps % self._options.every == 0
+        first = self.steps < FIRST_STEPS or self._hooks.evaluating is not self._was_evaluating
+        return first or self.steps % self._options.every == 0
 
     def _end(self, watch: StepWatch) -> None:
         checked = self._is_checked()
         self.steps += 1
+        self._was_evaluating = self._hooks.evaluating
         faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []
         self._tell([*faults, *self._untrained.end(look=checked)])
 

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.selection import select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
@@ -122,6 +123,14 @@ def wrap_blocks(
     surgery = _existing_surgery(target) or Surgery(target)
     surgery.apply(options)
     return surgery
+
+
+def can_wrap(model: nn.Module) -> bool:
+    """Tell whether `wrap_blocks` finds something in a model to checkpoint."""
+    try:
+        return bool(select_stacks(_checked(model)))
+    except SurgeryError:
+        return False
 
 
 def _checked(model: Any) -> nn.Module:
