@@ -26,6 +26,7 @@ from ckpt_surgery.guarding.results import CheckedStep, GuardResults
 from ckpt_surgery.guarding.steps import StepHooks, StepWatch
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.runtime.blocks.discovery import compiled_place
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
 from ckpt_surgery.torch_names import is_compiled
@@ -97,9 +98,9 @@ class Guard(Undoable):
         self._wrapper = model if isinstance(model, DistributedDataParallel) else None
         self.model: nn.Module = model if self._wrapper is None else self._wrapper.module
         name = type(self.model).__name__
-        for module in self.model.modules():
-            if is_compiled(module):
-                raise GuardError(f"{name} is compiled, so that no hook runs in it: guard it without compile")
+        compiled = any(map(is_compiled, self.model.modules()))
+        if compiled and (place := compiled_place(self.model, blocks_of(self.model))) is not None:
+            raise GuardError(f"{name} is compiled{place}, so that no hook runs in it: guard it without compile")
         self.steps = 0
         self._was_evaluating = False
         self._options = options

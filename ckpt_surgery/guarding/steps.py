@@ -39,8 +39,8 @@ class StepHooks(UndoableHooks):
 
     A forward whose backward has not begun when the next forward begins is given up, and its watch undone, until a
     backward has reached several: the loss is made of several outputs then, and the step has begun with the first.
-    A forward in between without gradients, such as that of a reference model, is set aside, and so is one in evaluation
-    mode behind one in training mode. A step whose backward raised is given up when the next forward begins.
+    A forward in between without gradients, such as that of a reference model, is set aside, and so is one in
+    evaluation mode behind one in training mode. A step whose backward raised is given up when the next forward begins.
 
     `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
     may be part of this step's, as where a cache leads from one to the other. `evaluating` tells whether it began in

@@ -153,6 +153,8 @@ class Takeover:
         self._say = say
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
+        self._taken: WeakSet[nn.Module] = WeakSet()
+        """The models that are wrapped or guarded."""
         self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
@@ -220,10 +222,19 @@ class Takeover:
         model = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = nn.Module.parameters(model)  # others may take arguments
         if any(parameter.requires_grad for parameter in parameters) and any(model.children()):
+            if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
+                return
+            inside = {self._waiting[part].trained for part in parts if part in self._waiting}
+            self.trained = [trained for trained in self.trained if trained not in inside]
             waiting = _Waiting(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if waiting.is_in_mode(model):
                 self._decide(model, waiting, running=model is module)
+
+    def _holds_no_more(self, model: nn.Module) -> bool:
+        """Tell whether all blocks of a model lie in those that were taken before it: it is but around them."""
+        inside = {part for whole in self._taken for part in whole.modules()}
+        return all(block.module in inside for block in blocks_of(model).values())
 
     def _decide(self, model: nn.Module, waiting: _Waiting, *, running: bool) -> None:
         """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
@@ -277,6 +288,7 @@ class Takeover:
                 self._decide(module, waiting, running=True)
 
     def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
+        self._taken.add(model)
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):

@@ -864,7 +864,8 @@ def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen:
     enable(model)
     model.layers.requires_grad_(not frozen)
     with guard(model, on_fault="collect") as watching:
-        train(model, 7, between=lambda step: None if model.train(step < 4) else None)
+        train(model, 5)
+        train(model.eval(), 2)
         report = watching.report()
     assert report.steps == 7
     (fault,) = report.faults

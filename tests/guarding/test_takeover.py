@@ -25,6 +25,7 @@ from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained, is_asked
 from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+from ckpt_surgery.runtime.tools.containers import tensors
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -533,3 +534,40 @@ def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
             train(model)
         counts.append(len(seen))
     assert counts[0] == counts[1]
+
+
+class Around(nn.Module):
+    """A model with another inside, as adapters and tasks put it."""
+
+    def __init__(self, inner: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, head
+
+    def forward(self, values: Tensor) -> Any:
+        return self.head(next(tensors(self.inner(values))))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_model_that_trained_before_it_got_a_wrapper_has_one_report(on: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, on)
+
+    def both() -> None:
+        train(model, 1)
+        train(Around(model, nn.Linear(WIDTH, WIDTH)).double(), 4)
+
+    (trained,) = looked_at(both)
+    assert (trained.report is not None) is on
+    if trained.report is not None:
+        assert (trained.report.steps, trained.report.proved, trained.report.ok) == (5, 2, True)
+
+
+def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, True)
+    head = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH)), backend="eager")
+    trained = taken(Around(model, head))
+    assert trained.said == []
+    assert "2 of 2 blocks checkpointed" in trained.table
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.ok) == (2, True)

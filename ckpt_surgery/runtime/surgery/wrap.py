@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import compiled_place, find_blocks
 from ckpt_surgery.runtime.blocks.selection import select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
@@ -140,9 +140,12 @@ def _checked(model: Any) -> nn.Module:
     name = type(model).__name__
     if isinstance(model, nn.DataParallel):
         raise SurgeryError(f"{name} runs copies of its model: give model.module to DistributedDataParallel instead")
-    for module in model.modules():
-        if is_compiled(module):
-            raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
+    if any(map(is_compiled, model.modules())):
+        blocks = [block.name for stack in select_stacks(model) for block in stack.blocks]
+        if (place := compiled_place(model, blocks)) is not None:
+            raise SurgeryError(
+                f"{name} is compiled already{place}: call wrap_blocks first, and torch.compile after it"
+            )
     adapters = [held for module in model.modules() if isinstance(held := getattr(module, "peft_config", None), dict)]
     if any(getattr(config, "alora_invocation_tokens", None) for held in adapters for config in held.values()):
         raise SurgeryError(
