@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from torch import nn
 
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
+from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, LAYER_CLASS
 from ckpt_surgery.runtime.blocks.discovery import enclosing, is_layer
 from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.tools.containers import tensors
 
 
 class Coverage(StepWatch):
@@ -29,7 +32,11 @@ class Coverage(StepWatch):
         self._blocks = blocks
         self._expected = {name for name, block in blocks.items() if _is_on(model, name, block)}
         self._evaluating = {name for name, block in blocks.items() if not block.training}
+        self._derived: set[str] = set()
         self._hooks = ExitStack()
+        for name in self._evaluating & self._expected:
+            hook = blocks[name].register_forward_hook(ModelHook(partial(self._await_gradient, name)))
+            self._hooks.callback(hook.remove)
         self._counter = self._hooks.enter_context(EntryCounter(model, blocks, on_recompute))
 
     def enter(self, phase: WatchedPhase) -> None:
@@ -42,6 +49,12 @@ class Coverage(StepWatch):
     def undo(self) -> None:
         """Take the hooks off."""
         self._hooks.close()
+
+    def _await_gradient(self, name: str, _: nn.Module, __: object, output: object) -> None:
+        """Note a block whose results a backward reaches: its parameters may all be frozen."""
+        for result in tensors(output):
+            if result.requires_grad:
+                result.register_hook(lambda _: self._derived.add(name))  # type: ignore[no-untyped-call]
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the entries of each block in forward and backward."""
@@ -64,7 +77,8 @@ class Coverage(StepWatch):
         """Tell whether a block is to be recomputed whole: it trains, and its library checkpoints no part of it."""
         if name not in self._expected:
             return False
-        trains = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())
+        trained = any(p.requires_grad and p.grad is not None for p in self._blocks[name].parameters())
+        trains = trained or name in self._derived
         in_parts = self._cause(name) is CoverageCause.PLAIN and self._counter.recomputed_inside(name)
         return trains and not in_parts
 

@@ -29,7 +29,7 @@ class CoverageCause(StrEnum):
     """The reasons that a block shows for being recomputed not at all, or several times, or on something else."""
 
     UNKNOWN = ""
-    EVALUATION = "it is in evaluation mode while gradients are on: call train() on it"
+    EVALUATION = "in evaluation mode, it is not checkpointed: call model.train()"
     REPLACED = "its forward was replaced after the model was made, and the layer's own never runs: call wrap_blocks"
     PLAIN = "it is no checkpointing layer: call wrap_blocks"
     DRAWN_ANEW = "it draws random numbers, and its recompute drew others: call checkpoint with preserve_rng_state=True"

@@ -33,6 +33,7 @@ from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.model_hook import HookErrors
 from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.runtime.blocks.discovery import compiled_place
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
 from ckpt_surgery.text import error_line
@@ -74,7 +75,7 @@ def guard(
 
     Args:
         model: gets two hooks; in checked steps its blocks get some, which go when the step ends.
-        every: after the first three steps, check every n-th.
+        every: after the first three steps, check every n-th, and the first in another mode.
         prove: hold the gradients of one block in each step against those of the block alone without checkpointing,
             until every block was proved, and then in each checked step. The block is run once more for it, in the
             memory of one block.
@@ -108,10 +109,11 @@ class Guard(Undoable):
         self._wrapper = model if isinstance(model, DistributedDataParallel) else None
         self.model: nn.Module = model if self._wrapper is None else self._wrapper.module
         name = type(self.model).__name__
-        for module in self.model.modules():
-            if is_compiled(module):
-                raise GuardError(f"{name} is compiled, so that no hook runs in it: guard it without compile")
+        compiled = any(map(is_compiled, self.model.modules()))
+        if compiled and (place := compiled_place(self.model, blocks_of(self.model))) is not None:
+            raise GuardError(f"{name} is compiled{place}, so that no hook runs in it: guard it without compile")
         self.steps = 0
+        self._was_evaluating = False
         self._options = options
         self._results = GuardResults()
         self._untrained = UntrainedParameters(self.model, options.patience)
@@ -201,11 +203,13 @@ class Guard(Undoable):
         return watch
 
     def _is_checked(self) -> bool:
-        return self.steps < FIRST_STEPS or self.steps % self._options.every == 0
+        first = self.steps < FIRST_STEPS or self._hooks.evaluating is not self._was_evaluating
+        return first or self.steps % self._options.every == 0
 
     def _end(self, watch: StepWatch) -> None:
         checked = self._is_checked()
         self.steps += 1
+        self._was_evaluating = self._hooks.evaluating
         faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []
         self._tell([*faults, *self._untrained.end(look=checked)])
 

@@ -35,16 +35,16 @@ class StepWatch(UndoableHooks):
 
 
 class StepHooks(UndoableHooks):
-    """Call `begin` before a forward that trains; what it returns is told as other parts begin, and given to `end`.
+    """Call `begin` before a forward with gradients; what it returns is told as other parts begin, and given to `end`.
 
     A forward whose backward has not begun when the next forward begins is given up, and its watch undone, until a
     backward has reached several: the loss is made of several outputs then, and the step has begun with the first.
-    A forward in between without gradients, such as that of a reference model, is set aside. A step whose backward
-    raised is given up when the next forward begins.
+    A forward in between without gradients, such as that of a reference model, is set aside, and so is one in
+    evaluation mode behind one in training mode. A step whose backward raised is given up when the next forward begins.
 
     `follows_forward` tells whether the present step comes behind a forward without a backward of its own: its graph
-    may be part of this step's, as where a cache leads from one to the other. Errors in these hooks, and in those that
-    a watch puts on the model, go to `errors`.
+    may be part of this step's, as where a cache leads from one to the other. `evaluating` tells whether it began in
+    evaluation mode. Errors in these hooks, and in those that a watch puts on the model, go to `errors`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StepHooks(UndoableHooks):
         ]
         self._begin, self._end = begin, end
         self._watch = StepWatch()
-        self.follows_forward = False
+        self.follows_forward = self.evaluating = False
         self._running = self._in_backward = self._several = False
         self._first = self._forwards = 0
         self._training: list[bool] = []
@@ -78,20 +78,22 @@ class StepHooks(UndoableHooks):
             self._give_up()
         if self._in_backward or torch.compiler.is_compiling():
             return
-        training = model.training and torch.is_grad_enabled() and not transform_stack()
+        in_mode = model.training or self.evaluating or not self._running
+        training = in_mode and torch.is_grad_enabled() and not transform_stack()
         self._training.append(training)
         if training:
-            self._begin_forward()
+            self._begin_forward(evaluating=not model.training)
         elif self._running:
             self._watch.enter(WatchedPhase.ASIDE)
 
-    def _begin_forward(self) -> None:
+    def _begin_forward(self, *, evaluating: bool) -> None:
         self._forwards += 1
         if self._running and self._several:
             return
         if self._running:
-            self.follows_forward = True
+            self.follows_forward |= evaluating or not self.evaluating
             self._give_up()
+        self.evaluating = evaluating
         self._first = self._forwards
         self._watch = self._begin()
         self._running = True

@@ -28,16 +28,21 @@ from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.measure.own_checkpoints import checkpoint_call
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.blocks.library_switch import flags_of, has_inline_branch, options_of
+from ckpt_surgery.runtime.blocks.library_switch import (
+    checkpoints_in_evaluation,
+    flags_of,
+    has_inline_branch,
+    options_of,
+)
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
-from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import can_wrap, wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import MODULE_CALL, is_compiled
+from ckpt_surgery.torch_names import MODULE_CALL
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 _LOOKS = 3
@@ -64,18 +69,19 @@ class Trained:
 
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
     again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
-    of the call of torch's checkpoint function that did, if one did. With `evaluating` it was trained in evaluation
-    mode alone, and `asked` tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls
-    something that checkpoints, perhaps functions in which no module runs.
+    of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
+    was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
+    `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
+    `can_be_wrapped` it has blocks that --wrap would checkpoint.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.name = type(model).__name__
         self.problems: list[str] = []
-        self.checkpoints_itself = False
+        self.checkpoints_itself = self.by_torch = False
         self.place = ""
         self.evaluating = self.asked = False
-        self.is_compiled = self.calls_checkpoint = False
+        self.can_be_wrapped = self.calls_checkpoint = False
         self._report: GuardReport | None = None
         self._table = ""
         self.is_refused = False
@@ -127,7 +133,7 @@ class Trained:
         elif self.calls_checkpoint and not self.report:
             said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
         elif not (said or self.table or self.report):
-            advice = "" if self.is_compiled else ": --wrap checkpoints it"
+            advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
             said.append(f"{self.name} trained without checkpointing{advice}")
         return said
 
@@ -155,6 +161,8 @@ class Takeover:
         self._told: set[str] = set()
         self._process = os.getpid()
         self._seen: WeakSet[nn.Module] = WeakSet()
+        self._taken: WeakSet[nn.Module] = WeakSet()
+        """The models that are wrapped or guarded."""
         self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
@@ -241,10 +249,19 @@ class Takeover:
         model = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = nn.Module.parameters(model)  # others may take arguments
         if any(parameter.requires_grad for parameter in parameters) and any(model.children()):
+            if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
+                return
+            inside = {self._waiting[part].trained for part in parts if part in self._waiting}
+            self.trained = [trained for trained in self.trained if trained not in inside]
             waiting = _Waiting(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
-            if model.training:
+            if waiting.is_in_mode(model):
                 self._decide(model, waiting, running=model is module)
+
+    def _holds_no_more(self, model: nn.Module) -> bool:
+        """Tell whether all blocks of a model lie in those that were taken before it: it is but around them."""
+        inside = {part for whole in self._taken for part in whole.modules()}
+        return all(block.module in inside for block in blocks_of(model).values())
 
     def _decide(self, model: nn.Module, waiting: _Waiting, *, running: bool) -> None:
         """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
@@ -253,18 +270,19 @@ class Takeover:
         if wanted or trained.checkpoints_itself:
             for part in [part for part, its in self._waiting.items() if its is waiting]:
                 del self._waiting[part]
-            self._note(trained, evaluating=False)
+            self._note(trained, model, evaluating=False)
             # what others than torch's function do to gradients on the way is not known
             options = self._options.guard_options
-            prove = options.prove and (wanted or bool(trained.place))
+            prove = options.prove and (wanted or trained.by_torch)
             self._take(model, trained, replace(options, prove=prove), running=running)
             if trained.guard is not None:
                 trained.guard.begin_within()
 
-    def _note(self, trained: Trained, *, evaluating: bool) -> None:
+    def _note(self, trained: Trained, model: nn.Module | None, *, evaluating: bool) -> None:
         if trained not in self.trained:
             self.trained.append(trained)
             trained.evaluating = evaluating
+            trained.can_be_wrapped = model is not None and can_wrap(model)
         trained.evaluating &= evaluating
 
     def _await_backward(self, module: nn.Module, output: Any) -> None:
@@ -274,14 +292,14 @@ class Takeover:
             return
         results = list(tensors(output))
         if not results and module.training:
-            self._note(waiting.trained, evaluating=False)
+            self._note(waiting.trained, module, evaluating=False)
         for tensor in results:
             if tensor.requires_grad:
                 reached = partial(self._reached, waiting, not module.training)
                 tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
     def _reached(self, waiting: _Waiting, evaluating: bool, _: Any) -> None:
-        self._note(waiting.trained, evaluating=evaluating)
+        self._note(waiting.trained, waiting.model(), evaluating=evaluating)
         if evaluating:
             waiting.trained.asked |= waiting.asks()
 
@@ -289,15 +307,17 @@ class Takeover:
         """Look at a part of a model that waits: it is switched on later, or checkpoints by itself."""
         waiting = self._waiting[module]
         if in_backward():
-            waiting.trained.checkpoints_itself |= module is not waiting.model() and torch.is_grad_enabled()
+            if module is not waiting.model() and torch.is_grad_enabled():
+                waiting.enter_again()
         elif module is not waiting.model():
             waiting.enter()
         else:
             waiting.forwards += 1
-            if module.training and torch.is_grad_enabled():
+            if waiting.is_in_mode(module) and torch.is_grad_enabled():
                 self._decide(module, waiting, running=True)
 
     def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
+        self._taken.add(model)
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
@@ -305,6 +325,7 @@ class Takeover:
             if surgery is not None and options.on_fault != "raise":
                 for change in surgeries_in(model):
                     change.refusals.tell = partial(self._refused, trained, ref(change))
+                    self._avoid_nesting(trained, change)
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -316,9 +337,30 @@ class Takeover:
         trained.is_refused = True
         trained.problems.append(f"{_said(error)}; since then it trains as the script has it")
         self._say(f"{trained.name}: {trained.problems[-1]}")
-        if (change := surgery()) is None:
-            return
+        if (change := surgery()) is not None:
+            self._give_back(trained, change)
 
+    def _avoid_nesting(self, trained: Trained, change: Surgery) -> None:
+        """Hand the model back where the script checkpoints around its blocks or in them, in the forward that runs."""
+        blocks = [block.module for block in blocks_of(change.model).values()]
+
+        def look(*_: Any) -> None:
+            if hooks.undone or in_backward() or not (place := checkpoint_call()):
+                return
+            hooks.undo()
+            trained.place, trained.by_torch = place, True
+            trained.checkpoints_itself = trained.is_refused = True
+            self._say(f"{trained.name} checkpoints by itself at {place}: it is left as it is")
+            for block in blocks:
+                vars(block)[FUNCTION] = None  # the others of this forward run plainly inside of the script's call
+            self._give_back(trained, change)
+
+        modules = {module for block in blocks for module in block.modules()}
+        handles = [module.register_forward_pre_hook(ModelHook(look)) for module in modules]
+        handles.append(change.model.register_forward_hook(ModelHook(lambda *_: hooks.undo())))
+        hooks = UndoableHooks(handles)
+
+    def _give_back(self, trained: Trained, change: Surgery) -> None:
         def give_back(*_: Any) -> None:
             if not in_backward() and not change.undone:
                 self._tried(trained.problems, change.undo)
@@ -353,10 +395,14 @@ class _Waiting:
         self.forwards = 0
         parts = list(model.modules())
         self._flags = [(ref(module), flag) for module in parts for flag in flags_of(module)]
-        trained.is_compiled = any(map(is_compiled, parts))
+        self._in_evaluation = any(map(checkpoints_in_evaluation, parts))
         trained.calls_checkpoint = any(
             has_inline_branch(module) and not (is_layer(module) or flags_of(module)) for module in parts
         )
+
+    def is_in_mode(self, model: nn.Module) -> bool:
+        """Tell whether a model is in a mode in which something may checkpoint it."""
+        return model.training or self._in_evaluation or self.trained.checkpoints_itself
 
     def asks(self) -> bool:
         """Tell whether that was done since."""
@@ -366,7 +412,16 @@ class _Waiting:
         """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
         if self.forwards < _LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
-            self.trained.checkpoints_itself |= bool(self.trained.place)
+            self.trained.by_torch = bool(self.trained.place)
+            self.trained.checkpoints_itself |= self.trained.by_torch
+
+    def enter_again(self) -> None:
+        """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
+        trained, model = self.trained, self.model()
+        trained.checkpoints_itself = True
+        if not trained.place and model is not None:
+            trained.by_torch = any(map(is_composable, model.modules()))
+            trained.place = "torch.distributed._composable.checkpoint" if trained.by_torch else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:

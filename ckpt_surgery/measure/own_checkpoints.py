@@ -10,15 +10,21 @@ from traceback import walk_stack
 from typing import Self
 
 import torch
+import torch.autograd.function
+import torch.autograd.graph
 import torch.utils.checkpoint
 from torch import nn
 
+import ckpt_surgery
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.undo import UndoableHooks
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
+_COMPOSABLE = "torch.distributed._composable.checkpoint_activation"
+_ENGINE = {torch.autograd.graph.__file__, torch.autograd.function.__file__}
+_OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
@@ -80,11 +86,38 @@ class OwnCheckpoints(UndoableHooks):
 
 
 def checkpoint_call() -> str:
-    """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside."""
+    """Return the file and line that has called torch's checkpoint function, in which this runs; empty outside.
+
+    The calls of this package are none.
+    """
     inside = False
     for frame, line in walk_stack(inspect.currentframe()):
         file = frame.f_code.co_filename
         inside |= file == _CHECKPOINT
         if inside and not file.startswith(_TORCH):
-            return f"{file}:{line}"
+            if not file.startswith(_OURS):
+                return f"{file}:{line}"
+            inside = False
     return ""
+
+
+def recomputing_call() -> str:
+    """Return the file and line of the function that runs modules again in the backward, in which this runs.
+
+    That is one of another library or of the script; empty for those of torch.
+    """
+    place = ""
+    for frame, line in walk_stack(inspect.currentframe()):
+        file = frame.f_code.co_filename
+        if file in _ENGINE:
+            return place
+        if file == _CHECKPOINT:
+            place = ""
+        elif not file.startswith(_TORCH):
+            place = f"{file}:{line}"
+    return place
+
+
+def is_composable(module: nn.Module) -> bool:
+    """Tell whether torch's composable checkpoint is on a module: hooks, so that no line calls it."""
+    return any(getattr(hook, "__module__", "") == _COMPOSABLE for hook in module._forward_pre_hooks.values())

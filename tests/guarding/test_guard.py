@@ -888,3 +888,40 @@ def test_the_model_inside_ddp_is_guarded() -> None:
     with guard(parallel, on_fault="raise") as watching:
         train(parallel)
         assert watching.report().proved == 2
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_steps_in_evaluation_mode_count_and_are_told_whenever_they_begin(frozen: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    enable(model)
+    model.layers.requires_grad_(not frozen)
+    with guard(model, on_fault="collect") as watching:
+        train(model, 5)
+        train(model.eval(), 2)
+        report = watching.report()
+    assert report.steps == 7
+    (fault,) = report.faults
+    assert (fault.kind, fault.cause) == (GuardFaultKind.NOT_RECOMPUTED, CoverageCause.EVALUATION)
+    assert fault.subjects == ("layers.0", "layers.1")
+
+
+def test_a_forward_in_evaluation_mode_between_a_forward_and_its_backward_is_no_step() -> None:
+    model = model_of(SureLayer)
+    enable(model)
+    with guard(model) as watching:
+        loss = model(**values())[0].sum()
+        model.eval()(**values())
+        model.train()
+        loss.backward()
+        report = watching.report()
+    assert (report.steps, report.ok) == (1, True)
+
+
+def test_the_table_of_a_surgery_says_what_is_checkpointed_in_the_mode_that_the_model_is_in() -> None:
+    model = model_of(SureLayer, SureLayer).eval()
+    surgery = wrap_blocks(model)
+    assert "0 of 2 blocks checkpointed" in str(surgery)
+    assert "in evaluation mode: call model.train()" in str(surgery)
+    model.train()
+    assert "2 of 2 blocks checkpointed" in str(surgery)
+    assert "evaluation" not in str(surgery)

@@ -326,7 +326,7 @@ WRONG, UNTRAINED = GuardFaultKind.WRONG_GRADIENTS, GuardFaultKind.UNTRAINED
 LORA = ("layers.0.lora.weight", "layers.0.lora.bias")
 TOWER = ("layers.0.linear.weight", "layers.0.linear.bias")
 PLANTED = [
-    Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call train", CoverageCause.EVALUATION),
+    Planted(block_in_evaluation_mode, NOT, ("layers.0",), "call model.train()", CoverageCause.EVALUATION),
     Planted(plain_blocks, NOT, BOTH, "no checkpointing layer", CoverageCause.PLAIN),
     Planted(switched_on_twice, AGAIN, BOTH, "switched on twice", CoverageCause.TWICE),
     Planted(adapters_untrained, UNTRAINED, LORA, "look for where the graph is cut"),

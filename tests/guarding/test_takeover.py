@@ -18,16 +18,19 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained, is_asked
+from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+from ckpt_surgery.runtime.tools.containers import tensors
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -139,6 +142,13 @@ def switched(model: Any, on: bool) -> None:
     (model.gradient_checkpointing_enable if on else model.gradient_checkpointing_disable)()
 
 
+def line_of(place: str) -> str:
+    """The text of a line of this file."""
+    file, _, line = place.rpartition(":")
+    assert file == __file__
+    return Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1].strip()
+
+
 def plainly(block: nn.Module, values: Tensor) -> Tensor:
     return cast("Tensor", block(values))
 
@@ -150,11 +160,8 @@ def reentrantly(block: nn.Module, values: Tensor) -> Any:
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentrant: bool) -> None:
     trained = taken(Own(reentrantly if reentrant else partial(checkpoint, use_reentrant=False)))
-    line, place = trained.said[0].rpartition(":")[2], trained.place.rpartition(":")[0]
-    assert trained.checkpoints_itself
-    assert place == __file__
-    text = Path(__file__).read_text(encoding="utf-8").split("\n")[int(line) - 1]
-    assert ("checkpoint(block, values" if reentrant else "self.run(block") in text
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert ("checkpoint(block, values" if reentrant else "self.run(block") in line_of(trained.place)
     assert trained.report is not None
     assert (trained.report.steps, [block.counts for block in trained.report.blocks]) == (3, [(1, 1)] * 3)
     assert trained.report.ok
@@ -162,7 +169,8 @@ def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentr
 
 def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
     trained = taken(Own(OwnFunction.apply))
-    assert trained.said == ["Own checkpoints by itself"]
+    assert line_of(trained.place) == "torch.autograd.backward(ctx.block(values), gradients[0])"
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
 
@@ -177,6 +185,39 @@ def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
     trained = taken(Own(plainly))
     assert trained.said == ["Own trained without checkpointing: --wrap checkpoints it"]
     assert trained.report is None
+
+
+def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
+    model = Own(plainly)
+    for block in model.blocks:
+        composable_checkpoint(block)
+    trained = taken(model, 6)
+    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint"]
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
+
+
+class Within(PlainLayer):
+    """A block that checkpoints a part of itself."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return cast("Tensor", checkpoint(super().forward, values, use_reentrant=False))
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_checkpoint_of_the_script_is_never_nested_in_ours_nor_ours_in_it(within: bool) -> None:
+    model = Own(plainly if within else reentrantly)
+    if within:
+        model.blocks = nn.ModuleList(Within() for _ in range(3))
+    runs: list[nn.Module] = []
+    for block in model.blocks:
+        cast("PlainLayer", block).linear.register_forward_pre_hook(lambda module, _: runs.append(module))
+    trained = taken(model, 4, wrap=True)
+    assert len(runs) == 4 * 3 * 2
+    assert trained.checkpoints_itself
+    assert trained.table == ""
+    assert not has_surgery(model)
 
 
 def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
@@ -211,6 +252,31 @@ def test_a_model_that_is_put_to_training_after_a_step_in_evaluation_mode_is_take
     assert trained.said == []
     assert trained.report is not None
     assert trained.report.steps == 3
+
+
+class Inline(Own):
+    """A model that checkpoints in evaluation mode too, as those of diffusers do."""
+
+    def __init__(self) -> None:
+        super().__init__(plainly)
+        self.gradient_checkpointing = True
+
+    def forward(self, values: Tensor) -> Tensor:
+        for block in self.blocks:
+            if torch.is_grad_enabled() and self.gradient_checkpointing:
+                values = cast("Tensor", checkpoint(block, values, use_reentrant=False))
+            else:
+                values = block(values)
+        return values
+
+
+@pytest.mark.parametrize("wrap", [None, False])
+def test_a_library_that_checkpoints_in_evaluation_mode_goes_on_doing_so(wrap: bool | None) -> None:
+    trained = taken(Inline().eval(), 4, wrap)
+    assert ("3 of 3 blocks checkpointed" in trained.table) is (wrap is None)
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.ok
 
 
 def test_an_evaluation_without_a_backward_is_no_training() -> None:
@@ -400,7 +466,7 @@ def test_nothing_lies_on_a_model_that_nobody_has_switched_on(tmp_path: Path) -> 
         torch.save(model, tmp_path / "model.pt")
 
     (trained,) = looked_at(evaluate)
-    assert trained.said == ["Sequential trained without checkpointing: --wrap checkpoints it"]
+    assert trained.said == ["Sequential trained without checkpointing"]  # --wrap finds no blocks in it
     assert b"ckpt_surgery" not in (tmp_path / "model.pt").read_bytes()
 
 
@@ -523,3 +589,40 @@ def test_hooks_of_the_script_on_parameters_run_as_often_as_without() -> None:
             train(model)
         counts.append(len(seen))
     assert counts[0] == counts[1]
+
+
+class Around(nn.Module):
+    """A model with another inside, as adapters and tasks put it."""
+
+    def __init__(self, inner: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.head = inner, head
+
+    def forward(self, values: Tensor) -> Any:
+        return self.head(next(tensors(self.inner(values))))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_model_that_trained_before_it_got_a_wrapper_has_one_report(on: bool) -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, on)
+
+    def both() -> None:
+        train(model, 1)
+        train(Around(model, nn.Linear(WIDTH, WIDTH)).double(), 4)
+
+    (trained,) = looked_at(both)
+    assert (trained.report is not None) is on
+    if trained.report is not None:
+        assert (trained.report.steps, trained.report.proved, trained.report.ok) == (5, 2, True)
+
+
+def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
+    model = model_of(SureLayer, SureLayer)
+    switched(model, True)
+    head = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH)), backend="eager")
+    trained = taken(Around(model, head))
+    assert trained.said == []
+    assert "2 of 2 blocks checkpointed" in trained.table
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.ok) == (2, True)

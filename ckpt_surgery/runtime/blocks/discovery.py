@@ -5,7 +5,7 @@ Looks at modules only; nothing is run or changed.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from ckpt_surgery.model_patches.release_names import CLAIM, LAYER_CLASS
 from ckpt_surgery.model_patches.vocabulary import MIXERS, NO_BLOCKS
 from ckpt_surgery.runtime.tools.classes import class_of, descends, facts_of
-from ckpt_surgery.torch_names import CHECKPOINT_WRAPPED_MODULE, ActivationWrapper
+from ckpt_surgery.torch_names import CHECKPOINT_WRAPPED_MODULE, ActivationWrapper, is_compiled
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -68,6 +68,19 @@ def enclosing(name: str) -> Iterator[str]:
     """Yield the names of the modules around the module `name`, the nearest first, without the whole model, ""."""
     while name := name.rpartition(".")[0]:
         yield name
+
+
+def compiled_place(model: nn.Module, blocks: Collection[str]) -> str | None:
+    """Say where a model is compiled: " in" and the name of what holds `blocks`, is or lies in one; "" for the whole.
+
+    None where that leaves the blocks alone; a model without blocks is asked as a whole.
+    """
+    for name, module in model.named_modules():
+        if is_compiled(module):
+            holders = {outer for block in blocks for outer in (block, *enclosing(block))}
+            if not name or not blocks or name in holders or not set(blocks).isdisjoint(enclosing(name)):
+                return f" in {name}" if name else ""
+    return None
 
 
 def around(name: str, names: Container[str]) -> str:

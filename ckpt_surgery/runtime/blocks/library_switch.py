@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from types import CodeType
 from typing import Any, cast
@@ -34,24 +34,35 @@ def checkpoints_itself(module: nn.Module) -> bool:
 
 def has_inline_branch(module: nn.Module) -> bool:
     """Tell whether the forward of a module, or a method that it leads to, calls something that checkpoints."""
-    reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
-    return any(_CHECKPOINTS.search(name) for name in reached)
+    return any(map(_CHECKPOINTS.search, _names_reached(type(module))))  # type: ignore[arg-type]  # hashable
+
+
+def checkpoints_in_evaluation(module: nn.Module) -> bool:
+    """Tell whether the inline branch of a module runs in evaluation mode too: it does not ask for `training`."""
+    methods = _names_by_method(type(module)).values()  # type: ignore[arg-type]  # a class is hashable
+    branches = [names for names in methods if any(map(_CHECKPOINTS.search, names))]
+    return bool(branches) and not is_layer(module) and not any("training" in names for names in branches)
 
 
 @cache
 def _names_reached(kind: type[nn.Module]) -> frozenset[str]:
+    return frozenset[str]().union(*_names_by_method(kind).values())  # type: ignore[arg-type]  # a class is hashable
+
+
+@cache
+def _names_by_method(kind: type[nn.Module]) -> Mapping[str, frozenset[str]]:
     """Collect the names in the forward of a class, and in the methods of the class that the forward leads to."""
-    names: set[str] = set()
+    names: dict[str, frozenset[str]] = {}
     methods = ["forward"]
     while methods:
-        method = getattr(kind, methods.pop(), None)  # a scripted class has no forward
+        name = methods.pop()
+        method = getattr(kind, name, None)  # a scripted class has no forward
         code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-        if not isinstance(code, CodeType) or code.co_filename == _MODULE_FILE:
+        if name in names or not isinstance(code, CodeType) or code.co_filename == _MODULE_FILE:
             continue
-        found = set(names_in(code)) - names
-        names |= found
-        methods += [name for name in found if inspect.isfunction(getattr(kind, name, None))]
-    return frozenset(names)
+        names[name] = frozenset(names_in(code))
+        methods += [found for found in names[name] if inspect.isfunction(getattr(kind, found, None))]
+    return names
 
 
 def needs_cache(module: nn.Module) -> bool:

@@ -32,6 +32,7 @@ class LeftAlone(StrEnum):
     EVERY_N = "left out by every_n"
     FIRST = "left out by first"
     FROZEN = "frozen: while its inputs need no gradient"
+    EVALUATION = "in evaluation mode: call model.train()"
     WRAPPED = "checkpointed by torch's checkpoint_wrapper"
 
 

@@ -31,13 +31,15 @@ class CallOptions:
 
     With `skip_frozen` a call runs without checkpointing in which nothing requires gradient. `policy` says what a call
     keeps, where that is anything; with `moves_kept` that goes where the block's inputs go. With `fills_cache` another
-    part of the model reads the cache that the block fills.
+    part of the model reads the cache that the block fills. With `in_evaluation` it is checkpointed in evaluation mode
+    too, as its library does.
     """
 
     skip_frozen: bool
     policy: SavePolicy | None = None
     moves_kept: bool = False
     fills_cache: bool = False
+    in_evaluation: bool = False
 
 
 class BlockForward:
@@ -92,12 +94,16 @@ class BlockForward:
         """The name of the block in messages."""
         return f"{type(self.block).__name__} {self.name}"
 
+    @property
+    def in_mode(self) -> bool:
+        """Whether the block is in a mode in which it is checkpointed."""
+        return self.block.training or self.options.in_evaluation
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
         function = vars(self.block).get(FUNCTION)
         forward = self._plain()
-        training = self.block.training and torch.is_grad_enabled()
-        if function is None or not training or self._in_replacement or self.retired:
+        if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             args, kwargs = self._signature.without_own_caches(args, kwargs, self.given_caches)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from torch import nn
 
 from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, is_layer
-from ckpt_surgery.runtime.blocks.library_switch import has_inline_branch
+from ckpt_surgery.runtime.blocks.library_switch import flags_of, has_inline_branch
 from ckpt_surgery.runtime.blocks.selection import LeftAlone, SelectedStack
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.selective.kept_summary import KeptSummary
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
@@ -119,6 +120,7 @@ def summaries(
         for kind in dict.fromkeys(type(block.module) for block in stack.blocks):
             blocks = [block for block in stack.blocks if type(block.module) is kind]
             done = sum(map(is_checkpointed, blocks))
+            now = sum(is_checkpointed(block) and _in_mode(block.module) for block in blocks)
             repair, reasons = None, [stack.left_alone] if stack.left_alone is not None else []
             if stack.wanted:
                 repair = _repair(modules, blocks[0])
@@ -129,14 +131,21 @@ def summaries(
                     reasons.append(LeftAlone.FIRST)
                 if on and done < len(blocks) and (options.every_n > 1 or not limited):
                     reasons.append(LeftAlone.EVERY_N if done else LeftAlone.SWITCHED_OFF)
+                if now < done:
+                    reasons.append(LeftAlone.EVALUATION)
                 trained = any(p.requires_grad for block in blocks for p in block.module.parameters())
                 if on and options.skip_frozen and not trained:
                     reasons.append(LeftAlone.FROZEN)
-            yield StackSummary(stack.name, kind.__name__, done, len(blocks), repair, tuple(reasons))
+            yield StackSummary(stack.name, kind.__name__, now, len(blocks), repair, tuple(reasons))
+
+
+def _in_mode(block: nn.Module) -> bool:
+    forward = vars(block).get("forward")
+    return not isinstance(forward, BlockForward) or forward.in_mode
 
 
 def _repair(modules: Mapping[str, nn.Module], block: Block) -> BlockRepair:
     outside = [modules[name] for name in (*enclosing(block.name), "")]
-    inline = any(not is_layer(module) and has_inline_branch(module) for module in outside)
+    inline = any(not is_layer(module) and has_inline_branch(module) and flags_of(module) for module in outside)
     nested = sum(is_layer(module) for module in block.module.modules()) - is_layer(block.module)
     return BlockRepair(block.kind, inline, any(map(is_layer, outside)), nested)

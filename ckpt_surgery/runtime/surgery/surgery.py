@@ -29,7 +29,7 @@ from ckpt_surgery.model_patches.release_names import (
     TIMM_SWITCH,
 )
 from ckpt_surgery.runtime.blocks import library_switch as library
-from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, owner_of
+from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, is_layer, owner_of
 from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, GivenCaches
 from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
@@ -103,7 +103,7 @@ class Surgery(Undoable):
         return tuple(self._policies.values())
 
     def checkpoints(self, block: Block) -> bool:
-        """Tell whether a block is checkpointed now."""
+        """Tell whether a block is checkpointed now, or would be in training mode."""
         return block.name in self._forwards and vars(block.module).get(FUNCTION) is not None
 
     def summary(self) -> SurgerySummary:
@@ -240,13 +240,16 @@ class Surgery(Undoable):
     def _wrap(self, blocks: Iterable[Block], options: SurgeryOptions) -> None:
         readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
         self._fill_caches = {module for reader in readers for module in reader.modules()}
+        modules = dict(self.model.named_modules())
         for block in blocks:
             fills = block.module in self._fill_caches
+            around = [modules[name] for name in (block.name, *enclosing(block.name), "")]
+            evaluating = any(map(library.checkpoints_in_evaluation, around)) and not is_layer(block.module)
             policy = self._policies.get(options.save.pattern_for(block.name) or "")
             self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
                 block.name,
                 block.module,
-                options=CallOptions(options.skip_frozen, policy, options.save.offload, fills),
+                options=CallOptions(options.skip_frozen, policy, options.save.offload, fills, evaluating),
                 schedule=CheckSchedule(options.checks),
                 given_caches=self._given_caches,
                 refusals=self.refusals,

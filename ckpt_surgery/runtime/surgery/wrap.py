@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.blocks.discovery import find_blocks
+from ckpt_surgery.runtime.blocks.discovery import compiled_place, find_blocks
+from ckpt_surgery.runtime.blocks.selection import select_stacks
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.self_check.schedule import SelfCheckOption
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
@@ -125,6 +126,14 @@ def wrap_blocks(
     return surgery
 
 
+def can_wrap(model: nn.Module) -> bool:
+    """Tell whether `wrap_blocks` finds something in a model to checkpoint."""
+    try:
+        return bool(select_stacks(_checked(model)))
+    except SurgeryError:
+        return False
+
+
 def _checked(model: Any) -> nn.Module:
     """Return the model inside DistributedDataParallel, if it can be operated on. Raises SurgeryError."""
     if not isinstance(model, nn.Module):
@@ -132,9 +141,12 @@ def _checked(model: Any) -> nn.Module:
     name = type(model).__name__
     if isinstance(model, nn.DataParallel):
         raise SurgeryError(f"{name} runs copies of its model: give model.module to DistributedDataParallel instead")
-    for module in model.modules():
-        if is_compiled(module):
-            raise SurgeryError(f"{name} is compiled already: call wrap_blocks first, and torch.compile after it")
+    if any(map(is_compiled, model.modules())):
+        blocks = [block.name for stack in select_stacks(model) for block in stack.blocks]
+        if (place := compiled_place(model, blocks)) is not None:
+            raise SurgeryError(
+                f"{name} is compiled already{place}: call wrap_blocks first, and torch.compile after it"
+            )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise SurgeryError(f"{name} has parameters on the meta device: load or initialise them first, with to_empty")
     return model.module if isinstance(model, DistributedDataParallel) else model
