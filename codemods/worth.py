@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
 from ckpt_surgery.codemods.providers import declared_facts
 from ckpt_surgery.codemods.tree.answers import reachable
+from ckpt_surgery.codemods.tree.names import by_module
 
 _IMPORTS = re.compile(
     r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([\w., \t]+)"
@@ -22,7 +23,7 @@ _IMPORTS = re.compile(
     re.M,
 )
 _WORD = re.compile(r"\w+")
-_MODULES = ("def forward(", "Module)", "ModuleList(", "Sequential(", "Layer(", "Block(", "Stage(")
+_MODULES = ("def forward(", "Module)", "Model)", "ModuleList(", "Sequential(", "Layer(", "Block(", "Stage(")
 """What a file has that defines, holds or makes modules."""
 _PACKAGE = "__init__.py"
 
@@ -39,26 +40,30 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
     concerned = {path for path, text in others if any(fact.may_be_in(text) for fact in facts)}
     modules = {path for path, text in texts.items() if any(sign in text for sign in _MODULES)}
     modules.update(speaking, (path for path in texts if path.endswith(_PACKAGE)))
-    joined = _joined({path: texts[path] for path in modules})
-    return frozenset(concerned.union(reachable(speaking, lambda path: joined.get(path, ()))))
+    named = by_module(modules)
+    imports = {path: {*_imported(path, texts[path], modules, named)} for path in modules}
+    importers: dict[str, list[str]] = defaultdict(list)
+    for path, files in imports.items():
+        for file in files:
+            importers[file].append(path)
+    users = reachable(speaking, lambda path: importers[path])
+    return frozenset(concerned.union(reachable(users, imports.__getitem__)))
 
 
-def _joined(texts: Mapping[str, str]) -> Mapping[str, set[str]]:
-    """The files that import one another, whatever the folders: that a name is the same is enough to look."""
-    called: dict[str, list[str]] = defaultdict(list)
-    for path in texts:
-        called[os.path.basename(path.removesuffix(f"{os.sep}{_PACKAGE}")).removesuffix(".py")].append(path)
-    joined: dict[str, set[str]] = defaultdict(set)
-    for path, text in texts.items():
-        for other in (file for name in set(_imported(text)) for file in called.get(name, ())):
-            joined[path].add(other)
-            joined[other].add(path)
-    return joined
-
-
-def _imported(text: str) -> Iterator[str]:
-    """The last words of the modules that a file imports or copies from, and the names that it imports from them."""
-    for origin, names, modules, copied in _IMPORTS.findall(text):
-        yield origin.rpartition(".")[2]
-        yield from _WORD.findall(f"{names} {copied}")
-        yield from (module.strip().rpartition(".")[2] for module in modules.split(","))
+def _imported(
+    path: str, text: str, modules: Set[str], named: Mapping[str, Sequence[tuple[str, str]]]
+) -> Iterator[str]:
+    """The files that a file imports or copies from; a name that it imports may be one, too."""
+    for origin, names, imported, copied in _IMPORTS.findall(text):
+        below = origin if origin.endswith(".") else f"{origin}."
+        words = (*(below + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))
+        copies = (copied.rpartition(".")[0], copied.rsplit(".", 2)[0]) if copied else ()
+        for module in (origin, *words, *copies):
+            inner = module.lstrip(".")
+            if inner != module:
+                folder = path.rsplit(os.sep, len(module) - len(inner))[0]
+                target = os.sep.join([folder, *filter(None, inner.split("."))])
+                yield from modules & {f"{target}.py", f"{target}{os.sep}{_PACKAGE}"}
+            for folder, file in named.get(module.removeprefix("transformers."), ()):
+                if path.startswith(folder):
+                    yield file

@@ -46,10 +46,11 @@ def rebound_by_loops(call: ast.Call, at: ast.stmt, around: Sequence[ast.AST]) ->
 def rebound_later(statement: ast.stmt, function: ast.FunctionDef) -> set[str]:
     """The names of a function to which a statement, or a later one that surely runs, gives another value."""
     suite = _suite_of(statement, function)
-    later = suite[suite.index(statement) :] if suite and not _is_over(function) else []
+    later = suite[suite.index(statement) :] if suite else []
     assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
     values = [node for node in assigned if not isinstance(node.value, ast.Constant)]
-    return set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
+    names = set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
+    return set() if names and _is_over(function) else names
 
 
 def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:

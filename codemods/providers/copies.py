@@ -11,7 +11,7 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Span, first_line_of
 
-_COPIED = re.compile(r"^([ \t]*)#[ \t]*Copied from[ \t]+transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
+_COPIED = re.compile(r"^[ \t]*#[ \t]*Copied from transformers\.(\S+)(?:[ \t]+with[ \t]+(.+?))?[ \t]*$")
 _GENERATED = re.compile(r"automatically generated from (?:\S*/)?(modular_\w+\.py)")
 _HEAD = 2000
 """Characters in which a generated file says what it is."""
@@ -30,14 +30,14 @@ class CopiedFrom:
 def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
     starts = dict(_objects(file.tree))
     for line, text in enumerate(file.lines, 1):
-        match = _COPIED.match(text) if "Copied from" in text else None
+        match = _COPIED.match(text) if "Copied from transformers." in text else None
         if match is None:
             continue
         below = line + 1
         while below <= len(file.lines) and file.lines[below - 1].lstrip().startswith("#"):
             below += 1
         if span := starts.get(below):
-            yield CopiedFrom(line, match.group(2), match.group(3) or "", span)
+            yield CopiedFrom(line, match.group(1), match.group(2) or "", span)
 
 
 def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
@@ -56,7 +56,7 @@ def _generated_from(file: FileSyntax) -> str:
 
 
 COPIES = FileFact[tuple[CopiedFrom, ...]](
-    "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from",)
+    "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from transformers.",)
 )
 GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("automatically generated",))
 """The modular file named in a generated file's header; empty where there is none."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES
+from ckpt_surgery.codemods.facts.checkpoint_helpers import CHECKPOINT_ATTRIBUTES, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
@@ -44,5 +44,9 @@ def _attributes(scope: ast.AST) -> Iterator[str]:
 
 
 FOREIGN_STACKS = FileFact[tuple[ForeignStacks, ...]](
-    "foreign_stacks", lambda file: tuple(_read(file)), nothing=(), signs=("checkpoint",)
+    "foreign_stacks",
+    lambda file: tuple(_read(file)),
+    nothing=(),
+    signs=("checkpoint",),
+    worth=speaks_of_checkpointing,
 )

@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
-from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, keywords, parameters, tail, words
+from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, keywords, names_of, parameters, tail, words
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
 _OF_ITSELF = words("to cuda cpu half float bfloat16 double requires_grad_ compile eval")
@@ -51,7 +51,7 @@ class IneffectiveSwitch(NamedTuple):
 
 
 def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
-    names = Names(file.tree)
+    names = names_of(file.tree)
     if _ADDS_OPTION.search(file.source) and file.mentions("backward(", "Trainer("):
         yield from _unread(names, file.source)
     for place, call in names.calls:
@@ -175,21 +175,21 @@ def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _unread(names: Names, source: str) -> Iterator[IneffectiveSwitch]:
     """The options of a parser that switch checkpointing on, where the script reads what it parsed, and not these."""
+    source = source.replace("-", "_").replace("__", " ")
+    unread = {name for name in TRAINING_SWITCH if len(re.findall(rf"\b{name}\b", source)) == 1}
     parsed = {
         name
-        for name, assigned in names.assigned.items()
+        for name, assigned in (names.assigned.items() if unread else ())
         for _, value in assigned
         if isinstance(value, ast.Call) and tail(value.func) == "parse_args"
     }
-    returned = {id(node.value) for node in walk(names.tree) if isinstance(node, ast.Return)}
+    returned = (id(at.node.value) for at in names.places if isinstance(at.node, ast.Return))
     if not parsed or _handed_on(names, parsed, returned):
         return
     for place, call in names.calls:
         match call:
             case ast.Call(args=[ast.Constant(value=str(flag)), *_]) if tail(call.func) == "add_argument":
-                name = flag.lstrip("-").replace("-", "_")
-                once = len(re.findall(rf"\b{name}\b", source.replace("-", "_").replace("__", " "))) == 1
-                if name in TRAINING_SWITCH and once and "dest" not in keywords(call):
+                if flag.lstrip("-").replace("-", "_") in unread and "dest" not in keywords(call):
                     yield IneffectiveSwitch(place.spot(call), NoEffect.UNREAD, flag)
 
 
@@ -199,8 +199,9 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
     `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
     """
     objects = set(objects)
-    harmless = {*known, *(id(node.value) for node in walk(names.tree) if isinstance(node, ast.Attribute))}
-    loaded = [node for node in walk(names.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    nodes = walk(names.tree)
+    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.Attribute))}
+    loaded = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     for _ in range(_DEEPEST):
         for _, call in names.calls:
             function = names.functions.get(dotted(call.func))

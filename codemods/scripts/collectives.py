@@ -31,6 +31,7 @@ _POSITIONS = {
 _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
+COLLECTIVES = _GROUP_AT.keys() | _ACCELERATOR
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
 """Functions and packages in which no collective is called that the script does not name."""
 _HARMLESS = words("info warning error debug append extend add update get keys values items")
@@ -66,10 +67,13 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
-    concerned, tests = _concerned(names), RankTests(names)
+    called = _called(names)
+    if not called:
+        return
+    tests = RankTests(names)
     tested = {place.scope for place in names.places if _is_test_of_ranks(place.node, tests)}
-    if tested.isdisjoint(concerned):
-        return  # what the two kinds of rank call is the same
+    followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
+    led_to = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
 
@@ -79,13 +83,13 @@ def collectives(names: Names) -> Iterator[Collective]:
 
     for _ in range(2):  # by the second time, what functions further down call is known
         for name, function in names.functions.items():
-            if name in concerned:
+            if name in called.keys() & led_to:
                 kinds = by_kind(name, function.body)
                 counts = [{collective: len(calls) for collective, calls in kind.items()} for kind in kinds]
                 always[name] = kinds[0] if counts[0] == counts[1] else {}
     alone: list[tuple[_Half, str, _Called, RankTest]] = []
     for scope, statements in names.scopes():
-        if scope in concerned & tested:
+        if scope in followed:
             first, other = by_kind(scope, statements)
             for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
                 alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
@@ -106,16 +110,28 @@ def _is_test_of_ranks(node: ast.AST, tests: RankTests) -> bool:
     return isinstance(node, ast.If | ast.Assert) and tests.of(node.test) is not None
 
 
-def _concerned(names: Names) -> set[str]:
-    """The scopes that call a collective, or a function that does; others are not followed."""
+def _called(names: Names) -> Mapping[str, set[str]]:
+    """What is called in each scope that calls a collective, or a function that does; others are not followed."""
     called: dict[str, set[str]] = {}
-    for place, call in names.calls:
+    found = {place.scope for place, call in names.calls if _collective(names, call)}
+    for place, call in names.calls if found else ():
         called.setdefault(place.scope, set()).add(tail(call.func))
-    known, found = {*_GROUP_AT, *_ACCELERATOR}, set[str]()
-    while more := {scope for scope, callees in called.items() if scope not in found and callees & known}:
+    more = found
+    while more:
+        known = {scope.rpartition(".")[2] for scope in more}
+        more = {scope for scope, callees in called.items() if scope not in found and callees & known}
         found |= more
-        known |= {scope.rpartition(".")[2] for scope in more}
-    return found
+    return {scope: called[scope] for scope in found}
+
+
+def _collective(names: Names, call: ast.Call) -> str:
+    """The collective that a call is; empty for others, and for one of a group of its own."""
+    func, name = call.func, tail(call.func)
+    if isinstance(func, ast.Attribute) and is_accelerator(func.value):
+        return f"accelerator.{name}" if name in _ACCELERATOR else ""
+    if name not in _GROUP_AT or not names.origin(func).startswith("torch.distributed."):
+        return ""
+    return "" if len(call.args) > _GROUP_AT[name] or "group" in keywords(call) else name
 
 
 def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
@@ -251,15 +267,12 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
     def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
         """The collectives that a call is, or leads to, and how. Those of a group of its own are left out."""
-        func, name = call.func, tail(call.func)
-        if isinstance(func, ast.Name) and name in self.names.functions:
-            return [(name, inner) for name, calls in self.always.get(name, {}).items() for inner in calls]
-        here = _Called(call, call.lineno)
-        if isinstance(func, ast.Attribute) and is_accelerator(func.value):
-            return [(f"accelerator.{name}", here)] if name in _ACCELERATOR else ()
-        if name not in _GROUP_AT or not self.names.origin(func).startswith("torch.distributed."):
-            return ()
-        return () if len(call.args) > _GROUP_AT[name] or "group" in keywords(call) else [(name, here)]
+        if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
+            return [
+                (name, inner) for name, calls in self.always.get(call.func.id, {}).items() for inner in calls
+            ]
+        name = _collective(self.names, call)
+        return [(name, _Called(call, call.lineno))] if name else ()
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

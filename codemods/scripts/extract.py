@@ -7,11 +7,12 @@ import re
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.collectives import collectives
-from ckpt_surgery.codemods.scripts.launches import launches
+from ckpt_surgery.codemods.scripts.collectives import COLLECTIVES, collectives
+from ckpt_surgery.codemods.scripts.launches import commands, launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
-from ckpt_surgery.codemods.scripts.names import Names
+from ckpt_surgery.codemods.scripts.names import names_of
+from ckpt_surgery.codemods.scripts.ranks import RANKS
 from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
@@ -34,11 +35,8 @@ PROCESSES = (
     "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = re.compile(
-    r"(?:barrier|all_\w+|broadcast\w*|wait_for_everyone|pad_across_processes)\("
-    r"|(?:\.|import .*)(?:gather|reduce|scatter)\w*"
-)
-_RANK_SIGNS = ("rank", "RANK", "main_process", "is_ma", "is_global_zero", ".grad")
+_COLLECTIVE = re.compile(rf"\b(?<!torch\.)(?:{'|'.join(sorted(COLLECTIVES))})\s*\(")
+_RANK = re.compile(rf"\b(?:{'|'.join(sorted(RANKS))})\b|\.grad is (?:not )?None")
 _INNER = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
 )
@@ -63,8 +61,7 @@ def _interests(text: str) -> _Interests:
         loads="device_map" in text and bool(_SPLITTING.search(text)),
         around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
         ranks=("distributed" in text or "accelerator." in text)
-        and any(sign in text for sign in _RANK_SIGNS)
-        and bool(_COLLECTIVE.search(text)),
+        and bool(_RANK.search(text) and _COLLECTIVE.search(text)),
     )
 
 
@@ -75,7 +72,7 @@ def may_be_script(text: str) -> bool:
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
     """What a file says as a training script, or None if there is nothing for a rule to look at."""
-    may, names = _interests(text), Names(tree)
+    may, names = _interests(text), names_of(tree)
     losses = LossReader(names)
     facts = ScriptFacts(
         bypasses=losses.read() if may.around else (),
@@ -85,11 +82,10 @@ def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
         switches=tuple(checkpoint_switches(names) if may.checkpoints else ()),
         gave_up=losses.gave_up,
     )
-    launched = tuple(launches(names, text) if may.checkpoints else ())
-    if not any(facts) and not any(launch.checkpointing for launch in launched):
+    if not any(facts) and not (may.checkpoints and any(launch.checkpointing for launch in commands(text))):
         return None
     return facts._replace(
         signs=tuple(signs(names, text)),
-        launches=launched,
+        launches=tuple(launches(names, text) if may.checkpoints else ()),
         trainers=tuple(trainer_origins(names) if may.checkpoints else ()),
     )

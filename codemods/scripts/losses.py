@@ -53,6 +53,13 @@ class _Frame:
     line: int = 0
 
 
+class _Reached(NamedTuple):
+    """A place on the way through the script: the functions that run, each with its line, and the loops."""
+
+    frames: tuple[tuple[ast.AST, int], ...]
+    loops: tuple[ast.AST, ...]
+
+
 class _EvaluatedCall(NamedTuple):
     """A call whose parts are evaluated, each once; `owner` is the object that a method belongs to."""
 
@@ -85,6 +92,10 @@ class LossReader(Interpreter[TracedValue]):
         """Objects that were wrapped, and the identity of the wrapper of each."""
         self.made: dict[str, tuple[ast.AST, int, tuple[ast.AST, ...]]] = {}
         """The function in which each wrapper is made, the line, and the loops around it."""
+        self.asked: dict[tuple[str, str], TracedValue | None] = {}
+        """What was known of each attribute when it was read."""
+        self.bare: dict[str, set[_Reached]] = {}
+        """Where each object was used while nothing, or something else, had wrapped it."""
         self.bypasses: dict[Bypass, None] = {}
         self.synchronises = False
         self.steps = 0
@@ -108,7 +119,7 @@ class LossReader(Interpreter[TracedValue]):
         """Each such forward, once, unless the script synchronises the gradients itself."""
         concerned = self._concerned()
         self._everything(concerned)
-        if self.attributes or self.made:  # by the second time, what methods further down assign to `self` is known
+        if self._learned_late():  # by the second time, what methods further down assign to `self` is known
             self.bypasses.clear()
             self._everything(concerned)
         found: dict[Spot, Bypass] = {}
@@ -267,9 +278,10 @@ class LossReader(Interpreter[TracedValue]):
 
     def _own(self, cls: ast.ClassDef, name: str) -> TracedValue:
         """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
-        for ancestor in self.names.lineage(cls):
-            if (ancestor.name, name) in self.attributes:
-                return self.attributes[ancestor.name, name]
+        for key in ((ancestor.name, name) for ancestor in self.names.lineage(cls)):
+            self.asked.setdefault(key, self.attributes.get(key))
+            if key in self.attributes:
+                return self.attributes[key]
         if name == "model" and self.names.is_trainer(cls, "transformers", "trl"):
             return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
@@ -346,18 +358,34 @@ class LossReader(Interpreter[TracedValue]):
 
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
         """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
-        wrappers = [self.wrapped[identity] for identity in value.objects if identity in self.wrapped]
-        wrappers = [wrapper for wrapper in wrappers if not self._is_to_come(wrapper)]
-        if not wrappers or value.wrappers or value.inners:
+        if not value.objects or value.wrappers or value.inners:
             return value
-        return TracedValue(inners=frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers))
+        at = self._use(value.objects)
+        wrappers = [self.wrapped[identity] for identity in value.objects if identity in self.wrapped]
+        wrappers = [wrapper for wrapper in wrappers if not self._is_to_come(wrapper, at)]
+        inners = frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers)
+        return TracedValue(inners=inners) if inners else value
 
-    def _is_to_come(self, wrapper: str) -> bool:
+    def _use(self, objects: frozenset[str]) -> _Reached:
+        """Note where objects are used that nothing has wrapped yet."""
+        self.frame.line = self.statement.lineno
+        at = _Reached(tuple((frame.node, frame.line) for frame in self.frames), self.loops)
+        for identity in objects - self.wrapped.keys():
+            self.bare.setdefault(identity, set()).add(at)
+        return at
+
+    def _is_to_come(self, wrapper: str, at: _Reached) -> bool:
         """Whether a wrapper is made further down in a function that is running, so that nothing is inside it yet."""
         function, line, loops = self.made[wrapper]
-        self.frame.line = self.statement.lineno
-        before = any(frame.node is function and frame.line < line for frame in self.frames)
-        return before and set(loops).isdisjoint(self.loops)
+        before = any(node is function and reached < line for node, reached in at.frames)
+        return before and set(loops).isdisjoint(at.loops)
+
+    def _learned_late(self) -> bool:
+        """Whether something was read before what the script makes of it was known."""
+        used = ((self.wrapped[identity], at) for identity in self.bare.keys() & self.wrapped for at in self.bare[identity])
+        return any(self.attributes.get(key) != value for key, value in self.asked.items()) or not all(
+            self._is_to_come(wrapper, at) for wrapper, at in used
+        )
 
     def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""
@@ -374,6 +402,9 @@ class LossReader(Interpreter[TracedValue]):
 
     def _wrap(self, value: TracedValue, node: ast.expr, part: str = "") -> TracedValue:
         identity = f"{node.lineno}:{node.col_offset}{part}"
+        for other in value.objects:
+            if self.wrapped.setdefault(other, identity) != identity:  # what is known of the first one is not of this
+                self.bare.setdefault(other, set()).add(_Reached((), ()))
         self.wrapped |= dict.fromkeys(value.objects, identity)
         self.made[identity] = (self.frame.node, self.statement.lineno, self.loops)
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
@@ -391,9 +422,13 @@ class LossReader(Interpreter[TracedValue]):
 
     def _is_worth(self, call: _EvaluatedCall) -> bool:
         """Whether a function of this file is a method, or sees a wrapper, a module inside one or a loss."""
-        return isinstance(call.node.func, ast.Attribute) or any(
+        if isinstance(call.node.func, ast.Attribute):
+            return True
+        values = (*call.args, *self.env.values())
+        self._use(frozenset[str]().union(*(value.objects for value in values)))
+        return any(
             value != TracedValue(value.objects) or not self.wrapped.keys().isdisjoint(value.objects)
-            for value in (*call.args, *self.env.values())
+            for value in values
         )
 
     def _run_called(self, call: _EvaluatedCall, function: Function) -> TracedValue:

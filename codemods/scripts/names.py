@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
@@ -35,25 +36,34 @@ class ScriptNode(NamedTuple):
 
 
 class Names:
-    """The nodes and the names of one file. No values are followed."""
+    """The names of one file, and its other nodes. No values are followed."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.places = _places(tree)
-        self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
-        self.parameters = {place.node.arg for place in self.places if isinstance(place.node, ast.arg)}
-        self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
-        top = [place.node for place in self.places if not place.prefix]
-        self.functions = {node.name: node for node in top if isinstance(node, Function)}
-        self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
+        self.calls: list[tuple[ScriptNode, ast.Call]] = []
+        self.parameters: set[str] = set()
+        self.imported: dict[str, str] = {}
+        self.functions: dict[str, Function] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
         self.assigned: dict[str, list[tuple[ScriptNode, ast.expr]]] = {}
         """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
         for place in self.places:
-            node = place.node
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    name = dotted(target) or ast.unparse(target)
-                    self.assigned.setdefault(name, []).append((place, node.value))
+            match place.node:
+                case ast.Call() as call:
+                    self.calls.append((place, call))
+                case ast.arg(arg=name):
+                    self.parameters.add(name)
+                case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value) as node:
+                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                        name = dotted(target) or ast.unparse(target)
+                        self.assigned.setdefault(name, []).append((place, value))
+                case ast.Import() | ast.ImportFrom() as node:
+                    self.imported.update(_imported(node))
+                case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
+                    self.functions[node.name] = node
+                case ast.ClassDef() as node if not place.prefix:
+                    self.classes[node.name] = node
 
     def origin(self, node: ast.expr) -> str:
         """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""
@@ -118,6 +128,12 @@ class Names:
                         yield name, call.lineno, keywords(call).get("default")
 
 
+@lru_cache(maxsize=1)
+def names_of(tree: ast.Module) -> Names:
+    """The names of a file: its readers ask for them one after the other."""
+    return Names(tree)
+
+
 def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
     """The keyword arguments of a call by name; one that is unpacked under None."""
     return {keyword.arg: keyword.value for keyword in call.keywords}
@@ -161,17 +177,18 @@ def tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-_MARKS = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
-"""Nodes that only say what the node above them does."""
+_UNPLACED = frozenset(
+    kind
+    for group in (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
+    for kind in group.__subclasses__()
+) | {ast.Name, ast.Constant}
+"""Nodes that hold no others, and that nobody asks the place of."""
 
 
 def _places(tree: ast.Module) -> list[ScriptNode]:
-    """Every node with its place, in the order of `ast.walk`."""
+    """Every node but names and constants with its place, in the order of `ast.walk`."""
     places = [ScriptNode(tree, ast.Pass())]
-    for place in places:  # grows while it is read
-        node, statement, scope, tests, prefix = place
-        if isinstance(node, ast.Name | ast.Constant):
-            continue
+    for node, statement, scope, tests, prefix in places:  # grows while it is read
         if isinstance(node, Function):
             scope = f"{prefix}{node.name}"
             prefix = f"{scope}."
@@ -179,11 +196,12 @@ def _places(tree: ast.Module) -> list[ScriptNode]:
             prefix = f"{prefix}{node.name}."
         elif isinstance(node, ast.If | ast.IfExp):
             tests = (*tests, node.test)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, _MARKS):
-                continue
-            inner = child if isinstance(child, ast.stmt) else statement
-            places.append(ScriptNode(child, inner, scope, tests, prefix))
+        for field in node._fields:
+            value = getattr(node, field, None)
+            for child in value if value.__class__ is list else (value,):
+                if isinstance(child, ast.AST) and child.__class__ not in _UNPLACED:
+                    inner = child if isinstance(child, ast.stmt) else statement
+                    places.append(ScriptNode(child, inner, scope, tests, prefix))
     return places
 
 

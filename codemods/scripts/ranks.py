@@ -23,6 +23,8 @@ _MAIN = words(
     is_global_zero is_rank_zero is_rank_0 is_rank0 is_world_process_zero is_local_process_zero
     """
 )
+RANKS = _RANKS | _MAIN
+"""Without any of these names, no test differs between ranks but one of a gradient."""
 _SEVERAL = re.compile(r"world_size|multi_?gpu|distributed|ddp|num_processes|n_gpu|is_initialized|is_parallel", re.I)
 _DISTRIBUTED = "torch.distributed."
 _Answer: TypeAlias = Callable[[ast.expr], bool | None]

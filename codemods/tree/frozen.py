@@ -11,9 +11,7 @@ from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
 from ckpt_surgery.codemods.tree.classes import ClassRef
-from ckpt_surgery.codemods.tree.source_tree import SourceTree
-
-_FLAG = "requires_grad"
+from ckpt_surgery.codemods.tree.source_tree import TRAINS, SourceTree
 
 
 def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributePath]) -> str:
@@ -22,9 +20,7 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
     It freezes everything and trains some of these modules again, or it freezes what a forward runs before them. Empty
     where there is none.
     """
-    for holder in tree.names.checked_classes():
-        if _FLAG not in tree.source(holder.path).of(holder.cls.span):
-            continue
+    for holder in tree.freezing_classes:
         if holder is owner or owner in tree.containers.with_parts(holder):
             methods = methods_of(tree.class_node(holder))
             reached = partial(_reaches, tree, holder, owner, {path[0] for path in paths if path})
@@ -64,7 +60,7 @@ def _set(node: ast.AST, names: Mapping[str, str] = MappingProxyType({})) -> Iter
     for inner in ast.iter_child_nodes(node):
         match inner:
             case ast.Assign(targets=[ast.Attribute(value=of, attr=name)], value=ast.Constant(value=bool(value))):
-                if name == _FLAG:
+                if name == TRAINS:
                     yield names.get(dotted(of), dotted(of)), value
             case ast.Call(func=ast.Attribute(value=of, attr="requires_grad_"), args=[ast.Constant(value=bool(value))]):
                 yield dotted(of), value

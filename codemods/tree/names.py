@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ckpt_surgery.codemods.facts.file_facts import Build, FileFacts, Import
@@ -16,6 +16,16 @@ _NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processi
 _NOTHING = FileFacts(imports=(), classes=(), values=(), makers=(), functions=(), provided={})
 
 Loader = Callable[[str], FileFacts | None]
+
+
+def by_module(paths: Iterable[str]) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """The files of a tree by what absolute imports may call them, with the folder that each name begins in."""
+    named: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for path in paths:
+        steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
+        for at in range(len(steps) - 1, -1, -1):
+            named[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
+    return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in named.items()}
 
 
 class TreeNames:
@@ -122,13 +132,7 @@ class TreeNames:
 
     @cached_property
     def _by_module(self) -> Mapping[str, Sequence[tuple[str, str]]]:
-        """The files of the tree by what absolute imports may call them, with the folder that each name begins in."""
-        by_module: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for path in (*self.checked, *self.unparsed):
-            steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
-            for at in range(len(steps) - 1, -1, -1):
-                by_module[".".join(steps[at:])].append((os.sep.join([*steps[:at], ""]), path))
-        return {name: sorted(files, key=lambda file: -len(file[0])) for name, files in by_module.items()}
+        return by_module((*self.checked, *self.unparsed))
 
     def _imported(self, path: str, module: str, name: str) -> Iterator[Target]:
         for file in self._files(path, module):

@@ -30,6 +30,8 @@ from ckpt_surgery.model_patches.release_names import NON_REENTRANT_SINCE
 LINE_LENGTH = 119
 """The line length of transformers."""
 
+TRAINS = "requires_grad"
+"""The attribute of a parameter that says whether it is trained."""
 _REENTRANT = re.compile(r"use_reentrant(?:: bool)?\W{1,4}True\b")
 
 
@@ -94,6 +96,13 @@ class SourceTree:
     @cached_property
     def _sets_reentrant(self) -> bool:
         return any(_REENTRANT.search(self.text(path)) for path in (*self.names.checked, *self.names.unparsed))
+
+    @cached_property
+    def freezing_classes(self) -> tuple[ClassRef, ...]:
+        """The checked classes that may decide which parameters are trained."""
+        paths = [path for path in self.checked if TRAINS in self.text(path)]
+        classes = (ref for path in paths for ref in self.names.classes(path))
+        return tuple(ref for ref in classes if TRAINS in self.source(ref.path).of(ref.cls.span))
 
     @kept
     def source(self, path: str) -> SourceText:
