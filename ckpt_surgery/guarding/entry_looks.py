@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,8 +59,9 @@ class Change:
 class EntryLooks(StepWatch):
     """Look at `blocks` of `model` as they are entered; `recompute` is told of each whose recompute begins.
 
-    `changes` are those of blocks that run once in a step: of several calls, nothing says which is recomputed. `kept`
-    names the attributes that hold tensors with a graph as the step begins: of an earlier one.
+    `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
+    that only what is as in none of them has changed, and is told by the last. `kept` names the attributes that hold
+    tensors with a graph as the step begins: of an earlier one.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -73,8 +74,7 @@ class EntryLooks(StepWatch):
         )
         self.changes: dict[str, list[Change]] = {}
         self._names = {block: name for name, block in blocks.items()}
-        self._calls: Counter[nn.Module] = Counter()
-        self._looks: dict[nn.Module, dict[str, Look | None]] = {}
+        self._looks: defaultdict[nn.Module, list[dict[str, Look | None]]] = defaultdict(list)
         self._arguments: dict[nn.Module, dict[str, Any]] = {}
         self._signatures = {b: BlockSignature.of(n, b, b.forward, fills_cache=False) for n, b in blocks.items()}
         self._handles += [
@@ -83,13 +83,13 @@ class EntryLooks(StepWatch):
 
     def recompute(self, block: nn.Module) -> None:
         """Look again at a block whose recompute begins, and at what its forward was given."""
-        name = self._names[block]
-        if self._calls[block] == 1 and name not in self.changes:
-            before, now = self._looks[block], self._look(block)
+        name, looks = self._names[block], self._looks[block]
+        if looks and name not in self.changes:
+            now = self._look(block)
             self.changes[name] = [
-                Change(path, before.get(path), now.get(path))
-                for path in {**before, **now}
-                if before.get(path) != now.get(path)
+                Change(path, looks[-1].get(path), now.get(path))
+                for path in {**looks[-1], **now}
+                if all(look.get(path) != now.get(path) for look in looks)
             ]
 
     def undo(self) -> None:
@@ -99,10 +99,9 @@ class EntryLooks(StepWatch):
 
     def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.phase is WatchedPhase.FORWARD:
-            self._calls[block] += 1
             named = self._signatures[block].named(args, kwargs)
             self._arguments[block] = {n: v for n, v in named if isinstance(v, CONTAINERS) or is_cache(v)}
-            self._looks[block] = self._look(block)
+            self._looks[block].append(self._look(block))
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
         """Look at the attributes and weights in a block, and at the containers and caches that it was given."""

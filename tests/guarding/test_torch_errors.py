@@ -103,6 +103,17 @@ class Switching(Linear):
         return super().forward(hidden)
 
 
+class Outside(Linear):
+    """Takes one position more each time, by a count that lies elsewhere."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        COUNT[0] = COUNT[0] % 3 + 1
+        return super().forward(hidden[:, : COUNT[0]]).mean(1, keepdim=True).expand_as(hidden)
+
+
+COUNT = [0]
+
+
 class Greedy(torch.autograd.Function):
     """Reads what it has saved once too often."""
 
@@ -141,6 +152,13 @@ class Biased(Net):
             self.bias = [(self.embed.weight.exp()).sum()]
         bias = self.bias[0]
         return checkpoint(lambda given: layer(given) * bias, hidden, **self.options)  # type: ignore[no-any-return]
+
+
+class Windows(Net):
+    """Runs its blocks twice in a step."""
+
+    def forward(self, ids: Tensor) -> Any:
+        return super().forward(ids) + super().forward(ids)
 
 
 class Filling(nn.Module):
@@ -245,15 +263,22 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             id="a layer that is frozen before the backward",
         ),
         pytest.param(
-            lambda: Net(*[Remembering()] * 2),
+            lambda: Windows(Remembering(), Remembering()),
+            steps,
+            "have different metadata",
+            ("layers.1 (Remembering) found other things", "memory (1 entry, and then 2 entries)"),
+            id="a block that runs twice",
+        ),
+        pytest.param(
+            lambda: Net(Outside(), Outside()),
             steps,
             "have different metadata",
             (
-                "(Remembering) went another way",
-                "(it saved a tensor of shape [12, 4], and then of [18, 4])",
-                "was not seen",
+                "layers.1 (Outside) went another way",
+                "(it saved a tensor of shape [4, 4], and then of [6, 4])",
+                "not seen",
             ),
-            id="a block that runs twice",
+            id="a length that is counted outside of the block",
         ),
         pytest.param(
             lambda: Net(OfGreedy()),
