@@ -15,10 +15,9 @@ from transformers import TrainerCallback
 
 from ckpt_surgery.guarding.guard import Guard, GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
-from ckpt_surgery.guarding.takeover import own_options
+from ckpt_surgery.guarding.takeover import wrap_as_asked
 from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.surgery.surgery import Surgery
-from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
@@ -55,7 +54,7 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         if self._guard is not None:  # the Trainer begins again without an end after an error, as for a smaller batch
             self._guard.remove()
         if self._wrap and not has_surgery(model):
-            self._surgery = wrap_blocks(model, **own_options(model))
+            self._surgery = wrap_as_asked(model)
         self._guard = Guard(model, self._options)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -566,7 +566,7 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
     model = model_of(SureLayer, SureLayer)
     switched(model, True)
     head = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH)), backend="eager")
-    trained = taken(Around(model, head))
+    trained = taken(Around(model, cast("nn.Module", head)))
     assert trained.said == []
     assert "2 of 2 blocks checkpointed" in trained.table
     assert trained.report is not None
