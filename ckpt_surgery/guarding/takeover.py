@@ -41,7 +41,7 @@ from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap, wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import MODULE_CALL
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 _LOOKS = 3
@@ -396,7 +396,7 @@ class _Waiting:
         trained.checkpoints_itself = True
         if not trained.place and model is not None:
             trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = "torch.distributed._composable.checkpoint" if trained.by_torch else recomputing_call()
+            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:

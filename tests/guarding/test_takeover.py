@@ -187,7 +187,7 @@ def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
     for block in model.blocks:
         composable_checkpoint(block)
     trained = taken(model, 6)
-    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint"]
+    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint_activation"]
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
     assert trained.report.proved == 3
