@@ -43,6 +43,8 @@ def _operator(name: str) -> Any:
 # modules
 FSDP1_FLATTENED = "_fsdp_flattened"
 """The attribute of parameters that FSDP1 holds."""
+COMPOSABLE_CHECKPOINT = "torch.distributed._composable.checkpoint_activation"
+"""The module of the hooks that the composable checkpoint puts on a module."""
 CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
 ConvNd = conv._ConvNd
 DropoutNd = dropout._DropoutNd

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
@@ -42,11 +43,12 @@ from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap, wrap_blocks
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import MODULE_CALL
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 _LOOKS = 3
 """In so many forwards the calls of modules are looked at for who checkpoints them."""
+_FOR_WRAPPING = ("use_reentrant", "preserve_rng_state", "context_fn")
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
@@ -371,7 +373,7 @@ class Takeover:
     def _change(self, model: nn.Module, *, running: bool) -> Undoable:
         if self._options.operation is not None:
             return self._options.operation(model, running=running)
-        return wrap_blocks(model, **{**own_options(model), **self._options.wrap_options})
+        return wrap_as_asked(model, **self._options.wrap_options)
 
     def _tried(self, problems: list[str], action: Callable[[], Any]) -> Any:
         try:
@@ -421,7 +423,7 @@ class _Waiting:
         trained.checkpoints_itself = True
         if not trained.place and model is not None:
             trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = "torch.distributed._composable.checkpoint" if trained.by_torch else recomputing_call()
+            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:
@@ -431,20 +433,24 @@ def running_modules() -> Iterator[nn.Module]:
             yield frame.f_locals["self"]
 
 
-def own_options(model: nn.Module) -> dict[str, Any]:
-    """Return the options for `wrap_blocks` with which a script has switched checkpointing on.
+def wrap_as_asked(model: nn.Module, **options: Any) -> Surgery:
+    """Call `wrap_blocks` with the options with which a script has switched checkpointing on; `options` come first.
 
-    Raises SurgeryError where it has done so on some layers, and there is no option for which.
+    Raises SurgeryError as `wrap_blocks` does, and where checkpointing is on in layers that no option names.
     """
-    chosen = _chosen_layers(model)
-    functions = [function for module in model.modules() if (function := vars(module).get(FUNCTION))]
-    for function in functions:
+    chosen: dict[str, Any] = _chosen_layers(model)
+    more: dict[str, Any] = {}
+    for function in [function for module in model.modules() if (function := vars(module).get(FUNCTION))]:
         given = options_of(function) or options_of(inspect.unwrap(function))  # a function around torch's has its own
         if given is not None:
-            options, offload = given
-            own = {name: options[name] for name in ("use_reentrant", "preserve_rng_state") if name in options}
-            return own | chosen | ({"offload": offload} if offload else {})
-    return chosen
+            more, offload = given
+            chosen |= {"offload": offload} if offload else {}
+            chosen |= {name: more.pop(name) for name in _FOR_WRAPPING if name in more}
+            break
+    surgery = wrap_blocks(model, **{**chosen, **options})
+    if more:
+        surgery.enable(model, partial(checkpoint, **more))
+    return surgery
 
 
 def _chosen_layers(model: nn.Module) -> dict[str, Any]:

@@ -51,9 +51,8 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Wrap the model if asked to, and begin to watch. Where it cannot, `on_fault="raise"` raises GuardError."""
-        if (
-            self._takeover is not None
-        ):  # the Trainer begins again without an end after an error, as for a smaller batch
+        # the Trainer begins again without an end after an error, as for a smaller batch
+        if self._takeover is not None:
             self._takeover.remove()
         self._takeover = Takeover(self._options, partial(warnings.warn, category=SurgeryWarning, stacklevel=2))
         problems = self._takeover.take(model).problems

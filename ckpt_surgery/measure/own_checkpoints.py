@@ -18,11 +18,11 @@ from torch import nn
 import ckpt_surgery
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
 from ckpt_surgery.undo import UndoableHooks
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
-_COMPOSABLE = "torch.distributed._composable.checkpoint_activation"
 _ENGINE = {torch.autograd.graph.__file__, torch.autograd.function.__file__}
 _OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
@@ -120,4 +120,4 @@ def recomputing_call() -> str:
 
 def is_composable(module: nn.Module) -> bool:
     """Tell whether torch's composable checkpoint is on a module: hooks, so that no line calls it."""
-    return any(getattr(hook, "__module__", "") == _COMPOSABLE for hook in module._forward_pre_hooks.values())
+    return any(getattr(hook, "__module__", "") == COMPOSABLE_CHECKPOINT for hook in module._forward_pre_hooks.values())

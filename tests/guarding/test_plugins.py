@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import WRAPPER_ASSIGNMENTS, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,9 @@ pytest.importorskip("accelerate")
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import CheckpointGuard
-from ckpt_surgery.guarding.takeover import own_options
+from ckpt_surgery.guarding.takeover import wrap_as_asked
+from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from tests.guarding.test_trainer import Rows
 from tests.zoo.tiny_models import llama
 
@@ -96,7 +99,19 @@ def test_offload_among_the_options_of_a_script_is_taken_over(given: Any, place: 
     model = llama(3)
     function = partial(checkpoint, use_reentrant=False, offload=given)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
-    assert own_options(model) == {"use_reentrant": False, "offload": place}
+    with wrap_as_asked(model) as surgery:
+        assert (surgery.options.use_reentrant, surgery.options.offload) == (False, place)
+
+
+def test_options_of_torchs_function_are_taken_over_and_those_that_are_given_come_first() -> None:
+    model = llama(3)
+    options: dict[str, Any] = {"context_fn": lambda: (nullcontext(), nullcontext()), "determinism_check": "none"}
+    function = partial(checkpoint, use_reentrant=False, **options)
+    model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
+    with wrap_as_asked(model, use_reentrant=True) as surgery:
+        assert surgery.options.use_reentrant
+        assert surgery.options.context_fn is options["context_fn"]
+        assert cast("Checkpointing", surgery.checkpointing).more == {"determinism_check": "none"}
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -105,7 +120,8 @@ def test_the_callback_takes_the_options_that_llama_factory_sets(tmp_path: Path, 
     function = only_trainable(partial(checkpoint, use_reentrant=reentrant))
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=function)
     model.enable_input_require_grads()
-    assert own_options(model) == {"use_reentrant": reentrant}
+    with wrap_as_asked(model) as surgery:
+        assert surgery.options.use_reentrant is reentrant
     callback = CheckpointGuard(wrap=True, on_fault="raise")
     trained(model, [callback], tmp_path)
     assert callback.report is not None
@@ -116,4 +132,5 @@ def test_the_callback_takes_the_options_that_llama_factory_sets(tmp_path: Path, 
 def test_a_function_of_nobody_knows_whom_has_no_options(tmp_path: Path) -> None:
     model = llama(3)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=lambda block, *args: block(*args))
-    assert own_options(model) == {}
+    with wrap_as_asked(model) as surgery:
+        assert surgery.options == SurgeryOptions()

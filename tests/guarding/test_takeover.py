@@ -192,7 +192,7 @@ def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
     for block in model.blocks:
         composable_checkpoint(block)
     trained = taken(model, 6)
-    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint"]
+    assert trained.said == ["Own checkpoints by itself at torch.distributed._composable.checkpoint_activation"]
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
     assert trained.report.proved == 3
@@ -621,7 +621,7 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
     model = model_of(SureLayer, SureLayer)
     switched(model, True)
     head = torch.compile(nn.Sequential(nn.Linear(WIDTH, WIDTH)), backend="eager")
-    trained = taken(Around(model, head))
+    trained = taken(Around(model, cast("nn.Module", head)))
     assert trained.said == []
     assert "2 of 2 blocks checkpointed" in trained.table
     assert trained.report is not None
