@@ -268,9 +268,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
         """The collectives that a call is, or leads to, and how. Those of a group of its own are left out."""
         if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
-            return [
-                (name, inner) for name, calls in self.always.get(call.func.id, {}).items() for inner in calls
-            ]
+            return [(name, inner) for name, calls in self.always.get(call.func.id, {}).items() for inner in calls]
         name = _collective(self.names, call)
         return [(name, _Called(call, call.lineno))] if name else ()
 

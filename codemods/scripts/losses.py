@@ -382,7 +382,9 @@ class LossReader(Interpreter[TracedValue]):
 
     def _learned_late(self) -> bool:
         """Whether something was read before what the script makes of it was known."""
-        used = ((self.wrapped[identity], at) for identity in self.bare.keys() & self.wrapped for at in self.bare[identity])
+        used = (
+            (self.wrapped[identity], at) for identity in self.bare.keys() & self.wrapped for at in self.bare[identity]
+        )
         return any(self.attributes.get(key) != value for key, value in self.asked.items()) or not all(
             self._is_to_come(wrapper, at) for wrapper, at in used
         )
