@@ -1,8 +1,9 @@
 """Which files of a tree are worth parsing: most of what other people's repositories hold is neither model nor script.
 
 By plain searches of the texts. A file is parsed where a fact of its own may be in it, as for code that checkpoints.
-Where files speak of checkpointing, so is every module that imports join to one of them: it may define their blocks,
-hold them, or inherit from their models. All else is read where a name leads to it.
+Where files speak of checkpointing, so is every module that imports them, at any distance: it may hold their layers or
+inherit from their models. So is all that these import in turn, which may define their blocks. All else is read where a
+name leads to it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ckpt_surgery.codemods.tree.answers import reachable
 from ckpt_surgery.codemods.tree.names import by_module
 
 _IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([\w., \t]+)"
-    r"|# Copied from ([\w.]+))",
-    re.M,
+    r"\n[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([\w., \t]+)"
+    r"|# Copied from ([\w.]+))"
 )
+"""Begins with a literal, which is what makes the search fast."""
 _WORD = re.compile(r"\w+")
-_MODULES = ("def forward(", "Module)", "Model)", "ModuleList(", "Sequential(", "Layer(", "Block(", "Stage(")
+_MODULES = ("def forward(", "Module)", "PreTrainedModel)", "ModuleList(", "Sequential(", "Layer(", "Block(", "Stage(")
 """What a file has that defines, holds or makes modules."""
 _PACKAGE = "__init__.py"
 
@@ -54,16 +55,17 @@ def _imported(
     path: str, text: str, modules: Set[str], named: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[str]:
     """The files that a file imports or copies from; a name that it imports may be one, too."""
-    for origin, names, imported, copied in _IMPORTS.findall(text):
+    for origin, names, imported, copied in _IMPORTS.findall(f"\n{text}"):
         below = origin if origin.endswith(".") else f"{origin}."
         words = (*(below + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))
         copies = (copied.rpartition(".")[0], copied.rsplit(".", 2)[0]) if copied else ()
         for module in (origin, *words, *copies):
-            inner = module.lstrip(".")
-            if inner != module:
-                folder = path.rsplit(os.sep, len(module) - len(inner))[0]
-                target = os.sep.join([folder, *filter(None, inner.split("."))])
-                yield from modules & {f"{target}.py", f"{target}{os.sep}{_PACKAGE}"}
-            for folder, file in named.get(module.removeprefix("transformers."), ()):
-                if path.startswith(folder):
+            inner, folder = module.lstrip("."), path
+            for _ in range(len(module) - len(inner)):
+                folder = os.path.dirname(folder)
+            if folder != path:
+                target = os.path.join(folder, *filter(None, inner.split(".")))
+                yield from modules & {f"{target}.py", os.path.join(target, _PACKAGE)}
+            for top, file in named.get(module.removeprefix("transformers."), ()):
+                if path.startswith(top):
                     yield file

@@ -26,10 +26,16 @@ _SIGNS = (FUNCTION.removeprefix("_"), "checkpoint.checkpoint", "checkpointing.ch
 Places: TypeAlias = frozenset[int | str]
 """Arguments of a call, by position and by name."""
 _SPEAKS = re.compile(
-    r"heckpoint(?:ing|\w*\(|\.checkpoint|(?<=utils\.checkpoint)|(?<=import checkpoint)\b|(?<=[,\s]\scheckpoint),?$)",
+    r"heckpoint(?:ing"
+    r"|(?<!(?:load|save)_checkpoint)(?<!ModelCheckpoint)(?!s|io|IO|[Ee]ngine|Config|able|er"
+    r"|_(?:io|path|dir|file|name|arg|conf|state|engine|callback))\w*\("
+    r"|\.checkpoint|(?<=utils\.checkpoint)|(?<=import checkpoint)\b|(?<=[,\s]\scheckpoint),?$)",
     re.M,
 )
-"""`checkpoint_path` alone does not tell. All begins with one literal, which is what makes the search fast."""
+"""`checkpoint_path` alone does not tell, nor do calls about weights.
+
+All begins with one literal, which is what makes the search fast.
+"""
 FIRST: Places = frozenset({0, "function"})
 """Where torch's checkpoint function takes what it runs."""
 TORCH_OPTIONS = frozenset(

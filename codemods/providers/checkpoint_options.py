@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH
+from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH, speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
@@ -66,7 +66,11 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
 
 
 REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](
-    "reentrant", lambda file: dict(_reentrant(file)), nothing={}, signs=("checkpoint(",)
+    "reentrant",
+    lambda file: dict(_reentrant(file)),
+    nothing={},
+    signs=("checkpoint(",),
+    worth=speaks_of_checkpointing,
 )
 """The calls of torch's checkpoint function that say `use_reentrant=True` or nothing of it, with their arguments."""
 UNKEPT = FileFact[tuple[Unkept, ...]](

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
@@ -35,7 +36,7 @@ PROCESSES = (
     "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = re.compile(rf"\b(?<!torch\.)(?:{'|'.join(sorted(COLLECTIVES))})\s*\(")
+_COLLECTIVE = re.compile(rf"(?:{'|'.join(sorted(COLLECTIVES))})\((?<!torch\.gather\()(?<!torch\.scatter\()")
 _RANK = re.compile(rf"\b(?:{'|'.join(sorted(RANKS))})\b|\.grad is (?:not )?None")
 _INNER = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
@@ -55,13 +56,14 @@ class _Interests(NamedTuple):
     ranks: bool
 
 
+@lru_cache(maxsize=1)
 def _interests(text: str) -> _Interests:
     return _Interests(
         checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
         loads="device_map" in text and bool(_SPLITTING.search(text)),
         around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
         ranks=("distributed" in text or "accelerator." in text)
-        and bool(_RANK.search(text) and _COLLECTIVE.search(text)),
+        and bool(_COLLECTIVE.search(text) and _RANK.search(text)),
     )
 
 

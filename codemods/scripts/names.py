@@ -41,29 +41,20 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.places = _places(tree)
-        self.calls: list[tuple[ScriptNode, ast.Call]] = []
-        self.parameters: set[str] = set()
-        self.imported: dict[str, str] = {}
-        self.functions: dict[str, Function] = {}
-        self.classes: dict[str, ast.ClassDef] = {}
+        self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
+        self.parameters = {place.node.arg for place in self.places if isinstance(place.node, ast.arg)}
+        self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
+        top = [place.node for place in self.places if not place.prefix]
+        self.functions = {node.name: node for node in top if isinstance(node, Function)}
+        self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
         self.assigned: dict[str, list[tuple[ScriptNode, ast.expr]]] = {}
         """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
         for place in self.places:
-            match place.node:
-                case ast.Call() as call:
-                    self.calls.append((place, call))
-                case ast.arg(arg=name):
-                    self.parameters.add(name)
-                case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value) as node:
-                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                        name = dotted(target) or ast.unparse(target)
-                        self.assigned.setdefault(name, []).append((place, value))
-                case ast.Import() | ast.ImportFrom() as node:
-                    self.imported.update(_imported(node))
-                case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
-                    self.functions[node.name] = node
-                case ast.ClassDef() as node if not place.prefix:
-                    self.classes[node.name] = node
+            node = place.node
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    name = dotted(target) or ast.unparse(target)
+                    self.assigned.setdefault(name, []).append((place, node.value))
 
     def origin(self, node: ast.expr) -> str:
         """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""

@@ -63,7 +63,17 @@ def test_what_may_checkpoint_speaks_of_it(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["# Load checkpoint", "torch.load(args.checkpoint)", "checkpoint_path = None", "latest = checkpoint"]
+    "text",
+    [
+        "# Load checkpoint",
+        "torch.load(args.checkpoint)",
+        "checkpoint_path = None",
+        "latest = checkpoint",
+        "def save_checkpoint(model): ...",
+        "model = load_checkpoint_and_dispatch(model)",
+        "callbacks = [ModelCheckpoint(monitor='loss')]",
+        "shards = get_checkpoint_files(folder)",
+    ],
 )
 def test_files_of_weights_are_no_checkpointing(text: str) -> None:
     assert not speaks_of_checkpointing(f"import os\n{text}\n")
@@ -95,6 +105,27 @@ def test_files_of_weights_are_no_checkpointing(text: str) -> None:
 def test_what_imports_join_to_a_model_is_parsed(imports: str, files: dict[str, str]) -> None:
     texts = {"foo/model.py": MODEL.format(imports=imports), "foo/data.py": DATA, **files}
     assert worth_parsing(texts) == {"foo/model.py", *(path for path, text in files.items() if "import" in text)}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("foo/weights.py", BLOCK + "\n\ndef load(checkpoint): ...\n"),
+        ("foo/other.py", MODEL.format(imports="from .blocks import FooLayer")),
+        ("bar/blocks.py", BLOCK),
+        ("bar/copy.py", f"# Copied from diffusers.blocks.FooLayer\n{BLOCK}"),
+    ],
+    ids=["it holds weights", "it shares a block", "its name is another folder's", "it is a copy of no transformers"],
+)
+def test_what_leads_to_no_checkpointing_is_not_parsed(path: str, text: str) -> None:
+    text = text.replace("supports_gradient_checkpointing", "supports_cache")
+    texts = {"foo/model.py": MODEL.format(imports="from .blocks import FooLayer"), "foo/blocks.py": BLOCK}
+    assert worth_parsing({**texts, path: text}) == texts.keys()
+
+
+def test_relative_imports_of_a_file_in_the_folder_itself_are_followed() -> None:
+    texts = {"model.py": MODEL.format(imports="from .blocks import FooLayer"), "blocks.py": BLOCK}
+    assert worth_parsing(texts) == texts.keys()
 
 
 def test_a_model_that_inherits_the_claim_is_parsed() -> None:
