@@ -77,8 +77,8 @@ def test_a_trainer_that_begins_again_with_smaller_batches_leaves_nothing_behind(
 
 
 def refusing(model: Any) -> None:
-    """A part of it is compiled, so that it can be neither wrapped nor watched."""
-    model.lm_head.compile(backend="eager")
+    """A block of it is compiled, so that it can be neither wrapped nor watched."""
+    model.model.layers[0].compile(backend="eager")
 
 
 def exchanging(model: Any) -> None:
