@@ -58,7 +58,7 @@ def train(model: Any, steps: int = LAYERS + 1) -> tuple[list[float], dict[str, T
 def hooked(kind: str) -> tuple[Any, dict[str, Any]]:
     """An adapter whose hooks are there for the forward alone, and what a model with it is called with."""
     ids = tokens()["input_ids"]
-    targets = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
+    targets: dict[str, Any] = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
     if kind == "Poly":
         return peft.PolyConfig(n_tasks=2, n_skills=2, n_splits=2, **targets), {"task_ids": torch.tensor([0, 1])}
     return peft.LoraConfig(alora_invocation_tokens=ids[0, 1:3].tolist(), init_lora_weights=False, **targets), {}
@@ -116,7 +116,7 @@ def test_activated_lora_trains_as_under_the_librarys_checkpointing() -> None:
 def test_gradients_that_lora_ga_takes_before_the_training_are_those_without_a_guard() -> None:
     def gradient(watched: bool) -> Tensor:
         base = llama(LAYERS, use_cache=False)
-        start = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}
+        start: dict[str, Any] = {"init_lora_weights": "lora_ga", "lora_ga_config": peft.LoraGAConfig()}
         config = peft.LoraConfig(r=2, target_modules=["q_proj"], **start)
         watching = guard(base) if watched else None
         preprocess_loraga(base, config, lambda: base.train()(**tokens()).loss.backward())
