@@ -46,7 +46,7 @@ class ProofStatus(StrEnum):
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
     NOT_ASKED_FOR = "not all of its gradients were asked for"
-    HOOKED = "hooks of the script on it would run once more"
+    HOOKED = "hooks on it would run once more"
     WRITTEN_TWICE = "writes on its modules once more in its recompute"
     OTHER_OUTPUT = "recomputed on something else than its forward"
     NOT_REPEATABLE = "gives something else when it is run alone"

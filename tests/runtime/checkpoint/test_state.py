@@ -387,3 +387,22 @@ def test_a_block_is_read_again_once_its_modules_or_parameters_are_others(
     assert layout.still_holds()
     change(block)
     assert not layout.still_holds()
+
+
+@pytest.mark.parametrize(("library", "times"), [("peft.tuners", 2), ("scripts", 1)])
+def test_hooks_of_libraries_alone_come_back_for_a_recompute(library: str, times: int) -> None:
+    def hook(*_: Any) -> None:
+        ran.append(None)
+
+    hook.__module__ = library
+    ran: list[None] = []
+    model = stack(two(toys.CountingBlock))
+    wrap_blocks(model)
+    inside = [part for block in model.layers for part in block.children()]
+    handles = [part.register_forward_pre_hook(hook) for part in inside]
+    loss = model(torch.randn(2, toys.WIDTH)).sum()
+    for handle in handles:
+        handle.remove()
+    loss.backward()
+    assert len(ran) == times * len(inside)
+    assert not any(part._forward_pre_hooks for part in inside)
