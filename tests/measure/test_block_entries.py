@@ -157,6 +157,7 @@ def test_a_checkpointing_function_that_a_block_inherits_stays_inherited() -> Non
 def test_a_checkpointing_function_finds_the_block_behind_what_it_is_handed(handed: Any) -> None:
     class Asking(PlainLayer):
         _gradient_checkpointing_func: Any
+
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return vars(self)["_gradient_checkpointing_func"](handed(self), *args, **kwargs)
 
