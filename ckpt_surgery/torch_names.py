@@ -45,6 +45,11 @@ FSDP1_FLATTENED = "_fsdp_flattened"
 """The attribute of parameters that FSDP1 holds."""
 COMPOSABLE_CHECKPOINT = "torch.distributed._composable.checkpoint_activation"
 """The module of the hooks that the composable checkpoint puts on a module."""
+FORWARD_HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
+)
+"""The tables of a module's hooks around its forward."""
 CHECKPOINT_WRAPPED_MODULE = checkpoint_wrapper._CHECKPOINT_WRAPPED_MODULE
 ConvNd = conv._ConvNd
 DropoutNd = dropout._DropoutNd

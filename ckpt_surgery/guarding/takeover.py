@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.errors import CkptSurgeryError, SurgeryError
+from ckpt_surgery.errors import CkptSurgeryError
+from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
@@ -31,16 +30,15 @@ from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
-from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
+from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import (
     checkpoints_in_evaluation,
     flags_of,
     has_inline_branch,
-    options_of,
 )
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
-from ckpt_surgery.runtime.surgery.wrap import can_wrap, wrap_blocks
+from ckpt_surgery.runtime.surgery.wrap import can_wrap
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
@@ -48,7 +46,6 @@ from ckpt_surgery.undo import Undoable, UndoableHooks
 
 _LOOKS = 3
 """In so many forwards the calls of modules are looked at for who checkpoints them."""
-_FOR_WRAPPING = ("use_reentrant", "preserve_rng_state", "context_fn")
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
@@ -431,47 +428,3 @@ def running_modules() -> Iterator[nn.Module]:
     for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL:
             yield frame.f_locals["self"]
-
-
-def wrap_as_asked(model: nn.Module, **options: Any) -> Surgery:
-    """Call `wrap_blocks` with the options with which a script has switched checkpointing on; `options` come first.
-
-    Raises SurgeryError as `wrap_blocks` does, and where checkpointing is on in layers that no option names.
-    """
-    chosen: dict[str, Any] = _chosen_layers(model)
-    more: dict[str, Any] = {}
-    for function in [function for module in model.modules() if (function := vars(module).get(FUNCTION))]:
-        given = options_of(function) or options_of(inspect.unwrap(function))  # a function around torch's has its own
-        if given is not None:
-            more, offload = given
-            chosen |= {"offload": offload} if offload else {}
-            chosen |= {name: more.pop(name) for name in _FOR_WRAPPING if name in more}
-            break
-    surgery = wrap_blocks(model, **{**chosen, **options})
-    if more:
-        surgery.enable(model, partial(checkpoint, **more))
-    return surgery
-
-
-def _chosen_layers(model: nn.Module) -> dict[str, Any]:
-    stacks: dict[str, list[bool]] = defaultdict(list)
-    for name, module in model.named_modules():
-        if is_layer(module):
-            stacks[name.rpartition(".")[0]].append(bool(getattr(module, FLAG, False)))
-    chosen: dict[str, Any] = {}
-    for stack, on in stacks.items():
-        if any(on) and not all(on):
-            every = (n for n in range(2, len(on) + 1) if on == [index % n == 0 for index in range(len(on))])
-            every_n = next(every, 0)
-            if not every_n or chosen.get("every_n", every_n) != every_n:
-                raise SurgeryError(
-                    f"{type(model).__name__} has checkpointing on in {sum(on)} of {len(on)} layers of {stack}, and "
-                    "not in every n-th: it was left as it is, and can be wrapped with stacks, blocks or first"
-                )
-            chosen["every_n"] = every_n
-    return chosen
-
-
-def is_asked(model: nn.Module) -> bool:
-    """Tell whether checkpointing is switched on anywhere in a model, as its library does that."""
-    return any(getattr(module, flag) for module in model.modules() for flag in flags_of(module))

@@ -20,7 +20,7 @@ pytest.importorskip("accelerate")
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import CheckpointGuard
-from ckpt_surgery.guarding.takeover import wrap_as_asked
+from ckpt_surgery.guarding.asked_options import wrap_as_asked
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from tests.guarding.test_trainer import Rows

@@ -37,15 +37,12 @@ from ckpt_surgery.runtime.tools.classes import descends, is_sharded, library_of
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.rng import GeneratorStates, drawn_since, generator_states, set_generator_states
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits, version, versions, without_graph
+from ckpt_surgery.torch_names import FORWARD_HOOKS
 
 UNWATCHED = {*vars(nn.Module()), *OF_ZERO3, "forward", FUNCTION, "_old_forward"}
 """The attributes of a module that are not the block's own: torch's, and what libraries put there to run it."""
 HOOKING = {"accelerate", "deepspeed", "diffusers", "peft", "torch", "transformers"}
 """The libraries whose hooks around forwards are a part of what a block computes."""
-_HOOK_TABLES = (
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-    *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
-)
 _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
 _MOST_COPIED = 64 * 2**20
@@ -113,7 +110,7 @@ class _Layout:
         self.flagged = [home for home in map(vars, modules) if "training" in home]
         self.buffers = [module._buffers for module in modules]
         self.hooks: list[dict[int, Any]] = [
-            getattr(m, table) for m in modules if m is not block for table in _HOOK_TABLES
+            getattr(m, table) for m in modules if m is not block for table in FORWARD_HOOKS
         ]
         self.dictionaries: list[dict[str, Any]] = [*map(vars, modules), *self.buffers]
         tables = (*(cast(dict[str, Any], module._modules) for module in modules), *self.own_parameters)
