@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
-from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, TracedValue, join, mix
+from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue, join, mix
 
 _DEEPEST = 6
 _MOST_STEPS = 400_000
@@ -53,13 +53,6 @@ class _Frame:
     line: int = 0
 
 
-class _Reached(NamedTuple):
-    """A place on the way through the script: the functions that run, each with its line, and the loops."""
-
-    frames: tuple[tuple[ast.AST, int], ...]
-    loops: tuple[ast.AST, ...]
-
-
 class _EvaluatedCall(NamedTuple):
     """A call whose parts are evaluated, each once; `owner` is the object that a method belongs to."""
 
@@ -94,7 +87,7 @@ class LossReader(Interpreter[TracedValue]):
         """The function in which each wrapper is made, the line, and the loops around it."""
         self.asked: dict[tuple[str, str], TracedValue | None] = {}
         """What was known of each attribute when it was read."""
-        self.bare: dict[str, set[_Reached]] = {}
+        self.bare: dict[str, set[Reached]] = {}
         """Where each object was used while nothing, or something else, had wrapped it."""
         self.bypasses: dict[Bypass, None] = {}
         self.synchronises = False
@@ -366,28 +359,24 @@ class LossReader(Interpreter[TracedValue]):
         inners = frozenset(Inner(ast.unparse(node), wrapper, True) for wrapper in wrappers)
         return TracedValue(inners=inners) if inners else value
 
-    def _use(self, objects: frozenset[str]) -> _Reached:
+    def _use(self, objects: frozenset[str]) -> Reached:
         """Note where objects are used that nothing has wrapped yet."""
         self.frame.line = self.statement.lineno
-        at = _Reached(tuple((frame.node, frame.line) for frame in self.frames), self.loops)
+        at = Reached(tuple((frame.node, frame.line) for frame in self.frames), self.loops)
         for identity in objects - self.wrapped.keys():
             self.bare.setdefault(identity, set()).add(at)
         return at
 
-    def _is_to_come(self, wrapper: str, at: _Reached) -> bool:
+    def _is_to_come(self, wrapper: str, at: Reached) -> bool:
         """Whether a wrapper is made further down in a function that is running, so that nothing is inside it yet."""
         function, line, loops = self.made[wrapper]
-        before = any(node is function and reached < line for node, reached in at.frames)
-        return before and set(loops).isdisjoint(at.loops)
+        return any(node is function and on < line for node, on in at.frames) and set(loops).isdisjoint(at.loops)
 
     def _learned_late(self) -> bool:
         """Whether something was read before what the script makes of it was known."""
-        used = (
-            (self.wrapped[identity], at) for identity in self.bare.keys() & self.wrapped for at in self.bare[identity]
-        )
-        return any(self.attributes.get(key) != value for key, value in self.asked.items()) or not all(
-            self._is_to_come(wrapper, at) for wrapper, at in used
-        )
+        late = (self.attributes.get(key) != value for key, value in self.asked.items())
+        used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
+        return any(late) or not all(self._is_to_come(wrapper, at) for wrapper, at in used)
 
     def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""
@@ -406,7 +395,7 @@ class LossReader(Interpreter[TracedValue]):
         identity = f"{node.lineno}:{node.col_offset}{part}"
         for other in value.objects:
             if self.wrapped.setdefault(other, identity) != identity:  # what is known of the first one is not of this
-                self.bare.setdefault(other, set()).add(_Reached((), ()))
+                self.bare.setdefault(other, set()).add(Reached((), ()))
         self.wrapped |= dict.fromkeys(value.objects, identity)
         self.made[identity] = (self.frame.node, self.statement.lineno, self.loops)
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))

@@ -5,11 +5,19 @@ Values are joined where branches meet, and mixed where one is computed from seve
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
+
+
+class Reached(NamedTuple):
+    """A place on the way through the script: the functions that run, each with its line, and the loops."""
+
+    frames: tuple[tuple[ast.AST, int], ...]
+    loops: tuple[ast.AST, ...]
 
 
 class Inner(NamedTuple):
