@@ -43,7 +43,7 @@ ARGUMENTS: Mapping[str, Callable[[str], Sequence[str]]] = {
 }
 """What follows `python` for a door. All but `check` and `verify` train."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "400"}
-NEVER = ("Traceback (most recent call last)", "internal error")
+NEVER = ("Traceback (most recent call last)", "internal error", "the guard failed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class EntryLooks(StepWatch):
             f"{path}.{name}" if path else name
             for path, module in model.named_modules()
             for name, value in {**vars(module), **module._buffers}.items()
-            if name not in UNWATCHED and any(tensor.grad_fn is not None for tensor in tensors(value))
+            if name not in UNWATCHED and any(not (is_managed(held) or held.is_leaf) for held in tensors(value))
         )
         self.changes: dict[str, list[Change]] = {}
         self._names = {block: name for name, block in blocks.items()}

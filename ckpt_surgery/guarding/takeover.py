@@ -274,6 +274,8 @@ class Takeover:
             options = self._options.guard_options
             prove = options.prove and (wanted or trained.by_torch)
             self._take(model, trained, replace(options, prove=prove), running=running)
+            if wanted and not (is_asked(model) or has_surgery(model)):
+                self._look_for_own_call(trained, model, lambda: None)
             if trained.guard is not None:
                 trained.guard.begin_within()
 
@@ -324,7 +326,7 @@ class Takeover:
             if surgery is not None and options.on_fault != "raise":
                 for change in surgeries_in(model):
                     change.refusals.tell = partial(self._refused, trained, ref(change))
-                    self._avoid_nesting(trained, change)
+                    self._look_for_own_call(trained, change.model, partial(self._leave, trained, change))
         elif wanted and self._options.operation is not None:
             trained.problems.append("the script has wrapped it, and it was left as it is")
             self._say(f"{trained.name}: {trained.problems[-1]}")
@@ -339,25 +341,27 @@ class Takeover:
         if (change := surgery()) is not None:
             self._give_back(trained, change)
 
-    def _avoid_nesting(self, trained: Trained, change: Surgery) -> None:
-        """Hand the model back where the script checkpoints around its blocks or in them, in the forward that runs."""
-        blocks = [block.module for block in blocks_of(change.model).values()]
+    def _look_for_own_call(self, trained: Trained, model: nn.Module, found: Callable[[], None]) -> None:
+        """Look whether the script checkpoints around the blocks of a model or in them, in the forward that runs."""
 
         def look(*_: Any) -> None:
-            if hooks.undone or in_backward() or not (place := checkpoint_call()):
-                return
-            hooks.undo()
-            trained.place, trained.by_torch = place, True
-            trained.checkpoints_itself = trained.is_refused = True
-            self._say(f"{trained.name} checkpoints by itself at {place}: it is left as it is")
-            for block in blocks:
-                vars(block)[FUNCTION] = None  # the others of this forward run plainly inside of the script's call
-            self._give_back(trained, change)
+            if not (hooks.undone or in_backward()) and (place := checkpoint_call()):
+                hooks.undo()
+                trained.place, trained.by_torch, trained.checkpoints_itself = place, True, True
+                found()
 
-        modules = {module for block in blocks for module in block.modules()}
+        modules = {module for block in blocks_of(model).values() for module in block.module.modules()}
         handles = [module.register_forward_pre_hook(ModelHook(look)) for module in modules]
-        handles.append(change.model.register_forward_hook(ModelHook(lambda *_: hooks.undo())))
+        handles.append(model.register_forward_hook(ModelHook(lambda *_: hooks.undo())))
         hooks = UndoableHooks(handles)
+
+    def _leave(self, trained: Trained, change: Surgery) -> None:
+        """Hand a model back that the script checkpoints by itself, in the forward that runs."""
+        trained.is_refused = True
+        self._say(f"{trained.name} checkpoints by itself at {trained.place}: it is left as it is")
+        for block in blocks_of(change.model).values():
+            vars(block.module)[FUNCTION] = None  # the others of this forward run plainly inside of the script's call
+        self._give_back(trained, change)
 
     def _give_back(self, trained: Trained, change: Surgery) -> None:
         def give_back(*_: Any) -> None:

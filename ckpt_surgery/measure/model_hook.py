@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class HookErrors:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Let no error leave the body."""
-        before = _KEPT_BY.set(self)
+        before, _KEPT_BY.errors = _KEPT_BY.errors, self
         try:
             yield
         except self._raised:
@@ -35,10 +35,15 @@ class HookErrors:
                 self.ended = True
                 self._failed(error)
         finally:
-            _KEPT_BY.reset(before)
+            _KEPT_BY.errors = before
 
 
-_KEPT_BY: ContextVar[HookErrors | None] = ContextVar("_KEPT_BY", default=None)
+class _KeptBy(threading.local):
+    errors: HookErrors | None = None
+
+
+_KEPT_BY = _KeptBy()
+"""No ContextVar: with Python 3.11.7 and torch 2.13, one that hooks of a forward set was gone when they reset it."""
 
 
 class ModelHook:
@@ -50,7 +55,7 @@ class ModelHook:
 
     def __init__(self, function: Callable[..., Any], errors: HookErrors | None = None) -> None:
         self._function = function
-        self._errors = errors or _KEPT_BY.get()
+        self._errors = errors or _KEPT_BY.errors
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._errors is None or torch.compiler.is_compiling():  # the compiler follows no such context

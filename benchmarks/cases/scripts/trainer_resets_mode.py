@@ -9,7 +9,7 @@ from transformers import Trainer, TrainingArguments
 from benchmarks.cases.toys import llama
 
 NEEDS = ["peft", "accelerate"]
-TOLD = {"says": ["use_reentrant"]}
+TOLD = {"never": ["without checkpointing", "no model was trained"]}
 DOORS = {"run": TOLD, "watch": TOLD}
 
 model = get_peft_model(llama(), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"]))

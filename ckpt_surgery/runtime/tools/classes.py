@@ -25,8 +25,8 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def is_flattened(parameter: Tensor) -> bool:
-    """Tell whether FSDP1 holds a parameter, whole or as a part of a flat one, and moves its values in and out."""
-    return bool(getattr(parameter, FSDP1_FLATTENED, False))
+    """Tell whether FSDP1 holds a parameter, whole or as a part or view of a flat one, and moves its values about."""
+    return any(getattr(held, FSDP1_FLATTENED, False) for held in (parameter, parameter._base))
 
 
 def is_managed(parameter: Tensor) -> bool:
