@@ -44,7 +44,7 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(3))
     def forward(self, x):
         for block in self.blocks:
-            if self.gradient_checkpointing:
+            if self.gradient_checkpointing and self.training:
                 x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
@@ -320,7 +320,7 @@ def test_what_a_launcher_puts_before_the_command_is_the_scripts_first_argument(t
 def test_options_of_wrap_blocks_and_of_the_guard_arrive(tmp_path: Path) -> None:
     path = script(tmp_path)
     ran = run("--wrap", "--first", "blocks=2", "--self-check", "always", "--on-fault", "raise", path, "evaluating")
-    assert re.search(r"Block +2 of 3 ", ran.stderr)
+    assert re.search(r"Block +1 of 3 ", ran.stderr), "of two, one is in evaluation mode"
     assert "GuardError: Model: block blocks.1 ran in the forward" in ran.stderr
     assert ran.returncode == 1, "only where it was asked for"
 
