@@ -158,13 +158,15 @@ def reentrantly(block: nn.Module, values: Tensor) -> Any:
     return checkpoint(block, values, use_reentrant=True)
 
 
+@pytest.mark.parametrize("wrap", [None, False])
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentrant: bool) -> None:
-    trained = taken(Own(reentrantly if reentrant else partial(checkpoint, use_reentrant=False)))
+def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentrant: bool, wrap: bool | None) -> None:
+    trained = taken(Own(reentrantly if reentrant else partial(checkpoint, use_reentrant=False)), wrap=wrap)
     assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
     assert ("checkpoint(block, values" if reentrant else "self.run(block") in line_of(trained.place)
     assert trained.report is not None
-    assert (trained.report.steps, [block.counts for block in trained.report.blocks]) == (3, [(1, 1)] * 3)
+    assert trained.report.steps == (3 if wrap is None else 4)
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
     assert trained.report.ok
 
 
