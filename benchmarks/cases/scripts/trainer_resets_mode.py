@@ -8,11 +8,14 @@ from transformers import Trainer, TrainingArguments
 
 from benchmarks.cases.toys import llama
 
-NEEDS = ["peft", "accelerate"]
-TOLD = {"never": ["without checkpointing", "no model was trained"]}
-DOORS = {"run": TOLD, "watch": TOLD}
+NEEDS = ["peft", "accelerate", "transformers<5"]
+DOORS = {
+    "run": {"cures": True, "says": ["3 of 3 blocks checkpointed"]},
+    "watch": {"says": ["needs gradient", "use_reentrant=False"]},
+}
 
-model = get_peft_model(llama(), LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"]))
+adapters = LoraConfig("CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"])
+model = get_peft_model(llama(), adapters)
 model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 rows = [{"input_ids": torch.arange(12) + i, "labels": torch.arange(12) + i} for i in range(12)]
 with tempfile.TemporaryDirectory() as folder:

@@ -7,8 +7,10 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from benchmarks.cases.toys import fit
 
 NEEDS = ["peft", "transformers<5"]
-FAULT = {"says": ["vision_tower", "no gradient", "use_reentrant=False"]}
-DOORS = {"run": FAULT, "watch": FAULT}
+DOORS = {
+    "run": {"cures": True, "says": ["3 of 3"]},
+    "watch": {"says": ["vision_tower", "needs gradient", "use_reentrant=False"]},
+}
 
 torch.manual_seed(0)
 sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
