@@ -64,17 +64,30 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def fit(model: nn.Module, loss_of: Callable[[], Tensor] | None = None, steps: int = 4) -> None:
-    """Train with SGD, on `tokens` unless `loss_of` gives the loss, and print loss and gradient of each step."""
-    optimizer = torch.optim.SGD(trained(model), lr=0.1)
+def fit(
+    model: nn.Module,
+    loss_of: Callable[[], Tensor] | None = None,
+    steps: int = 4,
+    *,
+    seed: int = 0,
+    quiet: bool = False,
+) -> list[float]:
+    """Train with SGD, on `tokens` unless `loss_of` gives the loss, and return the losses.
+
+    Prints loss and gradient of each step unless it is to be `quiet`, as where several ranks train.
+    """
+    optimizer, losses = torch.optim.SGD(trained(model), lr=0.1, foreach=False), []
     for step in range(steps):
-        torch.manual_seed(step)
+        torch.manual_seed(seed + step)
         loss = loss_of() if loss_of else model(**tokens()).loss
         loss.backward()
-        norms = [p.grad.norm().item() for p in trained(model) if p.grad is not None]
-        print("step", step, "loss", loss.item(), "gradient", sum(norms), "of", len(norms), flush=True)
+        losses.append(loss.item())
+        if not quiet:
+            norms = [p.grad.norm().item() for p in trained(model) if p.grad is not None]
+            print("step", step, "loss", losses[-1], "gradient", sum(norms), "of", len(norms), flush=True)
         optimizer.step()
         optimizer.zero_grad()
+    return losses
 
 
 def squares(model: nn.Module) -> Callable[[], Tensor]:

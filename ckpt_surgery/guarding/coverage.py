@@ -54,7 +54,7 @@ class Coverage(StepWatch):
         """Note a block whose results a backward reaches: its parameters may all be frozen."""
         for result in tensors(output):
             if result.requires_grad:
-                result.register_hook(lambda _: self._derived.add(name))  # type: ignore[no-untyped-call]
+                result.register_hook(ModelHook(lambda _: self._derived.add(name)))  # type: ignore[no-untyped-call]
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the entries of each block in forward and backward."""

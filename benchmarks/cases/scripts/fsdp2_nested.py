@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from benchmarks.cases.toys import Block, Stack
+from benchmarks.cases.toys import Block, Stack, fit, squares
 from ckpt_surgery import wrap_blocks
 
 RANKS = 2
@@ -22,15 +22,7 @@ def losses(wrap, *, before):
     fully_shard(model, mesh=mesh)
     if wrap and not before:
         wrap_blocks(model)
-    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
-    for step in range(4):
-        torch.manual_seed(10 * step + dist.get_rank())
-        loss = model(torch.randn(2, 8, 4)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(float(loss))
-    return found
+    return fit(model, squares(model), seed=10 * dist.get_rank(), quiet=True)
 
 
 dist.init_process_group("gloo")

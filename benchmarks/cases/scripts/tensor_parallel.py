@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from benchmarks.cases.toys import Block, Stack
+from benchmarks.cases.toys import Block, Stack, fit, squares
 from ckpt_surgery import wrap_blocks
 
 RANKS = 2
@@ -18,15 +18,7 @@ def losses(wrap):
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     if wrap:
         wrap_blocks(model)
-    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False), []
-    for step in range(4):
-        torch.manual_seed(step)
-        loss = model(torch.randn(2, 8, 4)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(float(loss))
-    return found
+    return fit(model, squares(model), quiet=True)
 
 
 dist.init_process_group("gloo")
