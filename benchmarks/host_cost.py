@@ -1,0 +1,162 @@
+"""What does each way to checkpoint cost the host, beside transformers' own checkpointing?
+
+Steps of a tiny Llama of 24 layers on one thread of the processor: the kernels take next to nothing, so what is left is
+Python and the dispatcher. Every round runs each way once, in a random order, and differences are taken within a round.
+Prints microseconds for each block of a step; writes json. Two minutes on an idle core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table, rounds_option
+
+LAYERS, TOKENS, WARM_UP = 24, 32, 5
+NONE, LIBRARY, SELECTIVE = "no checkpointing", "transformers", "torch's policy for attention"
+PLAIN, ATTENTION, MATMUL, CHECKED = "wrap_blocks", "save attention", "save matmul:2", "self_check always"
+OURS: Mapping[str, Mapping[str, Any]] = {
+    PLAIN: {},
+    ATTENTION: {"save": ["attention"]},
+    MATMUL: {"save": ["matmul:2"]},
+    CHECKED: {"self_check": "always"},
+}
+"""The options of `wrap_blocks`, by the way."""
+WAYS = (NONE, LIBRARY, SELECTIVE, *OURS)
+TARGETS = {PLAIN: Target(80.0), ATTENTION: Target(250.0), MATMUL: Target(350.0), CHECKED: Target(500.0)}
+"""The microseconds that a block may take more than with transformers' own checkpointing."""
+FIFTH = Target(0.2)
+"""What keeping attention may add, in units of what torch's policy for the same adds."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
+    options = _options(arguments)
+    if lacking("host_cost", "torch", "transformers"):
+        return 2
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    layers, rounds = (2, 1) if options.toy else (LAYERS, options.rounds)
+    measured = figures(timed(layers, rounds), layers)
+    return finish(
+        "host_cost", measured, document(measured, layers=layers), options.out, [plain_table("host_cost", measured)]
+    )
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = option_parser("host_cost", __doc__)
+    parser.add_argument("--rounds", type=rounds_option, default=40, metavar="N", help="timed steps of each (default: 40)")
+    parser.add_argument("--toy", action="store_true", help="one round of two layers")
+    return parser.parse_args(arguments)
+
+
+def timed(layers: int, rounds: int) -> dict[str, list[float]]:
+    """The seconds of each round's step in each way."""
+    models = {way: ready(way, layers) for way in WAYS}
+    ids = _token_ids()
+    for model in models.values():
+        for _ in range(WARM_UP):
+            step(model, ids)
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    order = list(WAYS)
+    shuffle = random.Random(0).shuffle
+    for _ in range(rounds):
+        shuffle(order)
+        with _no_collection():
+            for way in order:
+                seconds[way].append(step(models[way], ids))
+    return seconds
+
+
+def ready(way: str, layers: int) -> Any:
+    """A tiny Llama that is checkpointed in this way."""
+    import torch
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from benchmarks.policy_cost import keeps_attention
+    from ckpt_surgery import wrap_blocks
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
+    model = LlamaForCausalLM(config).train()
+    if way in OURS:
+        wrap_blocks(model, **{"self_check": "never", **OURS[way]})
+    elif way != NONE:
+        contexts: dict[str, Callable[[], Any]] = {}
+        if way == SELECTIVE:
+            contexts["context_fn"] = partial(create_selective_checkpoint_contexts, keeps_attention)
+        model.gradient_checkpointing_enable({"use_reentrant": False, **contexts})
+    return model
+
+
+def step(model: Any, ids: Any) -> float:
+    """The processor's seconds of a forward and a backward."""
+    model.zero_grad(set_to_none=True)
+    begin = process_time()
+    model(input_ids=ids, labels=ids).loss.backward()
+    return process_time() - begin
+
+
+def figures(seconds: Mapping[str, Sequence[float]], layers: int) -> list[Figure]:
+    """What a block takes with transformers' own checkpointing, and the others more than that, round by round."""
+
+    def more(way: str) -> list[float]:
+        return [(each - own) / layers * 1e6 for each, own in zip(seconds[way], seconds[LIBRARY], strict=True)]
+
+    own = Figure(f"{LIBRARY}: a block", tuple(each / layers * 1e6 for each in seconds[LIBRARY]), "us")
+    found = [own]
+    found += [Figure(f"{way}: more", tuple(more(way)), "us", TARGETS.get(way)) for way in WAYS if way != LIBRARY]
+    by_name = {figure.name: figure for figure in found}
+    ratio = by_name[f"{ATTENTION}: more"].median / by_name[f"{SELECTIVE}: more"].median
+    return [*found, Figure(f"{ATTENTION}, in units of {SELECTIVE}", (ratio,), "x", FIFTH)]
+
+
+def _token_ids() -> Any:
+    import torch
+
+    return torch.randint(0, 128, (1, TOKENS), generator=torch.Generator().manual_seed(1))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside, no garbage is collected: it would be in the midst of somebody's step."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
