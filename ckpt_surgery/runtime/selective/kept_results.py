@@ -15,7 +15,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -37,10 +37,19 @@ from ckpt_surgery.runtime.selective.policies import (
     operator_name,
     written_arguments,
 )
+from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, form_of, noting_saved, plan_of
 from ckpt_surgery.runtime.selective.save_policy import CallCounts, SavePolicy
+from ckpt_surgery.runtime.selective.watched_operators import Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, version
-from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, TorchDispatchMode, tree_leaves, tree_map
+from ckpt_surgery.torch_names import (
+    DispatchKey,
+    ExcludeDispatchKey,
+    TorchDispatchMode,
+    tracing_context,
+    tree_leaves,
+    tree_map,
+)
 
 _ALIASING = "aten::_unsafe_view"
 """The operator that makes a tensor of the same memory with a count of writes of its own."""
@@ -97,18 +106,18 @@ class _Result:
                 moved = keep_result(leaf, self.aliases)
             return leaf if moved is None else moved
 
-        self.value = tree_map(away, self.value)
+        self.value = [away(leaf) for leaf in self.value] if type(self.value) is list else tree_map(away, self.value)
         if not self.tensors():
             self.aliases = []
         self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
 
     def tensors(self) -> list[Tensor]:
         """List the tensors that are kept on the device."""
-        return [leaf for leaf in tree_leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
+        return [leaf for leaf in _leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
 
     def is_written(self) -> bool:
         """Tell whether somebody has written what is kept."""
-        if any(leaf.is_written() for leaf in tree_leaves(self.value) if isinstance(leaf, MovedTensor)):
+        if any(leaf.is_written() for leaf in _leaves(self.value) if isinstance(leaf, MovedTensor)):
             return True
         return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
 
@@ -138,20 +147,30 @@ class KeptResults:
         self._results: dict[Any, list[_Result]] = {}
         self._storages: dict[int, _Result] = {}
         self._ended = False
+        self._sequence: list[_Call | None] | None = None
+        self._plainly = False
 
-    def forward(self) -> TorchDispatchMode:
-        """Return a mode in which the forward is run, and results are kept."""
+    def forward(self) -> AbstractContextManager[Any]:
+        """Return a context in which the forward is run, and results are kept."""
         self.policy.begin(self._block)
-        return _Keeping(self)
+        if not self.policy.by_calls:
+            return _Keeping(self)
+        self._sequence = []
+        return Watching(_KeepingCalls(self, self._sequence))
 
     @contextmanager
     def recompute(self) -> Iterator[None]:
         """Run the block again inside, with what was kept. Raises SurgeryError as `SavePolicy` does."""
         if self._ended:
             self.policy.recomputed()
+        else:  # a backward inside the forward
+            self._plainly = True
         self.recomputing += 1
         try:
-            with _Giving(self):
+            giving: AbstractContextManager[Any] = _Giving(self)
+            if self._sequence is not None:
+                giving = Watching(_GivingCalls(self, self._sequence))
+            with giving:
                 yield
         finally:
             self.recomputing -= 1
@@ -215,23 +234,48 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(_memory(args[0])[0])):
             noted.watch(result)
 
+    def keep_call(self, call: _Call, choices: Sequence[Choice], made: Sequence[Tensor]) -> None:
+        """Keep what a call made."""
+        kept = [_alias(tensor) for tensor in made]
+        call.result = result = _Result(call.plan.operator, (), choices, call.plan.flops, True, kept)
+        result.versions = tuple(map(version, kept))
+        self._results.setdefault(call.operator, []).append(result)
+
+    def given_again(self, call: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what a call returned, and hand on what it saves for the backward. Raises SurgeryError if written."""
+        result = call.result
+        assert result is not None
+        if self._plainly:
+            return call.operator(*args, **kwargs)
+        self._check_written(result)
+        self.show_read(args)
+        return call.plan.again([_alias(tensor) for tensor in result.value], args, kwargs)
+
+    def differs(self, operator: Any) -> SurgeryError:
+        """Return the error of a recompute that calls an operator otherwise than its forward."""
+        return SurgeryError(
+            f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
+            "it depends on something that has changed since; leave the block out, or save without it"
+        )
+
     def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> _Result:
         """Return what the forward noted of an operator that runs again. Raises SurgeryError where the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
-            raise SurgeryError(
-                f"the recompute of {self._place} runs {in_words(operator_name(operator))} otherwise than its forward: "
-                "it depends on something that has changed since; leave the block out, or save without it"
-            )
+            raise self.differs(operator)
         self._check_written(results[index])
         self._show(results[index], args)
         return results[index]
 
     def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
         # what a router chooses by may differ, and what an operator only writes has no values yet
-        if self.show is not None and result.kept and not result.copied:
-            read = args[: _READ.get(operator_name(result.operator))]
-            self.show(leaf for leaf in tree_leaves(read) if isinstance(leaf, Tensor))
+        if result.kept and not result.copied:
+            self.show_read(args[: _READ.get(operator_name(result.operator))])
+
+    def show_read(self, values: Iterable[Any]) -> None:
+        """Show what an operator reads whose result is kept."""
+        if self.show is not None:
+            self.show(leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
     def _check_written(self, result: _Result) -> None:
         if result.is_written():
@@ -243,6 +287,118 @@ class KeptResults:
             f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
             f"make a tensor of its own (x = x + y for x += y), or leave {name} out of save"
         )
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a watched operator in a forward: by its plan with its result, or under the mode that keeps results."""
+
+    operator: Any
+    form: Any
+    plan: Any = None
+    result: _Result | None = None
+
+
+class _KeepingCalls:
+    """Runs the watched operators of a forward, and keeps what the policy chooses."""
+
+    __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
+
+    def __init__(self, kept: KeptResults, sequence: list[_Call | None]) -> None:
+        self.operators = kept.policy.operators
+        self._kept = kept
+        self._sequence = sequence
+        self._plans = kept.policy.plans
+        self._selector = Selector()
+        self._mode: _Keeping | None = None
+
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call."""
+        if self._kept.recomputing:
+            return operator(*args, **kwargs)
+        form = form_of(operator, args, kwargs)
+        plan = self._plans.get(form) if form is not None else None
+        if plan is None:
+            return self._learned(operator, form, args, kwargs)
+        if plan is OTHER:
+            return operator(*args, **kwargs)
+        if plan is BY_MODE:
+            self._sequence.append(_Call(operator, form))
+            with self._keeping():
+                return operator(*args, **kwargs)
+        if not (chosen := self._selector.counted(plan.choices)):
+            self._sequence.append(None)
+            return operator(*args, **kwargs)
+        self._kept.show_read(args)
+        output = operator(*args, **kwargs)
+        call = _Call(operator, form, plan)
+        self._kept.keep_call(call, chosen, [output] if plan.single else output)
+        self._sequence.append(call)
+        return output
+
+    def _learned(self, operator: Any, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if tracing_context() is not None:
+            return operator(*args, **kwargs)
+        mode = self._keeping()
+        mode.noted = []
+        with mode, noting_saved() as saved:
+            output = operator(*args, **kwargs)
+        noted, mode.noted = mode.noted, None
+        plan = BY_MODE
+        if not noted:
+            plan = OTHER
+        elif len(noted) == 1:
+            result, flops = noted[0]
+            role = self._kept.policy.role(result.operator)
+            if role is not None and role.is_fixed and not (result.restore or result.copied):
+                plan = plan_of(saved, output, args, kwargs, result.operator, role.choices, flops)
+        saved.clear()  # the graph holds the function that has noted them
+        if form is not None:
+            self._plans[form] = plan
+        if noted:
+            self._sequence.append(_Call(operator, form))
+        return output
+
+    def _keeping(self) -> _Keeping:
+        if self._mode is None:
+            self._mode = _Keeping(self._kept, self._selector)
+        return self._mode
+
+
+class _GivingCalls:
+    """Gives the watched operators of a recompute what was kept, and runs the others."""
+
+    __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
+
+    def __init__(self, kept: KeptResults, sequence: Sequence[_Call | None]) -> None:
+        self.operators = kept.policy.operators
+        self._kept = kept
+        self._plans = kept.policy.plans
+        self._sequence = sequence
+        self._place = 0
+        self._mode: _Giving | None = None
+
+    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call. Raises SurgeryError where it differs from that of the forward."""
+        form = form_of(operator, args, kwargs)
+        if form is not None and self._plans.get(form) is OTHER:
+            return operator(*args, **kwargs)
+        if form is None and tracing_context() is not None:
+            return operator(*args, **kwargs)
+        if self._place >= len(self._sequence):
+            raise self._kept.differs(operator)
+        call = self._sequence[self._place]
+        self._place += 1
+        if call is None:
+            return operator(*args, **kwargs)
+        if call.operator is not operator or call.form != form:
+            raise self._kept.differs(operator)
+        if call.plan is not None:
+            return self._kept.given_again(call, args, kwargs)
+        if self._mode is None:
+            self._mode = _Giving(self._kept)
+        with self._mode:
+            return operator(*args, **kwargs)
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
@@ -263,9 +419,10 @@ class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
     """Runs the operators of a forward, and keeps what the policy chooses."""
 
-    def __init__(self, kept: KeptResults) -> None:
+    def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
-        self._selector = Selector()
+        self._selector = selector or Selector()
+        self.noted: list[tuple[_Result, int]] | None = None  # with the work of making it
         self._scores: list[tuple[_Result, weakref.ref[Tensor], int]] = []  # that a router may choose by; with versions
 
     def __torch_dispatch__(
@@ -280,6 +437,8 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
         if role is None:
             return result
         noted = self._kept.note(role, func, args, kwargs, result)
+        if self.noted is not None:
+            self.noted.append((noted, flops_of(func, args, kwargs, result)))
         if chosen := self._selector.chosen(func, role, args, kwargs):
             self._kept.keep(noted, chosen, result, args, flops_of(func, args, kwargs, result))
             if role.picks:
@@ -309,6 +468,11 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
         expected = self._kept.expected(func, self._indices[func], args)
         self._indices[func] += 1
         return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
+
+
+def _leaves(value: Any) -> list[Any]:
+    """List what is in the value of a result; torch's own function takes longer than most kernels."""
+    return value if type(value) is list else tree_leaves(value)
 
 
 def _returned(value: Any) -> Any:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.text import listed
-from ckpt_surgery.torch_names import DispatchKey
+from ckpt_surgery.torch_names import DispatchKey, higher_order_operators
 
 ATTENTION = "attention"
 ROUTER = "router"
@@ -68,6 +68,9 @@ _SCORES = _SOFTMAX | {"aten::sigmoid"}
 _FACTORS: Mapping[str, int] = MappingProxyType({"aten::bmm": 0, "aten::baddbmm": 1})
 """The products in which eager attention takes its weighted sum, with the index of the weights in their arguments."""
 
+_COMPOSITES: Mapping[str, frozenset[str]] = MappingProxyType({"matmul": _named(aten="linear matmul")})
+"""The operators that run those of a name, and return what these make under a count of writes of its own."""
+
 _DROPOUT = "dropout_p"
 """The argument by which a kernel of attention is given its rate."""
 
@@ -101,10 +104,40 @@ class OperatorRole:
     picks: bool
     may_draw: bool
 
+    @property
+    def is_fixed(self) -> bool:
+        """Tell whether the same choices keep it whatever runs before and after it."""
+        return bool(self.choices) and not (self.is_softmax or self.weighted_sum or self.score_of or self.picks)
+
 
 def choices_of(save: Iterable[str]) -> tuple[Choice, ...]:
     """Return the choices in an option `save`. Raises SurgeryError where a name stands for nothing that can be kept."""
     return tuple(map(_choice, save))
+
+
+def watched_operators(choices: Iterable[Choice]) -> list[Any] | None:
+    """List the operators of which some are kept, and those that run them; None where only all of them tell which."""
+    names: set[str] = set()
+    for choice in choices:
+        if choice.name not in VOCABULARY or choice.name == RANDOM:
+            return None
+        names |= choice.operators | _COMPOSITES.get(choice.name, frozenset())
+        names |= {ATTENTION: _SOFTMAX | _FACTORS.keys(), ROUTER: _SCORES}.get(choice.name, frozenset())
+    found = []
+    for name in sorted(names):
+        space, _, operator = name.rpartition("::")
+        operator, _, overload = operator.partition(".")
+        if not space:
+            found += [each for each in (higher_order_operators.get(operator),) if each is not None]
+            continue
+        packet = getattr(getattr(torch.ops, space), operator, None)
+        overloads = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+        found += [
+            each
+            for each in overloads
+            if not each._schema.is_mutable and (not overload or each._overloadname == overload)
+        ]
+    return found
 
 
 def role_of(operator: Any, choices: Iterable[Choice]) -> OperatorRole | None:
@@ -178,14 +211,29 @@ class Selector:
         self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Choice, ...]:
         """Return the choices that keep the result of this operator; they don't know yet what follows it."""
+        return self.counted(self.matching(operator, role, args, kwargs))
+
+    def matching(
+        self, operator: Any, role: OperatorRole, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[Choice]:
+        """Return the choices of this operator, whichever of its calls they keep."""
         chosen = [choice for choice in role.choices if choice.name != RANDOM or draws(operator, args, kwargs)]
         if role.is_softmax:
             self._softmax = args[0].shape
         elif role.weighted_sum is not None and self._may_be_weights(args[role.factor]):
             self._softmax = None
             chosen.append(role.weighted_sum)
-        self._counts.update(chosen)
-        return tuple([choice for choice in chosen if (self._counts[choice] - 1) % choice.every == 0])
+        return chosen
+
+    def counted(self, matching: Iterable[Choice]) -> tuple[Choice, ...]:
+        """Return those of the choices that keep this call, which is one more of theirs."""
+        chosen = []
+        for choice in matching:
+            count = self._counts[choice]
+            self._counts[choice] = count + 1
+            if count % choice.every == 0:
+                chosen.append(choice)
+        return tuple(chosen)
 
     def _may_be_weights(self, factor: Tensor) -> bool:
         """Tell whether a factor may be what the last softmax made, perhaps without the column of a sink."""

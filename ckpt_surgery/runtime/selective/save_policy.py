@@ -17,7 +17,9 @@ from ckpt_surgery.runtime.selective.policies import (
     in_words,
     operator_name,
     role_of,
+    watched_operators,
 )
+from ckpt_surgery.runtime.selective.watched_operators import watch
 from ckpt_surgery.text import listed
 
 _QUESTIONS = "prim"
@@ -88,15 +90,32 @@ class SavePolicy:
     _matched: set[str] = field(default_factory=set)
     _recomputed: bool = False
     _roles: dict[Any, OperatorRole | None] = field(default_factory=dict, repr=False)
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._choices = choices_of(self.save)
+        self._watch()
         keeps_all = any(choice.name == RANDOM and choice.every == 1 for choice in self._choices)
         self.restores_generators = self.preserve_rng_state and not keeps_all
 
     def __getstate__(self) -> dict[str, Any]:
         calls = self._calls if self._recomputed else []  # a copy has no forward that waits for its backward
-        return {**vars(self), "_roles": {}, "_calls": calls}
+        return {**vars(self), "_roles": {}, "_calls": calls, "plans": {}, "operators": frozenset()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._watch()
+
+    def _watch(self) -> None:
+        operators = watched_operators(self._choices)
+        self._by_calls = operators is not None
+        self.operators = frozenset(operators or ())
+        watch(self.operators)
+
+    @property
+    def by_calls(self) -> bool:
+        """Tell whether what is kept is known from the calls of a few operators: all have run, and each name matched."""
+        return self._by_calls and not self._waiting and len(self._matched) == len(self.save)
 
     @property
     def kept(self) -> dict[tuple[str, str], KeptCount]:

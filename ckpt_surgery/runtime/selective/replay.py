@@ -1,0 +1,151 @@
+"""How the call of an operator is had again without its kernel, its node and a dispatch mode.
+
+Torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward, in
+their order. The first call of a form shows which of its arguments, views of them and results these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ckpt_surgery.runtime.selective.policies import Choice
+from ckpt_surgery.torch_names import saved_tensors_hooks_now
+
+OTHER = "other"
+"""The plan of calls that run no operator of the policy."""
+BY_MODE = "by mode"
+"""The plan of calls whose results are kept by a mode around them alone."""
+_VALUES = (int, float, bool, str, type(None), torch.dtype, torch.device)
+
+
+class Source(Enum):
+    """Where a saved tensor comes from."""
+
+    ARGUMENT = "argument"
+    VIEW = "view"
+    RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How calls of one form are had again.
+
+    `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and offset,
+    or the result, by number. `differentiable` says which results require gradient, `single` that there is one.
+    """
+
+    operator: Any
+    choices: tuple[Choice, ...]
+    flops: int
+    saved: tuple[tuple[Source, Any, Any], ...]
+    differentiable: tuple[bool, ...]
+    single: bool
+
+    def again(self, made: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call whose results are `made`, and save what it saved."""
+        if self.saved and (hooks := saved_tensors_hooks_now(True)) is not None:
+            pack = hooks[0]
+            for source, place, form in self.saved:
+                if source is Source.RESULT:
+                    pack(made[place])
+                    continue
+                tensor = args[place] if type(place) is int else kwargs[place]
+                if source is Source.VIEW:
+                    shape, strides, offset = form
+                    tensor = tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+                pack(tensor)
+        results = [
+            tensor.requires_grad_() if needs else tensor
+            for tensor, needs in zip(made, self.differentiable, strict=False)
+        ]
+        return results[0] if self.single else tuple(results)
+
+
+def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return what calls have in common that save alike; None where that cannot be told."""
+    form: list[Any] = [operator, torch.is_grad_enabled()]
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Tensor or kind is nn.Parameter:
+            if value.layout is not torch.strided or value.is_nested:
+                return None
+            form += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+        elif kind in _VALUES:
+            form.append(value)
+        elif kind in (list, tuple) and all(type(item) in _VALUES for item in value):
+            form.append(tuple(value))
+        else:
+            return None
+    return (*form, *kwargs) if kwargs else tuple(form)
+
+
+@contextmanager
+def noting_saved() -> Iterator[list[Tensor]]:
+    """Note the tensors that operators save inside."""
+    saved: list[Tensor] = []
+    hooks = saved_tensors_hooks_now(True)
+    if hooks is None:
+        yield saved
+        return
+    pack, unpack = hooks
+
+    def noting(tensor: Tensor) -> Any:
+        saved.append(tensor)
+        return pack(tensor)
+
+    with saved_tensors_hooks(noting, unpack):
+        yield saved
+
+
+def plan_of(
+    saved: Sequence[Tensor],
+    output: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    operator: Any,
+    choices: tuple[Choice, ...],
+    flops: int,
+) -> Plan | str:
+    """Return how calls like this one are had again, in which `operator` did so many operations."""
+    results = [output] if isinstance(output, Tensor) else list(output)
+    if not all(type(each) is Tensor and not each.is_complex() for each in results):
+        return BY_MODE
+    arguments = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
+    arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
+    if {_memory(each) for each in results} & {_memory(a) for _, a in arguments}:
+        return BY_MODE
+    found: list[tuple[Source, Any, Any]] = []
+    for tensor in saved:
+        if type(tensor) not in (Tensor, nn.Parameter):
+            return BY_MODE
+        source = next(((p, a) for p, a in arguments if _memory(a) == _memory(tensor) and a.dtype == tensor.dtype), None)
+        same = next((i for i, each in enumerate(results) if _geometry(each) == _geometry(tensor)), None)
+        if source is not None:
+            place, argument = source
+            if _geometry(argument) == _geometry(tensor):
+                found.append((Source.ARGUMENT, place, None))
+            else:
+                offset = tensor.storage_offset() - argument.storage_offset()
+                found.append((Source.VIEW, place, (tuple(tensor.shape), tensor.stride(), offset)))
+        elif same is not None:
+            found.append((Source.RESULT, same, None))
+        else:
+            return BY_MODE
+    needs = tuple(each.requires_grad for each in results)
+    return Plan(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor))
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _geometry(tensor: Tensor) -> Any:
+    return _memory(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
