@@ -31,6 +31,7 @@ from ckpt_surgery.runtime.selective.policies import (
     Choice,
     OperatorRole,
     Selector,
+    arguments_read,
     draws,
     in_words,
     is_mutable,
@@ -38,10 +39,10 @@ from ckpt_surgery.runtime.selective.policies import (
     written_arguments,
 )
 from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, form_of, noting_saved, plan_of
-from ckpt_surgery.runtime.selective.save_policy import CallCounts, SavePolicy
+from ckpt_surgery.runtime.selective.save_policy import KeptOfCall, KeptResult, SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, version
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, version, versions
 from ckpt_surgery.torch_names import (
     DispatchKey,
     ExcludeDispatchKey,
@@ -53,8 +54,6 @@ from ckpt_surgery.torch_names import (
 
 _ALIASING = "aten::_unsafe_view"
 """The operator that makes a tensor of the same memory with a count of writes of its own."""
-_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
-"""The number of arguments that are only read, of operators that write others although no schema says so."""
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class _Result:
     flops: int = 0
     kept: bool = False
     value: Any = None  # with a MovedTensor for each tensor that has left the device
-    versions: tuple[int, ...] = ()
+    versions: list[int] = field(default_factory=list)
     aliases: list[Tensor] = field(default_factory=list)
     copied: bool = False
     in_place: bool = False
@@ -84,12 +83,12 @@ class _Result:
         self.in_place = is_mutable(self.operator)
         self.copied = copied or self.in_place
         self.value = tree_map(_copy if self.copied else _alias, args[0] if self.in_place else result)
-        self.versions = tuple(map(version, self.tensors()))
+        self.versions = versions(self.tensors())
 
     def watch(self, alias: Tensor) -> None:
         """Also refuse what is kept where somebody writes this tensor, which has its memory."""
         self.aliases.append(_alias(alias))
-        self.versions = (*self.versions, version(alias))
+        self.versions.append(version(alias))
 
     def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
         """Offload what is kept; with `moves=False` only those sharing memory with an output that is offloaded anyway.
@@ -109,7 +108,7 @@ class _Result:
         self.value = [away(leaf) for leaf in self.value] if type(self.value) is list else tree_map(away, self.value)
         if not self.tensors():
             self.aliases = []
-        self.versions = tuple(map(version, (*self.tensors(), *self.aliases)))
+        self.versions = versions((*self.tensors(), *self.aliases))
 
     def tensors(self) -> list[Tensor]:
         """List the tensors that are kept on the device."""
@@ -119,7 +118,7 @@ class _Result:
         """Tell whether somebody has written what is kept."""
         if any(leaf.is_written() for leaf in _leaves(self.value) if isinstance(leaf, MovedTensor)):
             return True
-        return tuple(map(version, (*self.tensors(), *self.aliases))) != self.versions
+        return versions((*self.tensors(), *self.aliases)) != self.versions
 
     def given(self, args: tuple[Any, ...]) -> Any:
         """Return what the operator returned, for a run in which it need not run."""
@@ -149,6 +148,7 @@ class KeptResults:
         self._ended = False
         self._sequence: list[_Call | None] | None = None
         self._plainly = False
+        self._counted: KeptOfCall | None = None
 
     def forward(self) -> AbstractContextManager[Any]:
         """Return a context in which the forward is run, and results are kept."""
@@ -182,19 +182,24 @@ class KeptResults:
         """
         self._ended = True
         returned = {_memory(tensor)[0]: tensor for tensor in outputs}
-        counts, kept = CallCounts(self._block), []
-        for result in (each for results in self._results.values() for each in results):
-            self._check_written(result)
-            if not result.kept:
-                continue
+        kept = [result for results in self._results.values() for result in results if self._is_kept(result)]
+        if not kept:
+            return
+        self._counted = counted = KeptOfCall(self._block)
+        for result in kept:
             memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
-            counts.note(result.choices, result.operator, memory=memory, flops=result.flops)
-            kept.append(result)
-        if kept:
-            self.policy.note(counts)
-            weakref.finalize(self, self.policy.dropped, counts).atexit = False
+            counted.results.append(KeptResult(result.choices, result.operator, memory, result.flops))
+        self.policy.note(counted)
         for result in kept:
             result.move(returned, moves=self._moves)
+
+    def __del__(self) -> None:
+        if self._counted is not None:
+            self.policy.dropped(self._counted)
+
+    def _is_kept(self, result: _Result) -> bool:
+        self._check_written(result)
+        return result.kept
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
@@ -237,8 +242,7 @@ class KeptResults:
     def keep_call(self, call: _Call, choices: Sequence[Choice], made: Sequence[Tensor]) -> None:
         """Keep what a call made."""
         kept = [_alias(tensor) for tensor in made]
-        call.result = result = _Result(call.plan.operator, (), choices, call.plan.flops, True, kept)
-        result.versions = tuple(map(version, kept))
+        call.result = result = _Result(call.plan.operator, (), choices, call.plan.flops, True, kept, versions(kept))
         self._results.setdefault(call.operator, []).append(result)
 
     def given_again(self, call: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -248,7 +252,7 @@ class KeptResults:
         if self._plainly:
             return call.operator(*args, **kwargs)
         self._check_written(result)
-        self.show_read(args)
+        self.show_read(args[: call.plan.read])
         return call.plan.again([_alias(tensor) for tensor in result.value], args, kwargs)
 
     def differs(self, operator: Any) -> SurgeryError:
@@ -270,7 +274,7 @@ class KeptResults:
     def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
         # what a router chooses by may differ, and what an operator only writes has no values yet
         if result.kept and not result.copied:
-            self.show_read(args[: _READ.get(operator_name(result.operator))])
+            self.show_read(args[: arguments_read(result.operator)])
 
     def show_read(self, values: Iterable[Any]) -> None:
         """Show what an operator reads whose result is kept."""
@@ -329,7 +333,7 @@ class _KeepingCalls:
         if not (chosen := self._selector.counted(plan.choices)):
             self._sequence.append(None)
             return operator(*args, **kwargs)
-        self._kept.show_read(args)
+        self._kept.show_read(args[: plan.read])
         output = operator(*args, **kwargs)
         call = _Call(operator, form, plan)
         self._kept.keep_call(call, chosen, [output] if plan.single else output)
@@ -392,7 +396,7 @@ class _GivingCalls:
         if call is None:
             return operator(*args, **kwargs)
         if call.operator is not operator or call.form != form:
-            raise self._kept.differs(operator)
+            raise self._kept.differs(operator if call.plan is None else call.plan.operator)
         if call.plan is not None:
             return self._kept.given_again(call, args, kwargs)
         if self._mode is None:
@@ -504,7 +508,7 @@ def _memory(tensor: Tensor) -> tuple[int, int]:
 
     What has no memory of one piece counts by its elements.
     """
-    local = next(inner_tensors(tensor))
+    local = tensor if type(tensor) is Tensor else next(inner_tensors(tensor))
     if local.layout != torch.strided:
         return id(tensor), local.numel() * local.element_size()
     storage = local.untyped_storage()

@@ -192,6 +192,14 @@ def written_arguments(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str,
             yield args[index] if index < len(args) else kwargs.get(argument.name)
 
 
+_READ = {"aten::native_batch_norm": 3, "aten::cudnn_batch_norm": 3, "aten::miopen_batch_norm": 3}
+
+
+def arguments_read(operator: Any) -> int | None:
+    """Count the arguments that an operator only reads, which writes others although no schema says so; else None."""
+    return _READ.get(operator_name(operator))
+
+
 def draws(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Tell whether a call of an operator that may draw random numbers does: attention without dropout does not."""
     for index, argument in enumerate(operator._schema.arguments):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ckpt_surgery.runtime.selective.policies import Choice
+from ckpt_surgery.runtime.selective.policies import Choice, arguments_read
 from ckpt_surgery.torch_names import saved_tensors_hooks_now
 
 OTHER = "other"
@@ -39,7 +39,8 @@ class Plan:
     """How calls of one form are had again.
 
     `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and offset,
-    or the result, by number. `differentiable` says which results require gradient, `single` that there is one.
+    or the result, by number. `differentiable` says which results require gradient, `single` that there is one, and
+    `read` how many arguments are only read.
     """
 
     operator: Any
@@ -48,6 +49,7 @@ class Plan:
     saved: tuple[tuple[Source, Any, Any], ...]
     differentiable: tuple[bool, ...]
     single: bool
+    read: int | None
 
     def again(self, made: Sequence[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a call whose results are `made`, and save what it saved."""
@@ -140,7 +142,7 @@ def plan_of(
         else:
             return BY_MODE
     needs = tuple(each.requires_grad for each in results)
-    return Plan(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor))
+    return Plan(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
 
 def _memory(tensor: Tensor) -> int:

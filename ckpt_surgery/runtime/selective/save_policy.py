@@ -40,36 +40,42 @@ class KeptCount:
         self.flops += flops
 
 
-class CallCounts:
-    """Counts of what one call of a block keeps, by text of `save` and name of an operator; `bytes` and `flops` of all.
+@dataclass(slots=True, eq=False)
+class KeptResult:
+    """A result that some choices keep, made with so many operations; with the bytes of each piece of its memory."""
 
-    Memory that two results share counts once.
-    """
+    choices: Sequence[Choice]
+    operator: Any
+    memory: Mapping[Any, int]
+    flops: int
 
-    def __init__(self, block: str) -> None:
-        self.block = block
-        self.kept: dict[tuple[str, str], KeptCount] = {}
-        self.bytes = 0
-        self.flops = 0
-        self._counted: dict[str, set[Any]] = {}
 
-    def note(self, choices: Sequence[Choice], operator: Any, *, memory: Mapping[Any, int], flops: int) -> None:
-        """Note a result, made with so many operations, that these choices keep.
+@dataclass(slots=True, eq=False)
+class KeptOfCall:
+    """What one call of a block keeps. Memory that two results share counts once."""
 
-        `memory` are the bytes of what it adds, by what tells that from other memory while the call is noted.
-        """
-        for choice in choices:
-            count = self.kept.setdefault((choice.text, operator_name(operator)), KeptCount())
-            count.add(1, self._new_bytes(choice.text, memory), flops)
-        self.flops += flops
-        self.bytes += self._new_bytes("", memory)
+    block: str
+    results: list[KeptResult] = field(default_factory=list)
 
-    def _new_bytes(self, text: str, memory: Mapping[Any, int]) -> int:
-        """Count the bytes of what has not been counted for a text yet, or for the block."""
-        counted = self._counted.setdefault(text, set())
-        new = memory.keys() - counted
-        counted |= new
-        return sum(memory[key] for key in new)
+    @property
+    def bytes(self) -> int:
+        """Count the bytes of all."""
+        memory: dict[Any, int] = {}
+        for result in self.results:
+            memory |= result.memory
+        return sum(memory.values())
+
+    def counts(self) -> dict[tuple[str, str], KeptCount]:
+        """Count the results by text of `save` and name of an operator."""
+        counts: dict[tuple[str, str], KeptCount] = {}
+        counted: set[tuple[str, Any]] = set()
+        for result in self.results:
+            for choice in result.choices:
+                new = {key: size for key, size in result.memory.items() if (choice.text, key) not in counted}
+                counted |= {(choice.text, key) for key in new}
+                count = counts.setdefault((choice.text, operator_name(result.operator)), KeptCount())
+                count.add(1, sum(new.values()), result.flops)
+        return counts
 
 
 @dataclass
@@ -84,7 +90,7 @@ class SavePolicy:
     save: tuple[str, ...]
     preserve_rng_state: bool
     blocks: str = "*"
-    _calls: list[CallCounts] = field(default_factory=list, repr=False)
+    _calls: list[KeptOfCall] = field(default_factory=list, repr=False)
     _run: Counter[str] = field(default_factory=Counter)
     _waiting: set[str] = field(default_factory=set)
     _matched: set[str] = field(default_factory=set)
@@ -122,7 +128,7 @@ class SavePolicy:
         """Count what is kept, by text of `save` and name of an operator."""
         totals: dict[tuple[str, str], KeptCount] = {}
         for call in self._calls:
-            for key, count in call.kept.items():
+            for key, count in call.counts().items():
                 totals.setdefault(key, KeptCount()).add(count.results, count.bytes, count.flops)
         return totals
 
@@ -137,7 +143,7 @@ class SavePolicy:
     @property
     def flops(self) -> int:
         """Count the floating-point operations that recomputes do less."""
-        return sum(call.flops for call in self._calls)
+        return sum(result.flops for call in self._calls for result in call.results)
 
     @property
     def unmatched(self) -> tuple[str, ...]:
@@ -187,12 +193,13 @@ class SavePolicy:
         if wanted and not getattr(operator, "is_view", False) and getattr(operator, "namespace", "") != _QUESTIONS:
             self._run[operator_name(operator)] += 1
 
-    def note(self, call: CallCounts) -> None:
+    def note(self, call: KeptOfCall) -> None:
         """Note what a call of a block keeps."""
-        self._matched |= {text for text, _ in call.kept}
+        if len(self._matched) < len(self.save):
+            self._matched |= {choice.text for result in call.results for choice in result.choices}
         self._calls.append(call)
 
-    def dropped(self, call: CallCounts) -> None:
+    def dropped(self, call: KeptOfCall) -> None:
         """Note that what a call kept is gone: no backward has used it where none has begun."""
         if not self._recomputed and call in self._calls:
             self._calls.remove(call)
