@@ -76,6 +76,7 @@ ExcludeDispatchKey = torch._C._SetExcludeDispatchKeyGuard
 IncludeDispatchKey = torch._C._IncludeDispatchKeyGuard
 parse_dispatch_key = torch._C._dispatch_key_parse
 keys_after = torch._C._dispatch_keyset_full_after
+is_any_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 higher_order_operators: Mapping[str, Any] = torch._ops._higher_order_ops
 passed_by_higher_order: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS

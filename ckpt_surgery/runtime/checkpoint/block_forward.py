@@ -19,6 +19,7 @@ from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
+from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcuts_of
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
@@ -71,12 +72,13 @@ class BlockForward:
         self.original = original
         self.replacement: Callable[..., Any] | None = None
         self.retired = False
+        self._shortcuts: Shortcuts | None = None
         self._state = BlockState(block)
         self._in_replacement = False
         self._read_signature()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_signature_of": None}
+        return {**vars(self), "_signature_of": None, "_shortcuts": None}
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
@@ -139,7 +141,11 @@ class BlockForward:
         arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
         policy, kept = self.options.policy, None
         if policy is not None:
-            kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept)
+            if self._shortcuts is None:
+                self._shortcuts = shortcuts_of(self.block) if policy.keeps_linears else ()
+            kept = KeptResults(
+                policy, self.name, self.place, moves=self.options.moves_kept, shortcuts=self._shortcuts
+            )
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check = SelfCheck(self.place, self.block, self.refusals) if self.schedule.due(call.tensors) else None
         recomputed = partial(self.schedule.recomputed, compared=check is not None)

@@ -40,7 +40,7 @@ from ckpt_surgery.runtime.selective.policies import (
 )
 from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, form_of, noting_saved, plan_of
 from ckpt_surgery.runtime.selective.save_policy import KeptOfCall, KeptResult, SavePolicy
-from ckpt_surgery.runtime.selective.watched_operators import Watching
+from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, version, versions
 from ckpt_surgery.torch_names import (
@@ -136,9 +136,12 @@ class KeptResults:
     in each run of the block. With `moves` what is kept goes where the inputs of the block go.
     """
 
-    def __init__(self, policy: SavePolicy, block: str, place: str, *, moves: bool = False) -> None:
+    def __init__(
+        self, policy: SavePolicy, block: str, place: str, *, moves: bool = False, shortcuts: Shortcuts = ()
+    ) -> None:
         self.policy = policy
         self._moves = moves
+        self._shortcuts = shortcuts
         self._block = block
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] | None = None
@@ -156,7 +159,7 @@ class KeptResults:
         if not self.policy.by_calls:
             return _Keeping(self)
         self._sequence = []
-        return Watching(_KeepingCalls(self, self._sequence))
+        return Watching(_KeepingCalls(self, self._sequence), self._shortcuts)
 
     @contextmanager
     def recompute(self) -> Iterator[None]:
@@ -169,7 +172,7 @@ class KeptResults:
         try:
             giving: AbstractContextManager[Any] = _Giving(self)
             if self._sequence is not None:
-                giving = Watching(_GivingCalls(self, self._sequence))
+                giving = Watching(_GivingCalls(self, self._sequence), self._shortcuts)
             with giving:
                 yield
         finally:
@@ -188,7 +191,8 @@ class KeptResults:
         self._counted = counted = KeptOfCall(self._block)
         for result in kept:
             memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
-            counted.results.append(KeptResult(result.choices, result.operator, memory, result.flops))
+            name = operator_name(result.operator)
+            counted.results.append(KeptResult(result.choices, name, memory, result.flops))
         self.policy.note(counted)
         for result in kept:
             result.move(returned, moves=self._moves)
@@ -245,12 +249,14 @@ class KeptResults:
         call.result = result = _Result(call.plan.operator, (), choices, call.plan.flops, True, kept, versions(kept))
         self._results.setdefault(call.operator, []).append(result)
 
-    def given_again(self, call: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def given_again(
+        self, call: _Call, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         """Return what a call returned, and hand on what it saves for the backward. Raises SurgeryError if written."""
         result = call.result
         assert result is not None
         if self._plainly:
-            return call.operator(*args, **kwargs)
+            return run(*args, **kwargs)
         self._check_written(result)
         self.show_read(args[: call.plan.read])
         return call.plan.again([_alias(tensor) for tensor in result.value], args, kwargs)
@@ -316,37 +322,39 @@ class _KeepingCalls:
         self._selector = Selector()
         self._mode: _Keeping | None = None
 
-    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call."""
+    def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call of an operator, which `run` runs."""
         if self._kept.recomputing:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         form = form_of(operator, args, kwargs)
         plan = self._plans.get(form) if form is not None else None
         if plan is None:
-            return self._learned(operator, form, args, kwargs)
+            return self._learned(operator, run, form, args, kwargs)
         if plan is OTHER:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         if plan is BY_MODE:
             self._sequence.append(_Call(operator, form))
             with self._keeping():
-                return operator(*args, **kwargs)
+                return run(*args, **kwargs)
         if not (chosen := self._selector.counted(plan.choices)):
             self._sequence.append(None)
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         self._kept.show_read(args[: plan.read])
-        output = operator(*args, **kwargs)
+        output = run(*args, **kwargs)
         call = _Call(operator, form, plan)
         self._kept.keep_call(call, chosen, [output] if plan.single else output)
         self._sequence.append(call)
         return output
 
-    def _learned(self, operator: Any, form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _learned(
+        self, operator: Any, run: Callable[..., Any], form: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         if tracing_context() is not None:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         mode = self._keeping()
         mode.noted = []
         with mode, noting_saved() as saved:
-            output = operator(*args, **kwargs)
+            output = run(*args, **kwargs)
         noted, mode.noted = mode.noted, None
         plan = BY_MODE
         if not noted:
@@ -382,27 +390,27 @@ class _GivingCalls:
         self._place = 0
         self._mode: _Giving | None = None
 
-    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call. Raises SurgeryError where it differs from that of the forward."""
+    def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call of an operator, which `run` runs. Raises SurgeryError where it differs from that of the forward."""
         form = form_of(operator, args, kwargs)
         if form is not None and self._plans.get(form) is OTHER:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         if form is None and tracing_context() is not None:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         if self._place >= len(self._sequence):
             raise self._kept.differs(operator)
         call = self._sequence[self._place]
         self._place += 1
         if call is None:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
         if call.operator is not operator or call.form != form:
             raise self._kept.differs(operator if call.plan is None else call.plan.operator)
         if call.plan is not None:
-            return self._kept.given_again(call, args, kwargs)
+            return self._kept.given_again(call, run, args, kwargs)
         if self._mode is None:
             self._mode = _Giving(self._kept)
         with self._mode:
-            return operator(*args, **kwargs)
+            return run(*args, **kwargs)
 
 
 class _OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there

@@ -73,7 +73,7 @@ class Plan:
 
 def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return what calls have in common that save alike; None where that cannot be told."""
-    form: list[Any] = [operator, torch.is_grad_enabled()]
+    form: list[Any] = [id(operator), torch.is_grad_enabled()]
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is Tensor or kind is nn.Parameter:

@@ -45,7 +45,7 @@ class KeptResult:
     """A result that some choices keep, made with so many operations; with the bytes of each piece of its memory."""
 
     choices: Sequence[Choice]
-    operator: Any
+    operator: str
     memory: Mapping[Any, int]
     flops: int
 
@@ -73,7 +73,7 @@ class KeptOfCall:
             for choice in result.choices:
                 new = {key: size for key, size in result.memory.items() if (choice.text, key) not in counted}
                 counted |= {(choice.text, key) for key in new}
-                count = counts.setdefault((choice.text, operator_name(result.operator)), KeptCount())
+                count = counts.setdefault((choice.text, result.operator), KeptCount())
                 count.add(1, sum(new.values()), result.flops)
         return counts
 
@@ -115,8 +115,9 @@ class SavePolicy:
     def _watch(self) -> None:
         operators = watched_operators(self._choices)
         self._by_calls = operators is not None
-        self.operators = frozenset(operators or ())
-        watch(self.operators)
+        self.operators = frozenset(map(id, operators or ()))
+        watch(operators or ())
+        self.keeps_linears = self._by_calls and any(choice.name == "matmul" for choice in self._choices)
 
     @property
     def by_calls(self) -> bool:

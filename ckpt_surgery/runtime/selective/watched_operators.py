@@ -6,18 +6,22 @@ runs, in its thread: other operators fall through it, no function is replaced, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from threading import local
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
+from torch import Tensor, nn
 from torch.library import Library, fallthrough_kernel
+from torch.nn.functional import linear
 
 from ckpt_surgery.torch_names import (
     ExcludeDispatchKey,
     IncludeDispatchKey,
     has_kernel,
+    is_any_autocast_enabled,
+    is_compiled,
     higher_order_operators,
     keys_after,
     parse_dispatch_key,
@@ -28,27 +32,36 @@ _NAME = "TESTING_ONLY_GenericMode"
 _KEY = parse_dispatch_key(_NAME)
 _BELOW = keys_after(_KEY)
 _AUTOCAST = ("AutocastCPU", "AutocastCUDA", "AutocastXPU")
+_LINEAR = torch.ops.aten.linear.default
 _now = local()
+Shortcuts = Sequence[tuple[dict[str, Any], Callable[..., Any]]]
 
 
 class Watcher(Protocol):
     """What is told of each call of its `operators`, and returns what that returns."""
 
-    operators: Collection[Any]
+    operators: Collection[int]
+    """The ids of its operators: to hash one takes longer."""
 
-    def call(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call."""
+    def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call of an operator, which `run` runs."""
 
 
 class Watching:
-    """Inside, in this thread, `watcher` is asked for the results of watched operators."""
+    """Inside, in this thread, `watcher` is asked for the results of watched operators.
 
-    __slots__ = ("_guard", "_outer", "_watcher")
+    `shortcuts` are forwards of modules that ask it by themselves, with where they go: the dispatcher takes longer.
+    """
 
-    def __init__(self, watcher: Watcher) -> None:
+    __slots__ = ("_guard", "_outer", "_shortcuts", "_watcher")
+
+    def __init__(self, watcher: Watcher, shortcuts: Shortcuts) -> None:
         self._watcher = watcher
+        self._shortcuts = shortcuts
 
     def __enter__(self) -> None:
+        for attributes, forward in self._shortcuts:
+            attributes["forward"] = forward
         self._outer = getattr(_now, "watcher", None)
         _now.watcher = self._watcher
         self._guard = IncludeDispatchKey(_KEY)
@@ -57,11 +70,26 @@ class Watching:
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
         _now.watcher = self._outer
+        for attributes, _ in self._shortcuts:
+            attributes.pop("forward", None)
 
 
-def unwatched() -> Any:
-    """Return a context in which no call is seen."""
-    return ExcludeDispatchKey(_KEY, True)
+def shortcuts_of(block: nn.Module) -> Shortcuts:
+    """Return the shortcuts of the linears in a block that run nothing else."""
+    compiled = {part for module in block.modules() if is_compiled(module) for part in module.modules()}
+    return [
+        (vars(module), partial(_linear, module))
+        for module in block.modules()
+        if type(module).forward is nn.Linear.forward and "forward" not in vars(module) and module not in compiled
+    ]
+
+
+def _linear(module: nn.Linear, input: Tensor) -> Tensor:
+    watcher = getattr(_now, "watcher", None)
+    if watcher is None or is_any_autocast_enabled() or type(input) is not Tensor:
+        return linear(input, module.weight, module.bias)
+    with ExcludeDispatchKey(_KEY, True):
+        return cast(Tensor, watcher.call(_LINEAR, linear, (input, module.weight, module.bias), {}))
 
 
 def watch(operators: Iterable[Any]) -> None:
@@ -100,8 +128,12 @@ def _fall_through() -> Library:
 
 def _kernel(operator: Any, casts: tuple[Any, ...], keys: Any, *args: Any, **kwargs: Any) -> Any:
     watcher = getattr(_now, "watcher", None)
-    if watcher is None or operator not in watcher.operators or (casts and any(map(keys.has, casts))):
+    if (
+        watcher is None
+        or id(operator) not in watcher.operators
+        or (casts and is_any_autocast_enabled() and any(map(keys.has, casts)))
+    ):
         # another policy's, or autocast's, which calls it again with what it has cast
         return operator.redispatch(keys & _BELOW, *args, **kwargs)
     with ExcludeDispatchKey(_KEY, True):
-        return watcher.call(operator, args, kwargs)
+        return watcher.call(operator, operator, args, kwargs)
