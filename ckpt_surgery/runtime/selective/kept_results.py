@@ -255,11 +255,16 @@ class KeptResults:
         """Return what a call returned, and hand on what it saves for the backward. Raises SurgeryError if written."""
         result = call.result
         assert result is not None
-        if self._plainly:
-            return run(*args, **kwargs)
         self._check_written(result)
         self.show_read(args[: call.plan.read])
+        if self._plainly:
+            return run(*args, **kwargs)
         return call.plan.again([_alias(tensor) for tensor in result.value], args, kwargs)
+
+    @property
+    def in_forward(self) -> bool:
+        """Tell whether the forward has not ended yet: a backward inside of it has asked for a recompute."""
+        return not self._ended
 
     def differs(self, operator: Any) -> SurgeryError:
         """Return the error of a recompute that calls an operator otherwise than its forward."""
@@ -398,6 +403,8 @@ class _GivingCalls:
         if form is None and tracing_context() is not None:
             return run(*args, **kwargs)
         if self._place >= len(self._sequence):
+            if self._kept.in_forward:
+                return run(*args, **kwargs)
             raise self._kept.differs(operator)
         call = self._sequence[self._place]
         self._place += 1

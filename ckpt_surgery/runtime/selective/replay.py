@@ -73,13 +73,14 @@ class Plan:
 
 def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return what calls have in common that save alike; None where that cannot be told."""
-    form: list[Any] = [id(operator), torch.is_grad_enabled()]
+    grad = torch.is_grad_enabled()
+    form: list[Any] = [id(operator), grad]
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is Tensor or kind is nn.Parameter:
             if value.layout is not torch.strided or value.is_nested:
                 return None
-            form += (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+            form += (value.shape, value.stride(), value.dtype, value.device, grad and value.requires_grad)
         elif kind in _VALUES:
             form.append(value)
         elif kind in (list, tuple) and all(type(item) in _VALUES for item in value):
