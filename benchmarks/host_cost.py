@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = option_parser("host_cost", __doc__)
-    parser.add_argument("--rounds", type=rounds_option, default=40, metavar="N", help="timed steps of each (default: 40)")
+    parser.add_argument(
+        "--rounds", type=rounds_option, default=40, metavar="N", help="timed steps of each (default: 40)"
+    )
     parser.add_argument("--toy", action="store_true", help="one round of two layers")
     return parser.parse_args(arguments)
 

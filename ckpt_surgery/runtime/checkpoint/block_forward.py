@@ -143,9 +143,7 @@ class BlockForward:
         if policy is not None:
             if self._shortcuts is None:
                 self._shortcuts = shortcuts_of(self.block) if policy.keeps_linears else ()
-            kept = KeptResults(
-                policy, self.name, self.place, moves=self.options.moves_kept, shortcuts=self._shortcuts
-            )
+            kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept, shortcuts=self._shortcuts)
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check = SelfCheck(self.place, self.block, self.refusals) if self.schedule.due(call.tensors) else None
         recomputed = partial(self.schedule.recomputed, compared=check is not None)

@@ -16,16 +16,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.flops import flops_of
-from ckpt_surgery.runtime.offload.offloader import MovedTensor, keep_result
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
     Choice,
@@ -38,95 +36,20 @@ from ckpt_surgery.runtime.selective.policies import (
     operator_name,
     written_arguments,
 )
-from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, form_of, noting_saved, plan_of
-from ckpt_surgery.runtime.selective.save_policy import KeptOfCall, KeptResult, SavePolicy
+from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Plan, form_of, noting_saved, plan_of
+from ckpt_surgery.runtime.selective.result import Result, alias_of, memory_of
+from ckpt_surgery.runtime.selective.save_policy import CountedResult, KeptOfCall, SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, version, versions
+from ckpt_surgery.runtime.tools.tensors import version, versions
 from ckpt_surgery.torch_names import (
-    DispatchKey,
-    ExcludeDispatchKey,
     TorchDispatchMode,
     tracing_context,
     tree_leaves,
-    tree_map,
 )
 
 _ALIASING = "aten::_unsafe_view"
 """The operator that makes a tensor of the same memory with a count of writes of its own."""
-
-
-@dataclass(slots=True)
-class _Result:
-    """The result of one operator in the forward: `value` is what it returned, with its tensors, where that is kept.
-
-    `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
-    it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
-    argument that the operator wrote. `aliases` are tensors of the same memory with counts of writes of their own.
-    """
-
-    operator: Any
-    form: tuple[Any, ...]
-    choices: Sequence[Choice] = ()
-    flops: int = 0
-    kept: bool = False
-    value: Any = None  # with a MovedTensor for each tensor that has left the device
-    versions: list[int] = field(default_factory=list)
-    aliases: list[Tensor] = field(default_factory=list)
-    copied: bool = False
-    in_place: bool = False
-    restore: list[Callable[[], object]] = field(default_factory=list)
-
-    def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
-        """Keep what the operator made of `args`, or a copy of that."""
-        self.kept = True
-        self.in_place = is_mutable(self.operator)
-        self.copied = copied or self.in_place
-        self.value = tree_map(_copy if self.copied else _alias, args[0] if self.in_place else result)
-        self.versions = versions(self.tensors())
-
-    def watch(self, alias: Tensor) -> None:
-        """Also refuse what is kept where somebody writes this tensor, which has its memory."""
-        self.aliases.append(_alias(alias))
-        self.versions.append(version(alias))
-
-    def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
-        """Offload what is kept; with `moves=False` only those sharing memory with an output that is offloaded anyway.
-
-        `returned` are the outputs of the block by their memory. Nothing may have been written so far.
-        """
-
-        def away(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            output = returned.get(_memory(leaf)[0])
-            moved = None if output is None else keep_result(leaf, self.aliases, output)
-            if moved is None and moves:
-                moved = keep_result(leaf, self.aliases)
-            return leaf if moved is None else moved
-
-        self.value = [away(leaf) for leaf in self.value] if type(self.value) is list else tree_map(away, self.value)
-        if not self.tensors():
-            self.aliases = []
-        self.versions = versions((*self.tensors(), *self.aliases))
-
-    def tensors(self) -> list[Tensor]:
-        """List the tensors that are kept on the device."""
-        return [leaf for leaf in _leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
-
-    def is_written(self) -> bool:
-        """Tell whether somebody has written what is kept."""
-        if any(leaf.is_written() for leaf in _leaves(self.value) if isinstance(leaf, MovedTensor)):
-            return True
-        return versions((*self.tensors(), *self.aliases)) != self.versions
-
-    def given(self, args: tuple[Any, ...]) -> Any:
-        """Return what the operator returned, for a run in which it need not run."""
-        for restore in self.restore:
-            restore()
-        if self.in_place:
-            return args[0].copy_(_returned(self.value))
-        return tree_map(_copy if self.copied else _alias, self.value)
 
 
 class KeptResults:
@@ -146,10 +69,10 @@ class KeptResults:
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] | None = None
         self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
-        self._results: dict[Any, list[_Result]] = {}
-        self._storages: dict[int, _Result] = {}
+        self._results: dict[Any, list[Result]] = {}
+        self._storages: dict[int, Result] = {}
         self._ended = False
-        self._sequence: list[_Call | None] | None = None
+        self._sequence: list[_CallByMode | _KeptCall | None] | None = None
         self._plainly = False
         self._counted: KeptOfCall | None = None
 
@@ -184,15 +107,15 @@ class KeptResults:
         `outputs` are the tensors that the block returns.
         """
         self._ended = True
-        returned = {_memory(tensor)[0]: tensor for tensor in outputs}
+        returned = {memory_of(tensor)[0]: tensor for tensor in outputs}
         kept = [result for results in self._results.values() for result in results if self._is_kept(result)]
         if not kept:
             return
         self._counted = counted = KeptOfCall(self._block)
         for result in kept:
-            memory = {key: size for key, size in map(_memory, result.tensors()) if key not in returned}
+            memory = {key: size for key, size in map(memory_of, result.tensors()) if key not in returned}
             name = operator_name(result.operator)
-            counted.results.append(KeptResult(result.choices, name, memory, result.flops))
+            counted.results.append(CountedResult(result.choices, name, memory, result.flops))
         self.policy.note(counted)
         for result in kept:
             result.move(returned, moves=self._moves)
@@ -201,15 +124,15 @@ class KeptResults:
         if self._counted is not None:
             self.policy.dropped(self._counted)
 
-    def _is_kept(self, result: _Result) -> bool:
+    def _is_kept(self, result: Result) -> bool:
         self._check_written(result)
         return result.kept
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> _Result:
+    ) -> Result:
         """Note that an operator has run; what it made is not kept yet."""
-        noted = _Result(operator, _form(args))
+        noted = Result(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
@@ -220,7 +143,7 @@ class KeptResults:
         return noted
 
     def keep(
-        self, noted: _Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+        self, noted: Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
     ) -> None:
         """Keep what an operator made with so many operations, because of these choices."""
         if noted.kept:
@@ -229,7 +152,7 @@ class KeptResults:
         noted.keep(result, args, copied=copied)
         noted.choices, noted.flops = choices, flops
         self._show(noted, args)
-        self._storages |= dict.fromkeys((_memory(tensor)[0] for tensor in noted.tensors()), noted)
+        self._storages |= dict.fromkeys((memory_of(tensor)[0] for tensor in noted.tensors()), noted)
 
     def passed(self, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Note any operator of the forward. Raises SurgeryError where it wrote what is kept."""
@@ -238,28 +161,27 @@ class KeptResults:
             return
         if is_mutable(operator):
             for written in written_arguments(operator, args, kwargs):
-                if isinstance(written, Tensor) and (noted := self._storages.get(_memory(written)[0])):
+                if isinstance(written, Tensor) and (noted := self._storages.get(memory_of(written)[0])):
                     raise self._written(noted, in_words(operator_name(operator)))
-        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(_memory(args[0])[0])):
+        elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
             noted.watch(result)
 
-    def keep_call(self, call: _Call, choices: Sequence[Choice], made: Sequence[Tensor]) -> None:
-        """Keep what a call made."""
-        kept = [_alias(tensor) for tensor in made]
-        call.result = result = _Result(call.plan.operator, (), choices, call.plan.flops, True, kept, versions(kept))
-        self._results.setdefault(call.operator, []).append(result)
+    def kept_by(self, plan: Plan, choices: Sequence[Choice], output: Any) -> Result:
+        """Keep what a call has returned, because of these choices."""
+        kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
+        result = Result(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
+        self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
+        return result
 
     def given_again(
-        self, call: _Call, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, call: _KeptCall, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         """Return what a call returned, and hand on what it saves for the backward. Raises SurgeryError if written."""
-        result = call.result
-        assert result is not None
-        self._check_written(result)
+        self._check_written(call.result)
         self.show_read(args[: call.plan.read])
         if self._plainly:
             return run(*args, **kwargs)
-        return call.plan.again([_alias(tensor) for tensor in result.value], args, kwargs)
+        return call.plan.again([alias_of(tensor) for tensor in call.result.value], args, kwargs)
 
     @property
     def in_forward(self) -> bool:
@@ -273,7 +195,7 @@ class KeptResults:
             "it depends on something that has changed since; leave the block out, or save without it"
         )
 
-    def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> _Result:
+    def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> Result:
         """Return what the forward noted of an operator that runs again. Raises SurgeryError where the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
@@ -282,7 +204,7 @@ class KeptResults:
         self._show(results[index], args)
         return results[index]
 
-    def _show(self, result: _Result, args: tuple[Any, ...]) -> None:
+    def _show(self, result: Result, args: tuple[Any, ...]) -> None:
         # what a router chooses by may differ, and what an operator only writes has no values yet
         if result.kept and not result.copied:
             self.show_read(args[: arguments_read(result.operator)])
@@ -292,11 +214,11 @@ class KeptResults:
         if self.show is not None:
             self.show(leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
-    def _check_written(self, result: _Result) -> None:
+    def _check_written(self, result: Result) -> None:
         if result.is_written():
             raise self._written(result, "something")
 
-    def _written(self, result: _Result, writer: str) -> SurgeryError:
+    def _written(self, result: Result, writer: str) -> SurgeryError:
         name = in_words(operator_name(result.operator))
         return SurgeryError(
             f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
@@ -304,14 +226,22 @@ class KeptResults:
         )
 
 
-@dataclass(slots=True)
-class _Call:
-    """A call of a watched operator in a forward: by its plan with its result, or under the mode that keeps results."""
+@dataclass(frozen=True, slots=True)
+class _CallByMode:
+    """A call of a watched operator in a forward, under the mode that keeps results."""
 
     operator: Any
     form: Any
-    plan: Any = None
-    result: _Result | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptCall:
+    """A call whose result is kept, and had again by a plan."""
+
+    operator: Any
+    form: Any
+    plan: Plan
+    result: Result
 
 
 class _KeepingCalls:
@@ -319,7 +249,7 @@ class _KeepingCalls:
 
     __slots__ = ("_kept", "_mode", "_plans", "_selector", "_sequence", "operators")
 
-    def __init__(self, kept: KeptResults, sequence: list[_Call | None]) -> None:
+    def __init__(self, kept: KeptResults, sequence: list[_CallByMode | _KeptCall | None]) -> None:
         self.operators = kept.policy.operators
         self._kept = kept
         self._sequence = sequence
@@ -338,7 +268,7 @@ class _KeepingCalls:
         if plan is OTHER:
             return run(*args, **kwargs)
         if plan is BY_MODE:
-            self._sequence.append(_Call(operator, form))
+            self._sequence.append(_CallByMode(operator, form))
             with self._keeping():
                 return run(*args, **kwargs)
         if not (chosen := self._selector.counted(plan.choices)):
@@ -346,9 +276,8 @@ class _KeepingCalls:
             return run(*args, **kwargs)
         self._kept.show_read(args[: plan.read])
         output = run(*args, **kwargs)
-        call = _Call(operator, form, plan)
-        self._kept.keep_call(call, chosen, [output] if plan.single else output)
-        self._sequence.append(call)
+        result = self._kept.kept_by(plan, chosen, output)
+        self._sequence.append(_KeptCall(operator, form, plan, result))
         return output
 
     def _learned(
@@ -361,7 +290,7 @@ class _KeepingCalls:
         with mode, noting_saved() as saved:
             output = run(*args, **kwargs)
         noted, mode.noted = mode.noted, None
-        plan = BY_MODE
+        plan: Plan | str = BY_MODE
         if not noted:
             plan = OTHER
         elif len(noted) == 1:
@@ -373,7 +302,7 @@ class _KeepingCalls:
         if form is not None:
             self._plans[form] = plan
         if noted:
-            self._sequence.append(_Call(operator, form))
+            self._sequence.append(_CallByMode(operator, form))
         return output
 
     def _keeping(self) -> _Keeping:
@@ -387,7 +316,7 @@ class _GivingCalls:
 
     __slots__ = ("_kept", "_mode", "_place", "_plans", "_sequence", "operators")
 
-    def __init__(self, kept: KeptResults, sequence: Sequence[_Call | None]) -> None:
+    def __init__(self, kept: KeptResults, sequence: Sequence[_CallByMode | _KeptCall | None]) -> None:
         self.operators = kept.policy.operators
         self._kept = kept
         self._plans = kept.policy.plans
@@ -396,7 +325,7 @@ class _GivingCalls:
         self._mode: _Giving | None = None
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of a call of an operator, which `run` runs. Raises SurgeryError where it differs from that of the forward."""
+        """Return the result of a call of an operator, which `run` runs. Raises SurgeryError where it differs."""
         form = form_of(operator, args, kwargs)
         if form is not None and self._plans.get(form) is OTHER:
             return run(*args, **kwargs)
@@ -411,8 +340,8 @@ class _GivingCalls:
         if call is None:
             return run(*args, **kwargs)
         if call.operator is not operator or call.form != form:
-            raise self._kept.differs(operator if call.plan is None else call.plan.operator)
-        if call.plan is not None:
+            raise self._kept.differs(operator)
+        if isinstance(call, _KeptCall):
             return self._kept.given_again(call, run, args, kwargs)
         if self._mode is None:
             self._mode = _Giving(self._kept)
@@ -441,8 +370,8 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
         self._selector = selector or Selector()
-        self.noted: list[tuple[_Result, int]] | None = None  # with the work of making it
-        self._scores: list[tuple[_Result, weakref.ref[Tensor], int]] = []  # that a router may choose by; with versions
+        self.noted: list[tuple[Result, int]] | None = None  # with the work of making it
+        self._scores: list[tuple[Result, weakref.ref[Tensor], int]] = []  # that a router may choose by; with versions
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -489,42 +418,7 @@ class _Giving(_OperatorMode):  # type: ignore[no-untyped-call]
         return expected.given(args) if expected.kept else func(*args, **(kwargs or {}))
 
 
-def _leaves(value: Any) -> list[Any]:
-    """List what is in the value of a result; torch's own function takes longer than most kernels."""
-    return value if type(value) is list else tree_leaves(value)
-
-
-def _returned(value: Any) -> Any:
-    return value.tensor() if isinstance(value, MovedTensor) else value
-
-
-def _alias(value: Any) -> Any:
-    """Return a tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
-    value = _returned(value)
-    if not isinstance(value, Tensor):
-        return value
-    with ExcludeDispatchKey(DispatchKey.ADInplaceOrView, False):  # it keeps the count
-        return value.detach()
-
-
-def _copy(value: Any) -> Any:
-    value = _returned(value)
-    return value.clone() if isinstance(value, Tensor) else value
-
-
 def _form(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the shapes and numbers among arguments; numbers in words, for NaN does not equal itself."""
     leaves = [leaf if isinstance(leaf, (Tensor, bool, int, float, complex)) else None for leaf in tree_leaves(args)]
     return tuple([leaf.shape if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves])
-
-
-def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Return what tells the memory of a tensor from others while it lives, and its bytes; of a DTensor, on this rank.
-
-    What has no memory of one piece counts by its elements.
-    """
-    local = tensor if type(tensor) is Tensor else next(inner_tensors(tensor))
-    if local.layout != torch.strided:
-        return id(tensor), local.numel() * local.element_size()
-    storage = local.untyped_storage()
-    return storage._cdata, storage.nbytes()

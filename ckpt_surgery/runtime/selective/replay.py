@@ -1,7 +1,7 @@
 """How the call of an operator is had again without its kernel, its node and a dispatch mode.
 
-Torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward, in
-their order. The first call of a form shows which of its arguments, views of them and results these are.
+Torch throws the graph of a recompute away: of a call it needs only the tensors that the call saves for its backward,
+in their order. The first call of a form shows which of its arguments, views of them and results these are.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Source(Enum):
 class Plan:
     """How calls of one form are had again.
 
-    `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and offset,
-    or the result, by number. `differentiable` says which results require gradient, `single` that there is one, and
-    `read` how many arguments are only read.
+    `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and
+    offset, or the result, by number. `differentiable` says which results require gradient, `single` that there is
+    one, and `read` how many arguments are only read.
     """
 
     operator: Any
@@ -121,7 +121,7 @@ def plan_of(
     results = [output] if isinstance(output, Tensor) else list(output)
     if not all(type(each) is Tensor and not each.is_complex() for each in results):
         return BY_MODE
-    arguments = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
+    arguments: list[tuple[int | str, Tensor]] = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
     arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
     if {_memory(each) for each in results} & {_memory(a) for _, a in arguments}:
         return BY_MODE
@@ -129,7 +129,9 @@ def plan_of(
     for tensor in saved:
         if type(tensor) not in (Tensor, nn.Parameter):
             return BY_MODE
-        source = next(((p, a) for p, a in arguments if _memory(a) == _memory(tensor) and a.dtype == tensor.dtype), None)
+        source = next(
+            ((p, a) for p, a in arguments if _memory(a) == _memory(tensor) and a.dtype == tensor.dtype), None
+        )
         same = next((i for i, each in enumerate(results) if _geometry(each) == _geometry(tensor)), None)
         if source is not None:
             place, argument = source
@@ -146,7 +148,7 @@ def plan_of(
     return Plan(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
 
-def _memory(tensor: Tensor) -> int:
+def _memory(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata
 
 

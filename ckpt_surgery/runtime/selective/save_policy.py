@@ -41,7 +41,7 @@ class KeptCount:
 
 
 @dataclass(slots=True, eq=False)
-class KeptResult:
+class CountedResult:
     """A result that some choices keep, made with so many operations; with the bytes of each piece of its memory."""
 
     choices: Sequence[Choice]
@@ -55,7 +55,7 @@ class KeptOfCall:
     """What one call of a block keeps. Memory that two results share counts once."""
 
     block: str
-    results: list[KeptResult] = field(default_factory=list)
+    results: list[CountedResult] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -121,7 +121,7 @@ class SavePolicy:
 
     @property
     def by_calls(self) -> bool:
-        """Tell whether what is kept is known from the calls of a few operators: all have run, and each name matched."""
+        """Tell whether a few operators say what is kept: every block has run, and each name has matched."""
         return self._by_calls and not self._waiting and len(self._matched) == len(self.save)
 
     @property

@@ -1,7 +1,7 @@
 """The calls of a few operators in a block, seen by torch's dispatcher above autograd.
 
-Each operator has a kernel at a dispatch key that torch itself has for its tests. A guard includes the key while a block
-runs, in its thread: other operators fall through it, no function is replaced, and outside of a block nothing is seen.
+Each operator has a kernel at a dispatch key that torch itself has for its tests. A guard includes the key while a
+block runs, in its thread: other operators fall through it, and outside of a block nothing is seen.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ckpt_surgery.torch_names import (
     ExcludeDispatchKey,
     IncludeDispatchKey,
     has_kernel,
+    higher_order_operators,
     is_any_autocast_enabled,
     is_compiled,
-    higher_order_operators,
     keys_after,
     parse_dispatch_key,
     passed_by_higher_order,
@@ -40,8 +40,9 @@ Shortcuts = Sequence[tuple[dict[str, Any], Callable[..., Any]]]
 class Watcher(Protocol):
     """What is told of each call of its `operators`, and returns what that returns."""
 
-    operators: Collection[int]
-    """The ids of its operators: to hash one takes longer."""
+    @property
+    def operators(self) -> Collection[int]:
+        """Return the ids of its operators: to hash one takes longer."""
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a call of an operator, which `run` runs."""
@@ -65,7 +66,7 @@ class Watching:
         self._outer = getattr(_now, "watcher", None)
         _now.watcher = self._watcher
         self._guard = IncludeDispatchKey(_KEY)
-        self._guard.__enter__()
+        self._guard.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(*error)
@@ -84,7 +85,7 @@ def shortcuts_of(block: nn.Module) -> Shortcuts:
     ]
 
 
-def _linear(module: nn.Linear, input: Tensor) -> Tensor:
+def _linear(module: Any, input: Tensor) -> Tensor:
     watcher = getattr(_now, "watcher", None)
     if watcher is None or is_any_autocast_enabled() or type(input) is not Tensor:
         return linear(input, module.weight, module.bias)
@@ -100,26 +101,25 @@ def watch(operators: Iterable[Any]) -> None:
 
 @cache
 def _watch(operator: Any) -> None:
-    if isinstance(operator, torch._ops.OpOverload):
-        _, space, name = operator._schema.name, *operator._schema.name.split("::")
-        overload = operator._overloadname
-        full = name if overload in ("", "default") else f"{name}.{overload}"
-        casts = tuple(parse_dispatch_key(key) for key in _AUTOCAST if has_kernel(operator.name(), key))
-        _library(space).impl(full, partial(_kernel, operator, casts), _NAME, with_keyset=True)
-    else:
+    _fall_through()
+    if operator in higher_order_operators.values():
         operator.py_impl(_KEY)(partial(_kernel, operator, (), None))
+        return
+    name = operator.name()
+    casts = tuple([parse_dispatch_key(key) for key in _AUTOCAST if has_kernel(name, key)])
+    space, _, rest = name.partition("::")
+    _library(space).impl(rest, partial(_kernel, operator, casts), _NAME, with_keyset=True)  # type: ignore[no-untyped-call]
 
 
 @cache
 def _library(space: str) -> Library:
-    _fall_through()
-    return Library(space, "IMPL")  # noqa: TOR901
+    return Library(space, "IMPL")  # type: ignore[no-untyped-call]
 
 
 @cache
 def _fall_through() -> Library:
-    library = Library("_", "IMPL")  # noqa: TOR901
-    library.fallback(fallthrough_kernel, _NAME)
+    library = Library("_", "IMPL")  # type: ignore[no-untyped-call]
+    library.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
     passed_by_higher_order.append(_KEY)
     for operator in higher_order_operators.values():
         operator.fallthrough(_KEY)
@@ -134,6 +134,9 @@ def _kernel(operator: Any, casts: tuple[Any, ...], keys: Any, *args: Any, **kwar
         or (casts and is_any_autocast_enabled() and any(map(keys.has, casts)))
     ):
         # another policy's, or autocast's, which calls it again with what it has cast
-        return operator.redispatch(keys & _BELOW, *args, **kwargs)
+        if keys is not None:
+            return operator.redispatch(keys & _BELOW, *args, **kwargs)
+        with ExcludeDispatchKey(_KEY, True):
+            return operator(*args, **kwargs)
     with ExcludeDispatchKey(_KEY, True):
         return watcher.call(operator, operator, args, kwargs)

@@ -1,0 +1,123 @@
+"""The result of one operator in the forward of a block, kept until the recompute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckpt_surgery.runtime.offload.offloader import MovedTensor, keep_result
+from ckpt_surgery.runtime.selective.policies import Choice, is_mutable
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, version, versions
+from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, tree_leaves, tree_map
+
+
+@dataclass(slots=True)
+class Result:
+    """The result of one operator in the forward: `value` is what it returned, with its tensors, where that is kept.
+
+    `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
+    it; `restore` puts generators where it left them. With `copied` the value is a copy; with `in_place` that of the
+    argument that the operator wrote. `aliases` are tensors of the same memory with counts of writes of their own.
+    """
+
+    operator: Any
+    form: tuple[Any, ...]
+    choices: Sequence[Choice] = ()
+    flops: int = 0
+    kept: bool = False
+    value: Any = None  # with a MovedTensor for each tensor that has left the device
+    versions: list[int] = field(default_factory=list)
+    aliases: list[Tensor] = field(default_factory=list)
+    copied: bool = False
+    in_place: bool = False
+    restore: list[Callable[[], object]] = field(default_factory=list)
+
+    def keep(self, result: Any, args: tuple[Any, ...], *, copied: bool) -> None:
+        """Keep what the operator made of `args`, or a copy of that."""
+        self.kept = True
+        self.in_place = is_mutable(self.operator)
+        self.copied = copied or self.in_place
+        self.value = tree_map(_copy if self.copied else alias_of, args[0] if self.in_place else result)
+        self.versions = versions(self.tensors())
+
+    def watch(self, alias: Tensor) -> None:
+        """Also refuse what is kept where somebody writes this tensor, which has its memory."""
+        self.aliases.append(alias_of(alias))
+        self.versions.append(version(alias))
+
+    def move(self, returned: Mapping[Any, Tensor], *, moves: bool) -> None:
+        """Offload what is kept; with `moves=False` only those sharing memory with an output that is offloaded anyway.
+
+        `returned` are the outputs of the block by their memory. Nothing may have been written so far.
+        """
+
+        def away(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            output = returned.get(memory_of(leaf)[0])
+            moved = None if output is None else keep_result(leaf, self.aliases, output)
+            if moved is None and moves:
+                moved = keep_result(leaf, self.aliases)
+            return leaf if moved is None else moved
+
+        self.value = [away(leaf) for leaf in self.value] if type(self.value) is list else tree_map(away, self.value)
+        if not self.tensors():
+            self.aliases = []
+        self.versions = versions((*self.tensors(), *self.aliases))
+
+    def tensors(self) -> list[Tensor]:
+        """List the tensors that are kept on the device."""
+        return [leaf for leaf in _leaves(self.value) if isinstance(leaf, Tensor)] if self.kept else []
+
+    def is_written(self) -> bool:
+        """Tell whether somebody has written what is kept."""
+        if any(leaf.is_written() for leaf in _leaves(self.value) if isinstance(leaf, MovedTensor)):
+            return True
+        return versions((*self.tensors(), *self.aliases)) != self.versions
+
+    def given(self, args: tuple[Any, ...]) -> Any:
+        """Return what the operator returned, for a run in which it need not run."""
+        for restore in self.restore:
+            restore()
+        if self.in_place:
+            return args[0].copy_(_returned(self.value))
+        return tree_map(_copy if self.copied else alias_of, self.value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    """List what is in the value of a result; torch's own function takes longer than most kernels."""
+    return value if type(value) is list else tree_leaves(value)
+
+
+def _returned(value: Any) -> Any:
+    return value.tensor() if isinstance(value, MovedTensor) else value
+
+
+def alias_of(value: Any) -> Any:
+    """Return a tensor of the same memory and the same count of writes, with no graph; anything else as it is."""
+    value = _returned(value)
+    if not isinstance(value, Tensor):
+        return value
+    with ExcludeDispatchKey(DispatchKey.ADInplaceOrView, False):  # it keeps the count
+        return value.detach()
+
+
+def _copy(value: Any) -> Any:
+    value = _returned(value)
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def memory_of(tensor: Tensor) -> tuple[int, int]:
+    """Return what tells the memory of a tensor from others while it lives, and its bytes; of a DTensor, on this rank.
+
+    What has no memory of one piece counts by its elements.
+    """
+    local = tensor if type(tensor) is Tensor else next(inner_tensors(tensor))
+    if local.layout != torch.strided:
+        return id(tensor), local.numel() * local.element_size()
+    storage = local.untyped_storage()
+    return storage._cdata, storage.nbytes()
