@@ -293,7 +293,7 @@ class _KeepingCalls:
         plan: Plan | str = BY_MODE
         if not noted:
             plan = OTHER
-        elif len(noted) == 1:
+        elif form is not None and len(noted) == 1:
             result, flops = noted[0]
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
@@ -301,7 +301,7 @@ class _KeepingCalls:
         saved.clear()  # the graph holds the function that has noted them
         if form is not None:
             self._plans[form] = plan
-        if noted:
+        if noted or form is None:  # a recompute finds the others by their forms
             self._sequence.append(_CallByMode(operator, form))
         return output
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ckpt_surgery.runtime.selective.policies import Choice, arguments_read
-from ckpt_surgery.torch_names import saved_tensors_hooks_now
+from ckpt_surgery.torch_names import innermost_transform, saved_tensors_hooks_now
 
 OTHER = "other"
 """The plan of calls that run no operator of the policy."""
@@ -73,6 +73,8 @@ class Plan:
 
 def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return what calls have in common that save alike; None where that cannot be told."""
+    if innermost_transform() is not None:  # its tensors look plain, and have no memory of their own
+        return None
     grad = torch.is_grad_enabled()
     form: list[Any] = [id(operator), grad]
     for value in (*args, *kwargs.values()) if kwargs else args:

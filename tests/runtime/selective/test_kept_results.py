@@ -637,7 +637,9 @@ def test_an_operator_that_gets_other_shapes_is_refused(rows: list[int]) -> None:
     for number in rows:
         ROWS_OF_RUNS.put(number)
     loss = model(torch.ones(4, 4)).sum()
-    refused = pytest.raises(SurgeryError, match=r"the recompute of Rows 1 runs aten\.(mm|matmul) otherwise than its forward")
+    refused = pytest.raises(
+        SurgeryError, match=r"the recompute of Rows 1 runs aten\.(mm|matmul) otherwise than its forward"
+    )
     with refused if rows[-1] == 2 else nullcontext():
         loss.backward()
     while not ROWS_OF_RUNS.empty():
