@@ -158,11 +158,12 @@ def run_again(patch: pytest.MonkeyPatch) -> None:
 
 def other_values(patch: pytest.MonkeyPatch) -> None:
     """What is kept is given with other values."""
-    from ckpt_surgery.runtime.selective import kept_results
+    from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of
+    from ckpt_surgery.runtime.selective.replay import Replay
 
-    alias = kept_results._alias
-    given = kept_results._Result.given
-    patch.setattr(kept_results._Result, "given", lambda self, args: alias(given(self, args)) * 1.5)
+    given, again = OperatorResult.given, Replay.again
+    patch.setattr(OperatorResult, "given", lambda self, args: alias_of(given(self, args)) * 1.5)
+    patch.setattr(Replay, "again", lambda self, made, *call: again(self, [tensor * 1.5 for tensor in made], *call))
 
 
 def outputs_counted(patch: pytest.MonkeyPatch) -> None:
@@ -183,9 +184,9 @@ def some_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def none_leaves(patch: pytest.MonkeyPatch) -> None:
     """What is kept stays on the device."""
-    from ckpt_surgery.runtime.selective import kept_results
+    from ckpt_surgery.runtime.selective import operator_result
 
-    patch.setattr(kept_results, "keep_result", lambda *_: None)
+    patch.setattr(operator_result, "keep_result", lambda *_: None)
 
 
 def none_listed(patch: pytest.MonkeyPatch) -> None:

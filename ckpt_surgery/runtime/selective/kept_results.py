@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.flops import flops_of
+from ckpt_surgery.runtime.selective.operator_result import OperatorResult, alias_of, memory_of
 from ckpt_surgery.runtime.selective.policies import (
     ROUTER,
     Choice,
@@ -36,8 +37,7 @@ from ckpt_surgery.runtime.selective.policies import (
     operator_name,
     written_arguments,
 )
-from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Plan, form_of, noting_saved, plan_of
-from ckpt_surgery.runtime.selective.result import Result, alias_of, memory_of
+from ckpt_surgery.runtime.selective.replay import BY_MODE, OTHER, Replay, form_of, noting_saved, replay_of
 from ckpt_surgery.runtime.selective.save_policy import CountedResult, KeptOfCall, SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, Watching
 from ckpt_surgery.runtime.tools.rng import set_torch_states, torch_states
@@ -69,8 +69,8 @@ class KeptResults:
         self._place = place
         self.show: Callable[[Iterable[Tensor]], None] | None = None
         self.recomputing = 0  # a backward inside the forward runs the block again before that has ended
-        self._results: dict[Any, list[Result]] = {}
-        self._storages: dict[int, Result] = {}
+        self._results: dict[Any, list[OperatorResult]] = {}
+        self._storages: dict[int, OperatorResult] = {}
         self._ended = False
         self._sequence: list[_CallByMode | _KeptCall | None] | None = None
         self._plainly = False
@@ -124,15 +124,15 @@ class KeptResults:
         if self._counted is not None:
             self.policy.dropped(self._counted)
 
-    def _is_kept(self, result: Result) -> bool:
+    def _is_kept(self, result: OperatorResult) -> bool:
         self._check_written(result)
         return result.kept
 
     def note(
         self, role: OperatorRole, operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
-    ) -> Result:
+    ) -> OperatorResult:
         """Note that an operator has run; what it made is not kept yet."""
-        noted = Result(operator, _form(args))
+        noted = OperatorResult(operator, _form(args))
         if self.policy.restores_generators and role.may_draw and draws(operator, args, kwargs):
             devices = {leaf.device for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
             states = torch_states(device for device in devices if device.type not in ("cpu", "meta"))
@@ -143,7 +143,7 @@ class KeptResults:
         return noted
 
     def keep(
-        self, noted: Result, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
+        self, noted: OperatorResult, choices: Sequence[Choice], result: Any, args: tuple[Any, ...], flops: int = 0
     ) -> None:
         """Keep what an operator made with so many operations, because of these choices."""
         if noted.kept:
@@ -166,10 +166,10 @@ class KeptResults:
         elif operator_name(operator) == _ALIASING and (noted := self._storages.get(memory_of(args[0])[0])):
             noted.watch(result)
 
-    def kept_by(self, plan: Plan, choices: Sequence[Choice], output: Any) -> Result:
+    def kept_by(self, plan: Replay, choices: Sequence[Choice], output: Any) -> OperatorResult:
         """Keep what a call has returned, because of these choices."""
         kept = [alias_of(tensor) for tensor in ((output,) if plan.single else output)]
-        result = Result(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
+        result = OperatorResult(plan.operator, (), choices, plan.flops, True, kept, versions(kept))
         self._results.setdefault(None, []).append(result)  # the modes count theirs by operator
         return result
 
@@ -195,7 +195,7 @@ class KeptResults:
             "it depends on something that has changed since; leave the block out, or save without it"
         )
 
-    def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> Result:
+    def expected(self, operator: Any, index: int, args: tuple[Any, ...]) -> OperatorResult:
         """Return what the forward noted of an operator that runs again. Raises SurgeryError where the call differs."""
         results = self._results.get(operator, [])
         if index >= len(results) or results[index].form != _form(args):
@@ -204,7 +204,7 @@ class KeptResults:
         self._show(results[index], args)
         return results[index]
 
-    def _show(self, result: Result, args: tuple[Any, ...]) -> None:
+    def _show(self, result: OperatorResult, args: tuple[Any, ...]) -> None:
         # what a router chooses by may differ, and what an operator only writes has no values yet
         if result.kept and not result.copied:
             self.show_read(args[: arguments_read(result.operator)])
@@ -214,11 +214,11 @@ class KeptResults:
         if self.show is not None:
             self.show(leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
-    def _check_written(self, result: Result) -> None:
+    def _check_written(self, result: OperatorResult) -> None:
         if result.is_written():
             raise self._written(result, "something")
 
-    def _written(self, result: Result, writer: str) -> SurgeryError:
+    def _written(self, result: OperatorResult, writer: str) -> SurgeryError:
         name = in_words(operator_name(result.operator))
         return SurgeryError(
             f"save keeps what {name} makes in {self._place}, and {writer} writes that in place afterwards: have it "
@@ -240,8 +240,8 @@ class _KeptCall:
 
     operator: Any
     form: Any
-    plan: Plan
-    result: Result
+    plan: Replay
+    result: OperatorResult
 
 
 class _KeepingCalls:
@@ -290,14 +290,14 @@ class _KeepingCalls:
         with mode, noting_saved() as saved:
             output = run(*args, **kwargs)
         noted, mode.noted = mode.noted, None
-        plan: Plan | str = BY_MODE
+        plan: Replay | str = BY_MODE
         if not noted:
             plan = OTHER
         elif form is not None and len(noted) == 1:
             result, flops = noted[0]
             role = self._kept.policy.role(result.operator)
             if role is not None and role.is_fixed and not (result.restore or result.copied):
-                plan = plan_of(saved, output, args, kwargs, result.operator, role.choices, flops)
+                plan = replay_of(saved, output, args, kwargs, result.operator, role.choices, flops)
         saved.clear()  # the graph holds the function that has noted them
         if form is not None:
             self._plans[form] = plan
@@ -370,8 +370,10 @@ class _Keeping(_OperatorMode):  # type: ignore[no-untyped-call]
     def __init__(self, kept: KeptResults, selector: Selector | None = None) -> None:
         super().__init__(kept)
         self._selector = selector or Selector()
-        self.noted: list[tuple[Result, int]] | None = None  # with the work of making it
-        self._scores: list[tuple[Result, weakref.ref[Tensor], int]] = []  # that a router may choose by; with versions
+        self.noted: list[tuple[OperatorResult, int]] | None = None  # with the work of making it
+        self._scores: list[
+            tuple[OperatorResult, weakref.ref[Tensor], int]
+        ] = []  # that a router may choose by; with versions
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

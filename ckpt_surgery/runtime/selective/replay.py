@@ -35,7 +35,7 @@ class Source(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Replay:
     """How calls of one form are had again.
 
     `saved` are the tensors that the call saves, in their order: the argument, a view of it by shape, strides and
@@ -110,7 +110,7 @@ def noting_saved() -> Iterator[list[Tensor]]:
         yield saved
 
 
-def plan_of(
+def replay_of(
     saved: Sequence[Tensor],
     output: Any,
     args: tuple[Any, ...],
@@ -118,7 +118,7 @@ def plan_of(
     operator: Any,
     choices: tuple[Choice, ...],
     flops: int,
-) -> Plan | str:
+) -> Replay | str:
     """Return how calls like this one are had again, in which `operator` did so many operations."""
     results = [output] if isinstance(output, Tensor) else list(output)
     if not all(type(each) is Tensor and not each.is_complex() for each in results):
@@ -147,7 +147,7 @@ def plan_of(
         else:
             return BY_MODE
     needs = tuple(each.requires_grad for each in results)
-    return Plan(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
+    return Replay(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
 
 def _memory(tensor: Tensor) -> Any:

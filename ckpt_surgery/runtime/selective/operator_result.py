@@ -16,7 +16,7 @@ from ckpt_surgery.torch_names import DispatchKey, ExcludeDispatchKey, tree_leave
 
 
 @dataclass(slots=True)
-class Result:
+class OperatorResult:
     """The result of one operator in the forward: `value` is what it returned, with its tensors, where that is kept.
 
     `form` are the shapes and numbers among its arguments; `choices` those that keep it, and `flops` the work of making
