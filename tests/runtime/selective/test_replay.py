@@ -211,7 +211,7 @@ def test_saved_in_another_order_they_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_kept_must_not_be_written_in_later_steps_either() -> None:
-    writing = []
+    writing: list[bool] = []
 
     def body(part: Any, rows: Tensor) -> Any:
         wide = part.up(rows)
