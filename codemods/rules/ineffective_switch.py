@@ -45,7 +45,9 @@ _WORDS = {
     "evaluation mode, in which transformers does not checkpoint; call {model}.train() after it",
     NoEffect.WRAPPED: "{text} is called on a wrapper ({cause} on line {line}) that has no such method: call it before "
     "the model is wrapped",
-    NoEffect.UNREAD: "nothing reads the option {text}: it checkpoints nothing",
+    NoEffect.PREPARED: "{text} is called on what {cause} on line {line} returned: in several processes a wrapper of "
+    "DistributedDataParallel, which has no such method; call it before",
+    NoEffect.UNREAD: "nothing reads the option {text}: it has no effect",
 }
 
 
