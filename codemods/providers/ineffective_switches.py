@@ -29,7 +29,10 @@ _OF_ITSELF = words("to cuda cpu half float bfloat16 double requires_grad_ compil
 """Methods that return the model that they belong to."""
 _KEEP_MODE = words("get_peft_model prepare_model_for_kbit_training prepare compile")
 """Functions that return the model that they are given, in the mode it was in."""
-_ONLY_LOOK = words("print len isinstance hasattr getattr id type info debug summary watch save unwrap_model")
+_ONLY_LOOK = words(
+    "print pprint len isinstance hasattr getattr id type info debug warning summary watch save unwrap_model"
+    " init_trackers dump dumps"
+)
 _DEEPEST = 3
 _TARGETS = re.compile(r"[(), ]+")
 _LOOPS = (ast.For, ast.While)
@@ -210,7 +213,7 @@ def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
-    """The options of a parser or dataclass that switch checkpointing on, where the script parses them and reads others."""
+    """The options that would switch checkpointing on, of a parser or a dataclass, where nothing reads them."""
     nodes = walk(names.tree)
     declared: set[int] = set()
     found: list[tuple[ScriptNode, ast.expr, str, str]] = []
@@ -260,9 +263,9 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
 
     `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
     """
-    objects = set(objects)
+    objects, followed = set(objects), set[str]()
     nodes = walk(names.tree)
-    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.Attribute))}
+    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.Attribute | ast.FormattedValue))}
     loaded = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
     for _ in range(_DEEPEST):
         for _, call in names.calls:
@@ -272,10 +275,24 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
                 for name, value in (*zip(parameters(function), call.args, strict=False), *keywords(call).items()):
                     if dotted(value) in objects and name in parameters(function):
                         objects.add(name)
+                        followed.add(function.name)
                         harmless.add(id(value))
             elif tail(call.func) in _ONLY_LOOK | _KEEP_MODE or names.is_wrapper(call.func):
-                harmless |= {id(value) for value in call.args}
+                harmless |= {id(part) for value in (*call.args, *keywords(call).values()) for part in _shown(value)}
+    for place in names.places:
+        match place.node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) as function if name not in followed:
+                own = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & objects
+                harmless |= {id(node) for node in walk(function) if isinstance(node, ast.Name) and node.id in own}
     return any(dotted(node) in objects and id(node) not in harmless for node in loaded)
+
+
+def _shown(value: ast.expr) -> tuple[ast.expr, ...]:
+    """What is looked at where this is: itself, and what it shows as a dict, as in `vars(options)`."""
+    match value:
+        case ast.Call(func=ast.Name(id="vars" | "asdict" | "dict" | "str"), args=[inner]):
+            return (value, *_shown(inner))
+    return (value,)
 
 
 INEFFECTIVE_SWITCHES = FileFact[tuple[IneffectiveSwitch, ...]](

@@ -22,6 +22,8 @@ _FEEDS = re.compile(
 )
 """What gives the first block an input with gradient: hooks on the embeddings, or embeddings that are trained."""
 _EMBEDDINGS = re.compile(r"get_input_embeddings\(\)$|\b(?:embed_tokens|word_embeddings|wte)$")
+_BLOCKS = re.compile(r"\b(?:layers?|blocks?|h|encoder|decoder)\b")
+_TRAINED = re.compile(r"requires_grad(?: = |_\()True")
 _MAKES = re.compile(r"get_input_embeddings\(\)\(|\b(?:embed_tokens|word_embeddings|wte)\(")
 """Calls whose result is what `enable_input_require_grads` makes a leaf."""
 _WRITES = re.compile(r"\]\s*[-+*/]?=[^=]|\w\s*[-+*/]=|[a-z]_\(")
@@ -125,20 +127,33 @@ def _frozen(names: Names) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
         elif name == "add_adapter" and owner:
             yield place, call.func, dotted(owner), name
         elif name == "requires_grad_" and owner and [ast.unparse(value) for value in call.args] == ["False"]:
-            yield from _embeddings(place, owner)
+            yield from _front(names, place, owner)
     for place in names.places:
         match place.node:
             case ast.For(
                 iter=ast.Call(func=ast.Attribute(value=owner, attr="parameters")), body=[ast.Assign() as only]
             ):
-                if ast.unparse(only.targets[0]).endswith(".requires_grad") and ast.unparse(only.value) == "False":
-                    yield from _embeddings(place, owner)
+                if ast.unparse(only).endswith(".requires_grad = False") and not place.conditional:
+                    yield from _front(names, place, owner)
 
 
-def _embeddings(place: ScriptNode, owner: ast.expr) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
+def _front(names: Names, place: ScriptNode, owner: ast.expr) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
+    """What is frozen, where that is a model's embeddings, or all of a model some of whose blocks are trained again."""
     text = ast.unparse(owner)
-    if _EMBEDDINGS.search(text) and not place.conditional:
-        yield place, owner, text.partition(".")[0], "embeddings"
+    model = text.partition(".")[0]
+    if _EMBEDDINGS.search(text) or (text == model and any(_trains_blocks(at.node, model) for at in names.places)):
+        yield place, owner, model, "embeddings"
+
+
+def _trains_blocks(node: ast.AST, model: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="requires_grad_"), args=args):
+            trained = [ast.unparse(value) for value in args] in ([], ["True"])
+        case ast.For(iter=owner, body=body):
+            trained = any(_TRAINED.search(ast.unparse(statement)) for statement in body)
+        case _:
+            return False
+    return trained and ast.unparse(owner).startswith(f"{model}.") and bool(_BLOCKS.search(ast.unparse(owner)))
 
 
 def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
