@@ -11,22 +11,26 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, statements_below, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, statements_below
 from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, names_of, tail
 from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, trainer_origins
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
 _FEEDS = re.compile(
     r"input_require_grad|inputs_require_grad|register_forward_hook|prepare_model_for_|unsloth"
-    r"|(?:modules_to_save|target_modules)\s*=\s*[^)\n]*(?:embed|wte|all-linear-and)"
+    r"|(?:modules_to_save|target_modules)\s*=\s*[^)\n]*(?:embed|wte)"
 )
 """What gives the first block an input with gradient: hooks on the embeddings, or embeddings that are trained."""
 _EMBEDDINGS = re.compile(r"get_input_embeddings\(\)$|\b(?:embed_tokens|word_embeddings|wte)$")
 _BLOCKS = re.compile(r"\b(?:layers?|blocks?|h|encoder|decoder)\b")
 _TRAINED = re.compile(r"requires_grad(?: = |_\()True")
-_MAKES = re.compile(r"get_input_embeddings\(\)\(|\b(?:embed_tokens|word_embeddings|wte)\(")
-"""Calls whose result is what `enable_input_require_grads` makes a leaf."""
-_WRITES = re.compile(r"\]\s*[-+*/]?=[^=]|\w\s*[-+*/]=|[a-z]_\(")
+_SWITCHES = (
+    *(f".{name}(" for name in SWITCH_ON),
+    *(text for name in TRAINING_SWITCH for text in (f"{name}=True", f".{name} = True")),
+)
+_CALLS = ("get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte(")
+_MAKES = re.compile(r"\n *(\w+) = [\w.]*\b(?:get_input_embeddings\(\)|embed_tokens|word_embeddings|wte)\(")
+"""Names of what embeddings return, which `enable_input_require_grads` makes a leaf."""
 _SAMPLES = re.compile(r"generate|sample|infer|resize|init", re.I)
 _NO_WRITE = frozenset({"requires_grad_", "retain_grad_", "share_memory_"})
 
@@ -70,15 +74,17 @@ def _read(file: FileSyntax) -> InputGradients:
 
 def _may_cut_off(text: str) -> bool:
     """Whether a file of this text may checkpoint behind frozen embeddings."""
-    switches = any(name in text for name in (*SWITCH_ON, *TRAINING_SWITCH))
+    switches = any(switch in text for switch in _SWITCHES)
     freezes = any(word in text for word in ("get_peft_model(", ".add_adapter(", "requires_grad"))
     return switches and freezes and not _FEEDS.search(text)
 
 
 def _may_write(text: str) -> bool:
     """Whether a file of this text may write into embeddings, of models of transformers alone."""
-    is_model = "PreTrainedModel" in text or "get_input_embeddings()(" in text
-    return is_model and bool(_MAKES.search(text) and _WRITES.search(text))
+    is_model = ("PreTrainedModel" in text and any(call in text for call in _CALLS)) or _CALLS[0] in text
+    names = "|".join({*_MAKES.findall(text)}) if is_model else ""
+    written = rf"\b(?:{names})(?:\[[^\n]*\]\s*[-+*/]?=[^=]|\s*[-+*/]=|\.\w*[a-z]_\()"
+    return bool(names) and re.search(written, text) is not None
 
 
 def _cut_off(names: Names) -> Iterator[CutOff]:
@@ -157,7 +163,7 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
 
 
 def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
-    for node in walk(file.tree):
+    for node in statements_below(file.tree):
         if isinstance(node, Function) and not _SAMPLES.search(node.name) and _MAKES.search(file.text(node)):
             yield from _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
 
@@ -183,12 +189,9 @@ def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWr
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 held.pop(name, None)
-                if (
-                    isinstance(value, ast.Call)
-                    and len(value.args) == 1
-                    and _EMBEDDINGS.search(ast.unparse(value.func))
-                ):
-                    held[name] = value.func
+                match value:
+                    case ast.Call(func=func, args=[_]) if _EMBEDDINGS.search(ast.unparse(func)):
+                        held[name] = func
 
 
 def _written(statement: ast.AST) -> ast.expr | None:
@@ -210,7 +213,7 @@ INPUT_GRADIENTS = FileFact[InputGradients](
     "input_gradients",
     _read,
     nothing=InputGradients(),
-    signs=(*SWITCH_ON, *TRAINING_SWITCH, "get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte("),
+    signs=(*_SWITCHES, *_CALLS),
     worth=lambda text: _may_cut_off(text) or _may_write(text),
 )
 """What a file says of the gradients of a model's input."""
