@@ -219,16 +219,16 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
     found: list[tuple[ScriptNode, ast.expr, str, str]] = []
     for place in names.places:
         match place.node:
-            case ast.Call(func=func, args=[ast.Constant(value=str(flag)) as node, *_]) as call:
-                if tail(func) == "add_argument" and (flag.lstrip("-").replace("-", "_")) in TRAINING_SWITCH:
-                    declared.add(id(node))
+            case ast.Call(func=func, args=[ast.Constant(value=str(flag)) as first, *_]) as call:
+                if tail(func) == "add_argument" and flag.lstrip("-").replace("-", "_") in TRAINING_SWITCH:
+                    declared.add(id(first))
                     if "dest" not in keywords(call):
                         found.append((place, call, flag, ""))
-            case ast.AnnAssign(target=ast.Name(id=name) as node) if name in TRAINING_SWITCH:
+            case ast.AnnAssign(target=ast.Name(id=name) as target) if name in TRAINING_SWITCH:
                 cls = names.classes.get(place.prefix.rstrip("."))
-                declared.add(id(node))
+                declared.add(id(target))
                 if cls and not names.foreign_bases(cls):
-                    found.append((place, node, name, cls.name))
+                    found.append((place, target, name, cls.name))
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     read |= {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in declared}
     read |= {str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in declared}

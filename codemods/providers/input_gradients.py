@@ -178,9 +178,8 @@ def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWr
         or (isinstance(node, ast.With) and any(drops_gradient(item.context_expr) for item in node.items))
         for inner in statements_below(node)
     }
-    for statement in sorted(statements_below(function), key=lambda node: (node.lineno, node.col_offset)):
-        if id(statement) in unseen:
-            continue
+    statements = [node for node in statements_below(function) if isinstance(node, ast.stmt) and id(node) not in unseen]
+    for statement in sorted(statements, key=lambda node: node.lineno):
         written = _written(statement)
         if isinstance(written, ast.Name) and written.id in held:
             made = held.pop(written.id)
@@ -194,7 +193,7 @@ def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWr
                         held[name] = func
 
 
-def _written(statement: ast.AST) -> ast.expr | None:
+def _written(statement: ast.stmt) -> ast.expr | None:
     """What a statement writes into in place."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=written)]) | ast.AugAssign(target=ast.Subscript(value=written)):

@@ -68,8 +68,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
             )
             message = (
                 f"{switch.text} behind {switch.cause} (line {switch.line}): with {how}, no input of the first block "
-                f"needs a gradient, and no block is trained; call {switch.model}.enable_input_require_grads() or pass "
-                'gradient_checkpointing_kwargs={"use_reentrant": False}'
+                f"needs a gradient, and no block is trained; call {switch.model}.enable_input_require_grads(), or "
+                "pass use_reentrant=False where nothing needs the other mode"
             )
             worth = Applicability.UNSAFE if sure else Applicability.INFO
             yield context.script_finding(RULE, path, switch.spot, message, worth)
