@@ -31,6 +31,8 @@ _SWITCHES = (
 _CALLS = ("get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte(")
 _MAKES = re.compile(r"\n *(\w+) = [\w.]*\b(?:get_input_embeddings\(\)|embed_tokens|word_embeddings|wte)\(")
 """Names of what embeddings return, which `enable_input_require_grads` makes a leaf."""
+_TRANSFORMERS = re.compile(r"(?:from|import) transformers\b|from \.{3,}modeling_utils ")
+"""An import of transformers, or one inside it; not of an old copy of its files."""
 _SAMPLES = re.compile(r"generate|sample|infer|resize|init", re.I)
 _NO_WRITE = frozenset({"requires_grad_", "retain_grad_", "share_memory_"})
 
@@ -81,8 +83,9 @@ def _may_cut_off(text: str) -> bool:
 
 def _may_write(text: str) -> bool:
     """Whether a file of this text may write into embeddings, of models of transformers alone."""
-    is_model = ("PreTrainedModel" in text and any(call in text for call in _CALLS)) or _CALLS[0] in text
-    names = "|".join({*_MAKES.findall(text)}) if is_model else ""
+    is_model = "PreTrainedModel" in text or _CALLS[0] in text
+    concerned = is_model and any(call in text for call in _CALLS) and _TRANSFORMERS.search(text)
+    names = "|".join({*_MAKES.findall(text)}) if concerned else ""
     written = rf"\b(?:{names})(?:\[[^\n]*\]\s*[-+*/]?=[^=]|\s*[-+*/]=|\.\w*[a-z]_\()"
     return bool(names) and re.search(written, text) is not None
 
