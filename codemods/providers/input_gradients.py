@@ -31,7 +31,7 @@ _SWITCHES = (
 _CALLS = ("get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte(")
 _MAKES = re.compile(r"\n *(\w+) = [\w.]*\b(?:get_input_embeddings\(\)|embed_tokens|word_embeddings|wte)\(")
 """Names of what embeddings return, which `enable_input_require_grads` makes a leaf."""
-_TRANSFORMERS = re.compile(r"(?:from|import) transformers\b|from \.{3,}modeling_utils ")
+_TRANSFORMERS = re.compile(r"^(?:(?:from|import) transformers\b|from \.{3,}modeling_utils )", re.M)
 """An import of transformers, or one inside it; not of an old copy of its files."""
 _SAMPLES = re.compile(r"generate|sample|infer|resize|init", re.I)
 _NO_WRITE = frozenset({"requires_grad_", "retain_grad_", "share_memory_"})
