@@ -109,7 +109,8 @@ def _wrapped(
         ):
             if names.is_wrapper(func):
                 return NoEffect.WRAPPED, last
-            if isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value):
+            other = any(tail(call.func).endswith("Plugin") for _, call in names.calls)  # of DeepSpeed or FSDP
+            if not other and isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value):
                 return NoEffect.PREPARED, last
     return None
 
@@ -265,7 +266,9 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
     """
     objects, followed = set(objects), set[str]()
     nodes = walk(names.tree)
-    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.Attribute | ast.FormattedValue))}
+    owners = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr != "__dict__"]
+    formatted = [node for node in nodes if isinstance(node, ast.FormattedValue)]
+    harmless = {*known, *(id(node.value) for node in (*owners, *formatted))}
     loaded = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
     for _ in range(_DEEPEST):
         for _, call in names.calls:
