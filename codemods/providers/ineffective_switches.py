@@ -266,9 +266,8 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
     """
     objects, followed = set(objects), set[str]()
     nodes = walk(names.tree)
-    owners = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr != "__dict__"]
-    formatted = [node for node in nodes if isinstance(node, ast.FormattedValue)]
-    harmless = {*known, *(id(node.value) for node in (*owners, *formatted))}
+    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.FormattedValue))}
+    harmless |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr != "__dict__"}
     loaded = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
     for _ in range(_DEEPEST):
         for _, call in names.calls:

@@ -29,8 +29,10 @@ _SWITCHES = (
     *(text for name in TRAINING_SWITCH for text in (f"{name}=True", f".{name} = True")),
 )
 _CALLS = ("get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte(")
-_MAKES = re.compile(r"\n *(\w+) = [\w.]*\b(?:get_input_embeddings\(\)|embed_tokens|word_embeddings|wte)\(")
-"""Names of what embeddings return, which `enable_input_require_grads` makes a leaf."""
+"""Calls of embeddings, whose result `enable_input_require_grads` makes a leaf."""
+_HOLDS = re.compile(r"\s*(\w+) = [\w.]*")
+"""What stands before such a call in its line, and the name that gets the result."""
+_WRITES = re.compile(r"\[[^\n]*\]\s*[-+*/]?=[^=]|\s*[-+*/]=|\.\w*[a-z]_\(")
 _TRANSFORMERS = re.compile(r"^(?:(?:from|import) transformers\b|from \.{3,}modeling_utils )", re.M)
 """An import of transformers, or one inside it; not of an old copy of its files."""
 _SAMPLES = re.compile(r"generate|sample|infer|resize|init", re.I)
@@ -84,10 +86,10 @@ def _may_cut_off(text: str) -> bool:
 def _may_write(text: str) -> bool:
     """Whether a file of this text may write into embeddings, of models of transformers alone."""
     is_model = "PreTrainedModel" in text or _CALLS[0] in text
-    concerned = is_model and any(call in text for call in _CALLS) and _TRANSFORMERS.search(text)
-    names = "|".join({*_MAKES.findall(text)}) if concerned else ""
-    written = rf"\b(?:{names})(?:\[[^\n]*\]\s*[-+*/]?=[^=]|\s*[-+*/]=|\.\w*[a-z]_\()"
-    return bool(names) and re.search(written, text) is not None
+    lines = (before.rpartition("\n")[2] for call in _CALLS for before in text.split(call)[:-1]) if is_model else ()
+    names = {match[1] for line in lines if (match := _HOLDS.fullmatch(line))}
+    written = any(_WRITES.match(after) for name in names for after in text.split(name)[1:])
+    return written and _TRANSFORMERS.search(text) is not None
 
 
 def _cut_off(names: Names) -> Iterator[CutOff]:
@@ -167,7 +169,7 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
 
 def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
     for node in statements_below(file.tree):
-        if isinstance(node, Function) and not _SAMPLES.search(node.name) and _MAKES.search(file.text(node)):
+        if isinstance(node, Function) and not _SAMPLES.search(node.name):
             yield from _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
 
 
@@ -215,7 +217,7 @@ INPUT_GRADIENTS = FileFact[InputGradients](
     "input_gradients",
     _read,
     nothing=InputGradients(),
-    signs=(*_SWITCHES, *_CALLS),
+    signs=("checkpointing", *_CALLS),
     worth=lambda text: _may_cut_off(text) or _may_write(text),
 )
 """What a file says of the gradients of a model's input."""
