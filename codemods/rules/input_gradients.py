@@ -64,10 +64,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for switch in gradients.cut_off if not only_since(NON_REENTRANT_SINCE, required) else ():
             sure = switch.reentrant or only_before(NON_REENTRANT_SINCE, required)
             how = (
-                "use_reentrant=True" if switch.reentrant else "the reentrant mode, the default up to transformers 4.57"
+                "use_reentrant=True, up to transformers 4.57,"
+                if switch.reentrant
+                else "the reentrant mode, the default up to transformers 4.57,"
             )
             message = (
-                f"{switch.text} behind {switch.cause} (line {switch.line}): with {how}, no input of the first block "
+                f"{switch.text} behind {switch.cause} (line {switch.line}): with {how} no input of the first block "
                 f"needs a gradient, and no block is trained; call {switch.model}.enable_input_require_grads(), or "
                 "pass use_reentrant=False where nothing needs the other mode"
             )
