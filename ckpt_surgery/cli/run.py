@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -242,7 +243,13 @@ def _run(
         takeover.install()
         takeovers.append(takeover)
 
+    def watch_switches() -> None:
+        for takeover in takeovers if os.getpid() == process else ():
+            with suppress(Exception):  # a release that has no such method
+                takeover.switches.watch()
+
     after_import("torch", install)
+    after_import("transformers.modeling_utils", watch_switches)
 
     def explain(error: BaseException) -> None:
         for takeover in takeovers:

@@ -26,6 +26,7 @@ from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.steps import in_backward
+from ckpt_surgery.guarding.switch_calls import Override, SwitchCalls
 from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
@@ -71,7 +72,8 @@ class Trained:
     of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
     was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
     `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
-    `can_be_wrapped` it has blocks that --wrap would checkpoint.
+    `can_be_wrapped` it has blocks that --wrap would checkpoint. `overrides` are the calls that have switched
+    checkpointing on again with other options.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,6 +83,7 @@ class Trained:
         self.place = ""
         self.evaluating = self.asked = False
         self.can_be_wrapped = self.calls_checkpoint = False
+        self.overrides: list[list[Override]] = []
         self._report: GuardReport | None = None
         self._table = ""
         self.is_refused = False
@@ -134,7 +137,8 @@ class Trained:
         elif not (said or self.table or self.report):
             advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
             said.append(f"{self.name} trained without checkpointing{advice}")
-        return said
+        overrides = dict.fromkeys(f"{self.name}: {override}" for part in self.overrides for override in part)
+        return [*said, *overrides]
 
     def release(self) -> None:
         """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
@@ -166,6 +170,7 @@ class Takeover:
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
         self.looking = UndoableHooks()
+        self.switches = SwitchCalls()
         self._needs_blocks = False
 
     @property
@@ -196,6 +201,7 @@ class Takeover:
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
         self.looking.undo()
+        self.switches.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
@@ -319,6 +325,7 @@ class Takeover:
 
     def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
         self._taken.add(model)
+        trained.overrides = self.switches.of(model)
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):

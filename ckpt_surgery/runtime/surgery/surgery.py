@@ -349,7 +349,7 @@ class CheckpointingSwitch:
 
     def __init__(self, surgery: Surgery, model: nn.Module) -> None:
         self._surgery = surgery
-        self._model = model
+        self.model = model
 
     def __call__(
         self,
@@ -360,9 +360,9 @@ class CheckpointingSwitch:
     ) -> None:
         """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
         if enable:
-            self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
+            self._surgery.enable(self.model, gradient_checkpointing_func, every_n_layers)
         else:
-            self._surgery.disable(self._model)
+            self._surgery.disable(self.model)
 
 
 def surgeries_in(model: nn.Module) -> list[Surgery]:
