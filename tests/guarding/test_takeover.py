@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import sys
 from collections.abc import Callable
@@ -629,3 +630,60 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
     assert "2 of 2 blocks checkpointed" in trained.table
     assert trained.report is not None
     assert (trained.report.proved, trained.report.ok) == (2, True)
+
+
+DROPPING = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.extra = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, values, bias=None):
+        values = torch.tanh(self.linear(values))
+        return values if bias is None else values + self.extra(bias)
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gradient_checkpointing = True
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, values):
+        bias = values
+        for block in self.blocks:
+            if self.gradient_checkpointing and self.training:
+                values = checkpoint(block, values, use_reentrant=False)
+            else:
+                values = block(values, bias)
+        return values
+"""
+
+
+@pytest.mark.parametrize("wrap", [False, None])
+def test_an_argument_that_the_checkpointed_call_leaves_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrap: bool | None
+) -> None:
+    (tmp_path / "dropping.py").write_text(DROPPING, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dropping", raising=False)
+    report = taken(importlib.import_module("dropping").Dropping(), 2, wrap).report
+    assert report is not None
+    assert report.to_dict()["branches"] == report.branches
+    said = " ".join(report.notes())
+    assert ("without gradient: 4 parameters: blocks.0.extra.weight" in said) is (wrap is False)
+    assert ("`bias`: left out under checkpointing" in said) is (wrap is False)
+    assert all(note.startswith(f"check finds CKPT002 at {tmp_path / 'dropping.py'}:24: ") for note in report.branches)
+
+
+def test_code_without_a_fault_is_not_said_to_have_one() -> None:
+    model = Inline()
+    for block in model.blocks:
+        cast("PlainLayer", block).linear.unused = nn.Parameter(torch.ones(2))
+    report = taken(model, wrap=False).report
+    assert report is not None
+    assert len(report.without_gradient) == 3
+    assert report.branches == ()
