@@ -49,10 +49,10 @@ class GuardReport:
     """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
-    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters
-    that FSDP1 shards, and `peak_bytes` are by device, where it counts them. `branches` is what `check` finds wrong in the
-    code that checkpoints blocks with parameters `without_gradient`. `failure` is the error of the guard itself
-    that ended the watch before the training.
+    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters that FSDP1 shards, and
+    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds wrong in the code that
+    checkpoints blocks with parameters `without_gradient`. `failure` is the error of the guard itself that ended the
+    watch before the training.
     """
 
     model: str

@@ -685,5 +685,5 @@ def test_code_without_a_fault_is_not_said_to_have_one() -> None:
         cast("PlainLayer", block).linear.unused = nn.Parameter(torch.ones(2))
     report = taken(model, wrap=False).report
     assert report is not None
-    assert len(report.without_gradient) == 3
+    assert "blocks.0.linear.unused" in report.without_gradient
     assert report.branches == ()
