@@ -25,28 +25,22 @@ from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.run_through import RunThrough
 from ckpt_surgery.guarding.steps import in_backward
 from ckpt_surgery.guarding.switch_calls import Override, SwitchCalls
 from ckpt_surgery.guarding.torch_errors import explain
+from ckpt_surgery.guarding.waiting import LOOKS, WaitingModel
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.blocks.library_switch import (
-    checkpoints_in_evaluation,
-    flags_of,
-    has_inline_branch,
-)
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
+from ckpt_surgery.torch_names import MODULE_CALL
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
-_LOOKS = 3
-"""In so many forwards the calls of modules are looked at for who checkpoints them."""
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
@@ -73,7 +67,7 @@ class Trained:
     was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
     `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
     `can_be_wrapped` it has blocks that --wrap would checkpoint. `overrides` are the calls that have switched
-    checkpointing on again with other options.
+    checkpointing on again with other options, and `replaced` is the line of the script's own calls that run through.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -83,6 +77,7 @@ class Trained:
         self.place = ""
         self.evaluating = self.asked = False
         self.can_be_wrapped = self.calls_checkpoint = False
+        self.replaced = ""
         self.overrides: list[list[Override]] = []
         self._report: GuardReport | None = None
         self._table = ""
@@ -137,6 +132,9 @@ class Trained:
         elif not (said or self.table or self.report):
             advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
             said.append(f"{self.name} trained without checkpointing{advice}")
+        if self.replaced:
+            place = f"--wrap takes the place of the call at {self.replaced}"
+            said.append(f"{self.name} is checkpointed by the script: {place}")
         overrides = dict.fromkeys(f"{self.name}: {override}" for part in self.overrides for override in part)
         return [*said, *overrides]
 
@@ -166,20 +164,23 @@ class Takeover:
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._taken: WeakSet[nn.Module] = WeakSet()
         """The models that are wrapped or guarded."""
-        self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[nn.Module, WaitingModel] = WeakKeyDictionary()
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
         self.looking = UndoableHooks()
         self.switches = SwitchCalls()
+        self.through = RunThrough()
         self._needs_blocks = False
 
     @property
     def settled(self) -> bool:
         """Whether nothing more is expected of the models that were found."""
-        return all(waiting.forwards >= _LOOKS for waiting in self._waiting.values())
+        return all(waiting.forwards >= LOOKS for waiting in self._waiting.values())
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
+        if self._options.wrap:
+            self.through.begin()
         hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
         self.looking = UndoableHooks(hooks)
 
@@ -202,6 +203,7 @@ class Takeover:
         """Look no more, and take guards and surgeries off."""
         self.looking.undo()
         self.switches.undo()
+        self.through.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
@@ -258,7 +260,7 @@ class Takeover:
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
             self.trained = [trained for trained in self.trained if trained not in inside]
-            waiting = _Waiting(model, Trained(model))
+            waiting = WaitingModel(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if waiting.is_in_mode(model):
                 self._decide(model, waiting, running=model is module)
@@ -268,7 +270,7 @@ class Takeover:
         inside = {part for whole in self._taken for part in whole.modules()}
         return all(block.module in inside for block in blocks_of(model).values())
 
-    def _decide(self, model: nn.Module, waiting: _Waiting, *, running: bool) -> None:
+    def _decide(self, model: nn.Module, waiting: WaitingModel, *, running: bool) -> None:
         """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
         trained = waiting.trained
         wanted = self._options.wrap is not None or waiting.asks() or has_surgery(model)
@@ -305,7 +307,7 @@ class Takeover:
                 reached = partial(self._reached, waiting, not module.training)
                 tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
-    def _reached(self, waiting: _Waiting, evaluating: bool, _: Any) -> None:
+    def _reached(self, waiting: WaitingModel, evaluating: bool, _: Any) -> None:
         self._note(waiting.trained, waiting.model(), evaluating=evaluating)
         if evaluating:
             waiting.trained.asked |= waiting.asks()
@@ -352,10 +354,15 @@ class Takeover:
         """Look whether the script checkpoints around the blocks of a model or in them, in the forward that runs."""
 
         def look(*_: Any) -> None:
-            if not (hooks.undone or in_backward()) and (place := checkpoint_call()):
+            if hooks.undone or in_backward():
+                return
+            if place := checkpoint_call(but_for=self.through.takes):
                 hooks.undo()
                 trained.place, trained.by_torch, trained.checkpoints_itself = place, True, True
+                trained.replaced = ""
                 found()
+            else:
+                trained.replaced = trained.replaced or checkpoint_call()
 
         modules = {module for block in blocks_of(model).values() for module in block.module.modules()}
         handles = [module.register_forward_pre_hook(ModelHook(look)) for module in modules]
@@ -394,44 +401,6 @@ class Takeover:
 
 def _said(error: Exception) -> str:
     return str(error) if isinstance(error, CkptSurgeryError) else error_line(error)
-
-
-class _Waiting:
-    """A model on which nobody has switched checkpointing on. `forwards` counts those after its first."""
-
-    def __init__(self, model: nn.Module, trained: Trained) -> None:
-        self.model = ref(model)
-        self.trained = trained
-        self.forwards = 0
-        parts = list(model.modules())
-        self._flags = [(ref(module), flag) for module in parts for flag in flags_of(module)]
-        self._in_evaluation = any(map(checkpoints_in_evaluation, parts))
-        trained.calls_checkpoint = any(
-            has_inline_branch(module) and not (is_layer(module) or flags_of(module)) for module in parts
-        )
-
-    def is_in_mode(self, model: nn.Module) -> bool:
-        """Tell whether a model is in a mode in which something may checkpoint it."""
-        return model.training or self._in_evaluation or self.trained.checkpoints_itself
-
-    def asks(self) -> bool:
-        """Tell whether that was done since."""
-        return any(getattr(module(), flag, False) for module, flag in self._flags)
-
-    def enter(self) -> None:
-        """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
-        if self.forwards < _LOOKS and not self.trained.place:
-            self.trained.place = checkpoint_call()
-            self.trained.by_torch = bool(self.trained.place)
-            self.trained.checkpoints_itself |= self.trained.by_torch
-
-    def enter_again(self) -> None:
-        """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
-        trained, model = self.trained, self.model()
-        trained.checkpoints_itself = True
-        if not trained.place and model is not None:
-            trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +22,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked
@@ -33,6 +35,7 @@ from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.torch_names import CHECKPOINT_GENERATOR
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -131,6 +134,7 @@ def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Train
         action()
     finally:
         takeover.looking.undo()
+        takeover.through.undo()
     return takeover.trained
 
 
@@ -209,19 +213,60 @@ class Within(PlainLayer):
         return cast("Tensor", checkpoint(super().forward, values, use_reentrant=False))
 
 
-@pytest.mark.parametrize("within", [True, False])
-def test_a_checkpoint_of_the_script_is_never_nested_in_ours_nor_ours_in_it(within: bool) -> None:
-    model = Own(plainly if within else reentrantly)
-    if within:
+LEFT: dict[str, Callable[..., Any]] = {
+    "a function of the script": lambda block, values: checkpoint(lambda x: block(x), values, use_reentrant=False),
+    "a forward of the class": lambda block, values: checkpoint(
+        partial(type(block).forward, block), values, use_reentrant=False
+    ),
+    "contexts of its own": lambda block, values: checkpoint(
+        block, values, use_reentrant=False, context_fn=lambda: (nullcontext(), nullcontext())
+    ),
+    "inside of a block": plainly,
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+def test_a_checkpoint_that_cannot_be_told_apart_is_never_nested_in_ours_nor_ours_in_it(how: str) -> None:
+    model = Own(LEFT[how])
+    if how == "inside of a block":
         model.blocks = nn.ModuleList(Within() for _ in range(3))
     runs: list[nn.Module] = []
     for block in model.blocks:
-        cast("PlainLayer", block).linear.register_forward_pre_hook(lambda module, _: runs.append(module))
+        block.get_submodule("linear").register_forward_pre_hook(lambda module, _: runs.append(module))
     trained = taken(model, 4, wrap=True)
     assert len(runs) == 4 * 3 * 2
     assert trained.checkpoints_itself
+    assert trained.replaced == ""
     assert trained.table == ""
     assert not has_surgery(model)
+
+
+TAKEN: dict[str, Callable[..., Any]] = {
+    "reentrant": reentrantly,
+    "non-reentrant": lambda block, values: checkpoint(block, values, use_reentrant=False),
+    "a bound call": lambda block, values: checkpoint(block.__call__, values, use_reentrant=False),
+    "a bound forward": lambda block, values: checkpoint(block.forward, values, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_wrapping_takes_the_place_of_a_checkpoint_of_exactly_one_block(how: str) -> None:
+    model, method = Own(TAKEN[how]).double(), CheckpointFunction.apply
+    bare = copy.deepcopy(model)
+    (trained,) = looked_at(lambda: train(model, 4), wrap=True)
+    train(bare, 4)
+    assert "checkpoint(block" in line_of(trained.replaced)
+    assert trained.said == [
+        f"Own is checkpointed by the script: --wrap takes the place of the call at {trained.replaced}"
+    ]
+    assert "3 of 3 blocks checkpointed, non-reentrant" in trained.table
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.ok
+    assert trained.report.proved == (0 if how == "a bound forward" else 3)  # no hook of the block runs
+    assert all(map(torch.equal, model.parameters(), bare.parameters()))
+    assert CheckpointFunction.apply == method
+    assert vars(torch.utils.checkpoint)[CHECKPOINT_GENERATOR].__module__ == "torch.utils.checkpoint"
 
 
 def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
@@ -635,7 +680,7 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
 DROPPING = """
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 class Block(nn.Module):
     def __init__(self):
