@@ -677,6 +677,59 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
     assert (trained.report.proved, trained.report.ok) == (2, True)
 
 
+def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
+    return given[0] * 3
+
+
+class Once:
+    """Fails where it runs again before the next step."""
+
+    runs = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.runs += 1
+        assert self.runs == 1
+
+
+HOOKS: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "before it": (True, lambda: replacing),
+    "behind it": (False, lambda: replacing),
+    "once": (False, Once),
+}
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("place", HOOKS)
+def test_hooks_of_a_forward_inside_of_a_block_give_what_they_give_without_wrapping(place: str, lasts: bool) -> None:
+    before, make = HOOKS[place]
+
+    def gradients(model: nn.Module) -> list[Tensor | None]:
+        linear = model.get_submodule("blocks.1.linear")
+        for _ in range(2):
+            model.zero_grad()
+            handle = (linear.register_forward_pre_hook if before else linear.register_forward_hook)(make())
+            loss = model(torch.ones(2, WIDTH)).sum()
+            if not lasts:
+                handle.remove()
+            loss.backward()
+            handle.remove()
+        assert [*linear._forward_hooks, *linear._forward_pre_hooks] == []
+        return [parameter.grad for parameter in model.parameters()]
+
+    torch.manual_seed(0)
+    model, said = Own(plainly), list[str]()
+    expected = gradients(copy.deepcopy(model))
+    takeover = Takeover(TakeoverOptions(True), said.append)
+    takeover.install()
+    try:
+        seen = gradients(model)
+    finally:
+        takeover.remove()
+    assert _same(seen, expected)
+    assert len(said) == (place == "once" and lasts)
+    assert all("a hook of the script inside of PlainLayer blocks.1 failed as it ran again" in text for text in said)
+
+
 DROPPING = """
 import torch
 from torch import nn
