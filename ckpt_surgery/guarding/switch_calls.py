@@ -28,22 +28,33 @@ from ckpt_surgery.undo import Undoable
 
 _OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _LIBRARIES = tuple(filter(None, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), site.USER_SITE, "<")))
-_DEFAULTS: Mapping[str, Any] = {
-    **{p.name: p.default for p in inspect.signature(checkpoint).parameters.values() if p.kind is p.KEYWORD_ONLY},
-    "preserve_rng_state": True,
-    "offload": None,
-    "every_n_layers": 1,
-    FUNCTION: checkpoint,
+
+
+def _word(value: Any) -> str:
+    """Return a value in words, a function by its name: what is kept must not hold the model."""
+    while isinstance(value, partial):
+        value = value.func
+    return getattr(value, "__qualname__", "") or repr(value)
+
+
+_DEFAULTS: Mapping[str, str] = {
+    **{
+        p.name: _word(p.default) for p in inspect.signature(checkpoint).parameters.values() if p.kind is p.KEYWORD_ONLY
+    },
+    "preserve_rng_state": "True",
+    "offload": "None",
+    "every_n_layers": "1",
+    FUNCTION: _word(checkpoint),
 }
 """The options of a call that gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCall:
-    """A call that has switched checkpointing on: its file and line, and all options that hold from there on."""
+    """A call that has switched checkpointing on: its file and line, and all options that hold since, in words."""
 
     place: str
-    options: Mapping[str, Any]
+    options: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,7 @@ class Override:
     def __str__(self) -> str:
         said = []
         for call in (self.now, self.before):
-            values = {name: call.options.get(name) for name in self.names}
-            words = (f"{name}={getattr(value, '__qualname__', repr(value))}" for name, value in values.items())
+            words = (f"{name}={call.options.get(name, 'None')}" for name in self.names)
             said.append(f"{', '.join(words)} at {call.place}")
         return f"checkpointing was switched on with other options before: {said[0]} overrides {said[1]}"
 
@@ -75,9 +85,10 @@ class SwitchCalls(Undoable):
         """Begin, with transformers imported."""
         from transformers import PreTrainedModel
 
+        home = inspect.getfile(PreTrainedModel)
         for owner, name in ((PreTrainedModel, INNER_SWITCH), (CheckpointingSwitch, "__call__")):
             method = vars(owner)[name]
-            setattr(owner, name, self._noting(method))
+            setattr(owner, name, self._noting(method, home))
             self._replaced.callback(setattr, owner, name, method)
 
     def undo(self) -> None:
@@ -89,8 +100,8 @@ class SwitchCalls(Undoable):
         """Return the lists that get the overrides in a model, also later ones."""
         return [self._overrides.setdefault(part, []) for part in model.modules() if takes_switch(part)]
 
-    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        signature, home = inspect.signature(method), method.__code__.co_filename
+    def _noting(self, method: Callable[..., Any], home: str) -> Callable[..., Any]:
+        signature = inspect.signature(method)
 
         @wraps(method)
         def switch(switched: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,9 +118,10 @@ class SwitchCalls(Undoable):
     def _note(self, switched: Any, function: Callable[..., Any], every_n: int, home: str) -> None:
         surgical = isinstance(switched, CheckpointingSwitch)
         place = _calling_line(home)
-        options, offload = options_of(function) or (_own_options(function), None)
-        options |= {"offload": offload} if offload else {}
-        options |= {"every_n_layers": every_n} if every_n > 1 else {}
+        given, offload = options_of(function) or (getattr(function, "keywords", {}) | {FUNCTION: function}, None)
+        given |= {"offload": offload} if offload else {}
+        given |= {"every_n_layers": every_n} if every_n > 1 else {}
+        options = {name: _word(value) for name, value in given.items()}
         for part in filter(takes_switch, (switched.model if surgical else switched).modules()):
             before = self._last.get(part)
             # under a surgery, what a call does not give stays as it was
@@ -120,12 +132,6 @@ class SwitchCalls(Undoable):
                 noted = self._overrides.setdefault(part, [])
                 noted += [override] if names and override not in noted else []
             self._last[part] = call
-
-
-def _own_options(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options of a function that is not torch's, itself among them."""
-    given = function.keywords if isinstance(function, partial) else {}
-    return {**given, FUNCTION: function.func if isinstance(function, partial) else function}
 
 
 def _calling_line(switch: str) -> str:

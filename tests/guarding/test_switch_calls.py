@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -107,6 +109,19 @@ def test_the_method_of_transformers_is_its_own_again() -> None:
         calls.watch()
         assert vars(PreTrainedModel)[INNER_SWITCH] is not before
     assert vars(PreTrainedModel)[INNER_SWITCH] is before
+
+
+def test_what_is_noted_holds_no_model() -> None:
+    with SwitchCalls() as calls:
+        calls.watch()
+        model = model_of(SureLayer)
+        switched_on(model, use_reentrant=False, context_fn=model.forward)
+        switched_on(model, use_reentrant=False)
+        ((override,),) = calls.of(model)
+        last, model = ref(model), model_of(SureLayer)
+        gc.collect()
+    assert last() is None
+    assert "overrides context_fn=Model.forward at" in str(override)
 
 
 def test_a_model_of_no_library_has_no_switches() -> None:
