@@ -50,9 +50,9 @@ class GuardReport:
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
     recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters that FSDP1 shards, and
-    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds wrong in the code that
-    checkpoints blocks with parameters `without_gradient`. `failure` is the error of the guard itself that ended the
-    watch before the training.
+    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds of arguments that blocks with
+    parameters `without_gradient` do not get under checkpointing. `failure` is the error of the guard itself that ended
+    the watch before the training.
     """
 
     model: str

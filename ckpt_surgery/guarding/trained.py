@@ -11,14 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.codemods.finding import Applicability
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.blocks.discovery import owner_of
 from ckpt_surgery.runtime.tools.classes import is_flattened
 from ckpt_surgery.static.check import check
-
-_FAULTS = (Applicability.SAFE, Applicability.UNSAFE)
 
 
 class UntrainedParameters:
@@ -93,9 +90,9 @@ class UntrainedParameters:
 
 
 def faulty_branches(model: nn.Module, blocks: Collection[str], parameters: Collection[str]) -> tuple[str, ...]:
-    """Return what `check` finds wrong in the code that checkpoints those `blocks` in which some `parameters` lie.
+    """Return what `check` finds in the code that checkpoints those `blocks` in which some `parameters` lie.
 
-    Such code may leave an argument out that it passes without checkpointing.
+    That is code which leaves an argument out that it passes without checkpointing, or passes another one.
     """
     modules = dict(model.named_modules())
     inside = [block for block in blocks if any(name.startswith(f"{block}.") for name in parameters)]
@@ -111,5 +108,5 @@ def _branches_of(kind: type) -> tuple[str, ...]:
         found = check(file, select="CKPT002", include_unsupported=True, jobs=1, cache=False).findings
     except Exception:  # classes of no file; what cannot be read says nothing
         return ()
-    here = (f for f in found if f.path == file and f.class_name == kind.__name__ and f.applicability in _FAULTS)
+    here = (f for f in found if f.path == file and f.class_name == kind.__name__ and f.differing)
     return tuple(f"check finds {f.code} at {f.path}:{f.line}: {f.message}" for f in here)
