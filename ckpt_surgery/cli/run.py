@@ -25,7 +25,8 @@ from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
 if TYPE_CHECKING:
     from torch import nn
 
-    from ckpt_surgery.guarding.takeover import Takeover, Trained
+    from ckpt_surgery.guarding.takeover import Takeover
+    from ckpt_surgery.guarding.trained_model import Trained
     from ckpt_surgery.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

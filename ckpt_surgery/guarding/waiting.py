@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from weakref import ref
 
 from torch import nn
 
+from ckpt_surgery.guarding.trained_model import Trained
 from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
 from ckpt_surgery.runtime.blocks.discovery import is_layer
 from ckpt_surgery.runtime.blocks.library_switch import checkpoints_in_evaluation, flags_of, has_inline_branch
 from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
-
-if TYPE_CHECKING:
-    from ckpt_surgery.guarding.takeover import Trained
 
 LOOKS = 3
 """In so many forwards the calls of modules are looked at for who checkpoints them."""

@@ -28,7 +28,8 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+from ckpt_surgery.guarding.trained_model import Trained
 from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
