@@ -67,6 +67,8 @@ will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
 saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7
 StopRecomputationError = checkpoint._StopRecomputationError
 CheckpointFrame = checkpoint._CheckpointFrame
+CHECKPOINT_GENERATOR = checkpoint._checkpoint_without_reentrant_generator.__name__
+"""What the checkpoint function looks up to checkpoint with, without reentrant autograd."""
 
 # dispatch
 DispatchKey = torch._C.DispatchKey

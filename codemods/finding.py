@@ -56,6 +56,8 @@ class Finding:
     """Where the statement or decorated class of the finding begins: a comment there may suppress it too."""
     follows: str = ""
     """The code of the rule whose repair settles it, where it has none of its own."""
+    differing: tuple[str, ...] = ()
+    """The arguments that a block gets under checkpointing alone, or otherwise, or not at all."""
 
     @property
     def sort_key(self) -> tuple[str, int, int, str]:

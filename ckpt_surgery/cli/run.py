@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,8 @@ from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
 if TYPE_CHECKING:
     from torch import nn
 
-    from ckpt_surgery.guarding.takeover import Takeover, Trained
+    from ckpt_surgery.guarding.takeover import Takeover
+    from ckpt_surgery.guarding.trained_model import Trained
     from ckpt_surgery.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -242,7 +244,13 @@ def _run(
         takeover.install()
         takeovers.append(takeover)
 
+    def watch_switches() -> None:
+        for takeover in takeovers if os.getpid() == process else ():
+            with suppress(Exception):  # a release that has no such method
+                takeover.switches.watch()
+
     after_import("torch", install)
+    after_import("transformers.modeling_utils", watch_switches)
 
     def explain(error: BaseException) -> None:
         for takeover in takeovers:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.guarding.block_writes import CONTAINERS
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
+from ckpt_surgery.guarding.witnessed_call import runs_reentrant
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED
@@ -61,7 +62,8 @@ class EntryLooks(StepWatch):
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
     that only what is as in none of them has changed, and is told by the last. `kept` names the attributes that hold
-    tensors with a graph as the step begins: of an earlier one.
+    tensors with a graph as the step begins: of an earlier one. `cut_off` are blocks of which reentrant checkpointing
+    is given nothing that needs gradient.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -73,6 +75,7 @@ class EntryLooks(StepWatch):
             if name not in UNWATCHED and any(not (is_managed(held) or held.is_leaf) for held in tensors(value))
         )
         self.changes: dict[str, list[Change]] = {}
+        self.cut_off: list[str] = []
         self._names = {block: name for name, block in blocks.items()}
         self._looks: defaultdict[nn.Module, list[dict[str, Look | None]]] = defaultdict(list)
         self._arguments: dict[nn.Module, dict[str, Any]] = {}
@@ -102,6 +105,8 @@ class EntryLooks(StepWatch):
             named = self._signatures[block].named(args, kwargs)
             self._arguments[block] = {n: v for n, v in named if isinstance(v, CONTAINERS) or is_cache(v)}
             self._looks[block].append(self._look(block))
+            if not any(given.requires_grad for given in tensors((args, kwargs))) and runs_reentrant(block):
+                self.cut_off.append(self._names[block])
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
         """Look at the attributes and weights in a block, and at the containers and caches that it was given."""

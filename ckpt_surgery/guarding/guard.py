@@ -30,9 +30,9 @@ from ckpt_surgery.guarding.report import STOPPED, GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
 from ckpt_surgery.guarding.steps import StepHooks, StepWatch
 from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
-from ckpt_surgery.guarding.trained import UntrainedParameters
+from ckpt_surgery.guarding.trained import UntrainedParameters, faulty_branches
 from ckpt_surgery.measure.model_hook import HookErrors
-from ckpt_surgery.measure.switch import blocks_of
+from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.runtime.blocks.discovery import compiled_place
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
@@ -159,6 +159,7 @@ class Guard(Undoable):
         outer = {name: type(block.module).__name__ for name, block in blocks.items() if not block.inside}
         forwards = (vars(block.module).get("forward") for block in blocks.values())
         stats = getattr(vars(self.model).get(SURGERY), "stats", None)
+        by_library = [name for name in outer if results.counts.get(name, (0, 0))[1] and not has_surgery(self.model)]
         return GuardReport(
             type(self.model).__name__,
             self.steps,
@@ -168,6 +169,7 @@ class Guard(Undoable):
             fingerprints=sum(f.schedule.compared for f in forwards if isinstance(f, BlockForward)),
             offloaded_bytes=stats.bytes if stats is not None else 0,
             without_gradient=self._untrained.without,
+            branches=faulty_branches(self.model, by_library, self._untrained.without),
             unwatched=self._untrained.flattened,
             peak_bytes=dict(results.peaks),
             failure=self.failure,

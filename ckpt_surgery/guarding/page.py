@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ckpt_surgery.guarding.report import HEADINGS, GuardReport
-from ckpt_surgery.guarding.takeover import Trained
+from ckpt_surgery.guarding.trained_model import Trained
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded, rule_tag, table
 from ckpt_surgery.text import plural

@@ -49,9 +49,10 @@ class GuardReport:
     """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the
-    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters
-    that FSDP1 shards, and `peak_bytes` are by device, where it counts them. `failure` is the error of the guard itself
-    that ended the watch before the training.
+    recomputes that `wrap_blocks` held against their forwards, `unwatched` the parameters that FSDP1 shards, and
+    `peak_bytes` are by device, where it counts them. `branches` is what `check` finds of arguments that blocks with
+    parameters `without_gradient` do not get under checkpointing. `failure` is the error of the guard itself that ended
+    the watch before the training.
     """
 
     model: str
@@ -62,6 +63,7 @@ class GuardReport:
     fingerprints: int = 0
     offloaded_bytes: int = 0
     without_gradient: Sequence[str] = ()
+    branches: Sequence[str] = ()
     unwatched: int = 0
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
@@ -127,7 +129,7 @@ class GuardReport:
             f"FSDP1 shards {plural(self.unwatched, 'parameter')}: their gradients are not watched": self.unwatched,
             f"without gradient: {plural(len(without), 'parameter')}: {some(without)}": without,
         }
-        return [note for note, said in notes.items() if said]
+        return [*(note for note, said in notes.items() if said), *(self.branches if self.steps else ())]
 
 
 def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:

@@ -24,28 +24,23 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
-from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.run_through import RunThrough
 from ckpt_surgery.guarding.steps import in_backward
+from ckpt_surgery.guarding.switch_calls import SwitchCalls
 from ckpt_surgery.guarding.torch_errors import explain
+from ckpt_surgery.guarding.trained_model import Trained
+from ckpt_surgery.guarding.waiting import LOOKS, WaitingModel
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.measure.own_checkpoints import checkpoint_call, is_composable, recomputing_call
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.blocks.discovery import is_layer
-from ckpt_surgery.runtime.blocks.library_switch import (
-    checkpoints_in_evaluation,
-    flags_of,
-    has_inline_branch,
-)
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
+from ckpt_surgery.torch_names import MODULE_CALL
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
-_LOOKS = 3
-"""In so many forwards the calls of modules are looked at for who checkpoints them."""
 Operation = Callable[..., Undoable]
 """Something to do to a model instead of `wrap_blocks`; its keyword `running` says that a forward has begun."""
 
@@ -63,90 +58,6 @@ class TakeoverOptions:
     guard_options: GuardOptions = field(default_factory=partial(GuardOptions, on_fault="collect"))
 
 
-class Trained:
-    """A model that was trained, or what is known of it: the script may have let go of it since.
-
-    `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
-    again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
-    of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
-    was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
-    `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
-    `can_be_wrapped` it has blocks that --wrap would checkpoint.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.name = type(model).__name__
-        self.problems: list[str] = []
-        self.checkpoints_itself = self.by_torch = False
-        self.place = ""
-        self.evaluating = self.asked = False
-        self.can_be_wrapped = self.calls_checkpoint = False
-        self._report: GuardReport | None = None
-        self._table = ""
-        self.is_refused = False
-        self._guard: Callable[[], Guard | None] = lambda: None
-        self._surgery: Callable[[], Undoable | None] = lambda: None
-
-    def follow(self, guard: Guard | None, surgery: Undoable | None) -> None:
-        """Take note of what was done to it."""
-        self._table = "" if surgery is None else str(surgery)
-        self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
-        if guard is not None:  # it holds the surgery, and both go when the model goes
-            self._guard = ref(guard)
-            guard.at_end = partial(self._keep, surgery)
-
-    @property
-    def guard(self) -> Guard | None:
-        """Its guard; None where it could have none, or the model is gone."""
-        return self._guard()
-
-    @property
-    def surgery(self) -> Undoable | None:
-        """The surgery of `wrap_blocks`, or what the operation made; None without it, or where the model is gone."""
-        return self._surgery()
-
-    @property
-    def report(self) -> GuardReport | None:
-        """The report of its guard; None where it could have none."""
-        watching = self._guard()
-        return self._report if watching is None else watching.report()
-
-    @property
-    def table(self) -> str:
-        """The table of its surgery; empty where it got none, or it was taken off."""
-        if self.is_refused:
-            return ""
-        return self._table if self.surgery is None else str(self.surgery)
-
-    @property
-    def said(self) -> list[str]:
-        """What is to be said beside its table and report, a sentence each."""
-        said = [f"{self.name}: {problem}" for problem in self.problems]
-        if self.checkpoints_itself:
-            where = f" at {self.place}" if self.place else ""
-            watched = "" if self.report else ", and ended before it was watched"
-            said.append(f"{self.name} checkpoints by itself{where}{watched}")
-        elif self.evaluating:
-            why = ": transformers does not checkpoint in it, so call model.train()" if self.asked else ""
-            said.append(f"{self.name} trained in evaluation mode{why or ', without checkpointing'}")
-        elif self.calls_checkpoint and not self.report:
-            said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
-        elif not (said or self.table or self.report):
-            advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
-            said.append(f"{self.name} trained without checkpointing{advice}")
-        return said
-
-    def release(self) -> None:
-        """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
-        for change in (self._guard(), self.surgery):
-            if change is not None:
-                change.__exit__(None, None, None)
-
-    def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
-        self._report = watching.report()
-        self._table = "" if surgery is None else str(surgery)
-
-
 class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
 
@@ -162,19 +73,23 @@ class Takeover:
         self._seen: WeakSet[nn.Module] = WeakSet()
         self._taken: WeakSet[nn.Module] = WeakSet()
         """The models that are wrapped or guarded."""
-        self._waiting: WeakKeyDictionary[nn.Module, _Waiting] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[nn.Module, WaitingModel] = WeakKeyDictionary()
         """The modules of the models on which nobody has switched checkpointing on so far."""
         self._lock = RLock()
         self.looking = UndoableHooks()
+        self.switches = SwitchCalls()
+        self.through = RunThrough()
         self._needs_blocks = False
 
     @property
     def settled(self) -> bool:
         """Whether nothing more is expected of the models that were found."""
-        return all(waiting.forwards >= _LOOKS for waiting in self._waiting.values())
+        return all(waiting.forwards >= LOOKS for waiting in self._waiting.values())
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
+        if self._options.wrap:
+            self.through.begin()
         hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
         self.looking = UndoableHooks(hooks)
 
@@ -196,6 +111,8 @@ class Takeover:
     def remove(self) -> None:
         """Look no more, and take guards and surgeries off."""
         self.looking.undo()
+        self.switches.undo()
+        self.through.undo()
         for trained in self.trained:
             self._tried([], trained.release)
 
@@ -252,7 +169,7 @@ class Takeover:
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
             self.trained = [trained for trained in self.trained if trained not in inside]
-            waiting = _Waiting(model, Trained(model))
+            waiting = WaitingModel(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if waiting.is_in_mode(model):
                 self._decide(model, waiting, running=model is module)
@@ -262,7 +179,7 @@ class Takeover:
         inside = {part for whole in self._taken for part in whole.modules()}
         return all(block.module in inside for block in blocks_of(model).values())
 
-    def _decide(self, model: nn.Module, waiting: _Waiting, *, running: bool) -> None:
+    def _decide(self, model: nn.Module, waiting: WaitingModel, *, running: bool) -> None:
         """Take a model that trains, or go on waiting for somebody to switch its checkpointing on."""
         trained = waiting.trained
         wanted = self._options.wrap is not None or waiting.asks() or has_surgery(model)
@@ -299,7 +216,7 @@ class Takeover:
                 reached = partial(self._reached, waiting, not module.training)
                 tensor.register_hook(reached)  # type: ignore[no-untyped-call]
 
-    def _reached(self, waiting: _Waiting, evaluating: bool, _: Any) -> None:
+    def _reached(self, waiting: WaitingModel, evaluating: bool, _: Any) -> None:
         self._note(waiting.trained, waiting.model(), evaluating=evaluating)
         if evaluating:
             waiting.trained.asked |= waiting.asks()
@@ -319,6 +236,7 @@ class Takeover:
 
     def _take(self, model: nn.Module, trained: Trained, options: GuardOptions, *, running: bool) -> None:
         self._taken.add(model)
+        trained.overrides = self.switches.of(model)
         surgery = watching = None
         wanted = is_asked(model) if self._options.wrap is None else self._options.wrap
         if wanted and not has_surgery(model):
@@ -345,10 +263,15 @@ class Takeover:
         """Look whether the script checkpoints around the blocks of a model or in them, in the forward that runs."""
 
         def look(*_: Any) -> None:
-            if not (hooks.undone or in_backward()) and (place := checkpoint_call()):
+            if hooks.undone or in_backward():
+                return
+            if place := checkpoint_call(but_for=self.through.takes):
                 hooks.undo()
                 trained.place, trained.by_torch, trained.checkpoints_itself = place, True, True
+                trained.replaced = ""
                 found()
+            else:
+                trained.replaced = trained.replaced or checkpoint_call()
 
         modules = {module for block in blocks_of(model).values() for module in block.module.modules()}
         handles = [module.register_forward_pre_hook(ModelHook(look)) for module in modules]
@@ -387,44 +310,6 @@ class Takeover:
 
 def _said(error: Exception) -> str:
     return str(error) if isinstance(error, CkptSurgeryError) else error_line(error)
-
-
-class _Waiting:
-    """A model on which nobody has switched checkpointing on. `forwards` counts those after its first."""
-
-    def __init__(self, model: nn.Module, trained: Trained) -> None:
-        self.model = ref(model)
-        self.trained = trained
-        self.forwards = 0
-        parts = list(model.modules())
-        self._flags = [(ref(module), flag) for module in parts for flag in flags_of(module)]
-        self._in_evaluation = any(map(checkpoints_in_evaluation, parts))
-        trained.calls_checkpoint = any(
-            has_inline_branch(module) and not (is_layer(module) or flags_of(module)) for module in parts
-        )
-
-    def is_in_mode(self, model: nn.Module) -> bool:
-        """Tell whether a model is in a mode in which something may checkpoint it."""
-        return model.training or self._in_evaluation or self.trained.checkpoints_itself
-
-    def asks(self) -> bool:
-        """Tell whether that was done since."""
-        return any(getattr(module(), flag, False) for module, flag in self._flags)
-
-    def enter(self) -> None:
-        """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
-        if self.forwards < _LOOKS and not self.trained.place:
-            self.trained.place = checkpoint_call()
-            self.trained.by_torch = bool(self.trained.place)
-            self.trained.checkpoints_itself |= self.trained.by_torch
-
-    def enter_again(self) -> None:
-        """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
-        trained, model = self.trained, self.model()
-        trained.checkpoints_itself = True
-        if not trained.place and model is not None:
-            trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:

@@ -20,6 +20,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError, CheckpointFunction
 
 from ckpt_surgery.guarding.entry_looks import Change, EntryLooks
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
+from ckpt_surgery.guarding.steps import WatchedPhase
 from ckpt_surgery.runtime.blocks.library_switch import embedding_hooks
 from ckpt_surgery.text import listed, some
 from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame
@@ -37,6 +39,7 @@ class KnownError(Enum):
     BACKWARD_AGAIN = auto()
     READY_TWICE = auto()
     LEAF_WRITTEN = auto()
+    NO_GRAPH = auto()
 
 
 _KNOWN: Sequence[tuple[type[Exception], str, KnownError]] = (
@@ -49,6 +52,7 @@ _KNOWN: Sequence[tuple[type[Exception], str, KnownError]] = (
     (RuntimeError, "Trying to backward an extra time", KnownError.BACKWARD_AGAIN),
     (RuntimeError, "Expected to mark a variable ready only once", KnownError.READY_TWICE),
     (RuntimeError, "a leaf Variable that requires grad is being used in an in-place", KnownError.LEAF_WRITTEN),
+    (RuntimeError, "does not require grad and does not have a grad_fn", KnownError.NO_GRAPH),
 )
 """The type of each error, and what torch says in it."""
 _SHAPES = re.compile(
@@ -125,6 +129,8 @@ def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[W
             return _ready_twice(said, subject, place)
         case KnownError.LEAF_WRITTEN:
             return _leaf_written(place.innermost, watched)
+        case KnownError.NO_GRAPH:
+            return _no_graph(watched)
 
 
 def _other_recompute(said: str, subject: str, changes: Sequence[Change]) -> str:
@@ -188,6 +194,22 @@ def _leaf_written(writer: nn.Module | None, watched: Sequence[WatchedModel]) -> 
     return (
         f"{subject} writes into a leaf that requires gradient, or into a view of one; {made}. Write into a clone(), "
         "or use an operation that is not in place, such as masked_scatter or torch.where."
+    )
+
+
+def _no_graph(watched: Sequence[WatchedModel]) -> str:
+    models = [each.model for each in watched]
+    if models and not any(parameter.requires_grad for model in models for parameter in model.parameters()):
+        names = listed([type(model).__name__ for model in models])
+        return f"no parameter of {names} requires gradient: unfreeze what is to train, or add an adapter."
+    given_up = [looks for each in watched if (looks := each.looks) and looks.undone]
+    ungraphed = (name for looks in given_up if looks.phase is WatchedPhase.FORWARD for name in looks.cut_off)
+    if (block := next(ungraphed, None)) is not None:
+        return f"{GuardFault(GuardFaultKind.CUT_OFF, (block,))}."
+    return (
+        "the loss has no graph. Known causes: a forward under torch.no_grad() or in inference mode, a loss that is "
+        "detached, parameters that are all frozen, and reentrant checkpointing of blocks none of whose inputs needs "
+        "gradient: call enable_input_require_grads(), or use use_reentrant=False."
     )
 
 

@@ -1,8 +1,10 @@
-"""The parameters that should train and got no gradient so far."""
+"""The parameters that should train and got no gradient so far, and what in the code is known to keep it from them."""
 
 from __future__ import annotations
 
-from functools import partial
+import inspect
+from collections.abc import Collection
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,9 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.runtime.blocks.discovery import owner_of
 from ckpt_surgery.runtime.tools.classes import is_flattened
+from ckpt_surgery.static.check import check
 
 
 class UntrainedParameters:
@@ -83,3 +87,26 @@ class UntrainedParameters:
         for name in [name for name, nonzero in self._nonzero.items() if bool(nonzero)]:
             self._handles.pop(name).remove()
             del self._nonzero[name]
+
+
+def faulty_branches(model: nn.Module, blocks: Collection[str], parameters: Collection[str]) -> tuple[str, ...]:
+    """Return what `check` finds in the code that checkpoints those `blocks` in which some `parameters` lie.
+
+    That is code which leaves an argument out that it passes without checkpointing, or passes another one.
+    """
+    modules = dict(model.named_modules())
+    inside = [block for block in blocks if any(name.startswith(f"{block}.") for name in parameters)]
+    owners = {type(modules[owner_of(block, modules)]) for block in inside}
+    kinds = {next(kind for kind in owner.__mro__ if "forward" in vars(kind)) for owner in owners}
+    return tuple(said for kind in kinds for said in _branches_of(kind))
+
+
+@cache
+def _branches_of(kind: type) -> tuple[str, ...]:
+    try:
+        file = inspect.getfile(kind)
+        found = check(file, select="CKPT002", include_unsupported=True, jobs=1, cache=False).findings
+    except Exception:  # classes of no file; what cannot be read says nothing
+        return ()
+    here = (f for f in found if f.path == file and f.class_name == kind.__name__ and f.differing)
+    return tuple(f"check finds {f.code} at {f.path}:{f.line}: {f.message}" for f in here)

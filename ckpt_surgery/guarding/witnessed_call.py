@@ -56,7 +56,7 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
-        self.cut_off = not self._inputs and _runs_reentrant(block)
+        self.cut_off = not self._inputs and runs_reentrant(block)
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
@@ -223,7 +223,7 @@ class WitnessedCall:
         return sum(kept.values())
 
 
-def _runs_reentrant(block: nn.Module) -> bool:
+def runs_reentrant(block: nn.Module) -> bool:
     """Tell whether a block that is entered is checkpointed in reentrant mode: by its layer, or by who calls it."""
     if FUNCTION in vars(block) and torch.is_grad_enabled() and any(getattr(block, flag) for flag in flags_of(block)):
         return _library_options(block).get("use_reentrant") is True

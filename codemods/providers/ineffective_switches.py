@@ -13,21 +13,34 @@ from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.script_facts import Spot
 from ckpt_surgery.codemods.facts.syntax import dotted, walk
-from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, keywords, names_of, parameters, tail, words
+from ckpt_surgery.codemods.scripts.names import (
+    Names,
+    ScriptNode,
+    is_accelerator,
+    keywords,
+    names_of,
+    parameters,
+    tail,
+    words,
+)
 from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
 
 _OF_ITSELF = words("to cuda cpu half float bfloat16 double requires_grad_ compile eval")
 """Methods that return the model that they belong to."""
 _KEEP_MODE = words("get_peft_model prepare_model_for_kbit_training prepare compile")
 """Functions that return the model that they are given, in the mode it was in."""
-_ONLY_LOOK = words("print len isinstance hasattr getattr id type info debug summary watch save unwrap_model")
+_ONLY_LOOK = words(
+    "print pprint len isinstance hasattr getattr id type info debug warning summary watch save unwrap_model"
+    " init_trackers dump dumps"
+)
 _DEEPEST = 3
+_TARGETS = re.compile(r"[(), ]+")
 _LOOPS = (ast.For, ast.While)
 _LEAVES = (ast.Break, ast.Return, ast.Raise)
 _TRAINS_OTHERWISE = re.compile(r"\.training\s*=|\bset_train|\.train[),]|[\"']train[\"']\)\(")
 _ONE_PROCESS = re.compile(r"istributed|DDP|world|rank|isinstance|module", re.I)
 _OPTIONS = tuple(f"--{name.replace('_', sign)}" for name in TRAINING_SWITCH for sign in "_-")
-_ADDS_OPTION = re.compile(rf"[\"'](?:{'|'.join(_OPTIONS)})[\"']")
+_ADDS_OPTION = re.compile(rf"[\"'](?:{'|'.join(_OPTIONS)})[\"']|HfArgumentParser\(")
 
 
 class NoEffect(StrEnum):
@@ -36,6 +49,7 @@ class NoEffect(StrEnum):
     EVALUATION = "the model never enters training mode"
     LEFT_TRAINING = "the model leaves training mode inside the loop and never comes back"
     WRAPPED = "DistributedDataParallel has no such method"
+    PREPARED = "what accelerate prepared may be a wrapper of DistributedDataParallel"
     UNREAD = "nothing reads the option"
 
 
@@ -53,31 +67,51 @@ class IneffectiveSwitch(NamedTuple):
 def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
     names = names_of(file.tree)
     if _ADDS_OPTION.search(file.source) and file.mentions("backward(", "Trainer("):
-        yield from _unread(names, file.source)
+        yield from _unread(names)
     for place, call in names.calls:
         match call.func:
-            case ast.Attribute(value=ast.Name(id=model), attr=name) if name in SWITCH_ON:
-                values = [each for each in names.assigned.get(model, ()) if each[0].scope == place.scope]
+            case ast.Attribute(value=owner, attr=name) if name in SWITCH_ON and (model := dotted(owner)):
+                values = list(_values(names, place, model))
                 cause = _wrapped(names, place, call, values)
                 if not cause and values and not _TRAINS_OTHERWISE.search(file.source):
-                    cause = _evaluated(names, place, model, [value for _, value in values])
+                    cause = _evaluated(names, place, model, [value for _, value, alone in values if alone])
                 if cause:
                     reason, shown = cause
                     text, why = f"{ast.unparse(call.func)}()", dotted(shown.func) or tail(shown.func)
                     yield IneffectiveSwitch(place.spot(call), reason, text, model, why, shown.lineno)
 
 
+def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[ScriptNode, ast.expr, bool]]:
+    """What is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
+
+    The last tells whether it alone is assigned to, and not a tuple with it in it.
+    """
+    for name, assigned in names.assigned.items():
+        if model in name and model in _TARGETS.split(name):
+            yield from ((at, value, name == model) for at, value in assigned if _beside(at, place, model))
+
+
+def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
+    """Whether a node stands in the function of a place; for an attribute of `self`, in its class."""
+    if model.startswith("self."):
+        return at.scope.rpartition(".")[0] == place.scope.rpartition(".")[0] != ""
+    return at.scope == place.scope
+
+
 def _wrapped(
-    names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr]]
+    names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr, bool]]
 ) -> tuple[NoEffect, ast.Call] | None:
-    """The wrapping in DistributedDataParallel that surely came before a switch."""
-    match [value for value in values if value[1].lineno < switch.lineno]:
-        case [*_, (at, ast.Call(func=func) as last)] if names.is_wrapper(func) and not at.conditional:
-            return (
-                None
-                if any(_ONE_PROCESS.search(ast.unparse(test)) for test in place.tests)
-                else (NoEffect.WRAPPED, last)
-            )
+    """The wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
+    before = [value for value in values if value[1].lineno < switch.lineno]
+    match max(before, key=lambda value: value[1].lineno, default=None):
+        case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
+            _ONE_PROCESS.search(ast.unparse(test)) for test in place.tests
+        ):
+            if names.is_wrapper(func):
+                return NoEffect.WRAPPED, last
+            other = any(tail(call.func).endswith("Plugin") for _, call in names.calls)  # of DeepSpeed or FSDP
+            if not other and isinstance(func, ast.Attribute) and func.attr == "prepare" and is_accelerator(func.value):
+                return NoEffect.PREPARED, last
     return None
 
 
@@ -85,7 +119,7 @@ def _evaluated(
     names: Names, place: ScriptNode, model: str, values: list[ast.expr]
 ) -> tuple[NoEffect, ast.Call] | None:
     """What has a model of transformers train in evaluation mode in the function that switches it on."""
-    beside = [(at, call) for at, call in names.calls if at.scope == place.scope]
+    beside = [(at, call) for at, call in names.calls if _beside(at, place, model)]
     returned = [
         node.value for at in names.places if at.scope == place.scope and isinstance(node := at.node, ast.Return)
     ]
@@ -96,7 +130,8 @@ def _evaluated(
         for at, value in assigned
         if isinstance(value, ast.Call) and dotted(value.func) == place.scope
     }
-    scopes = {place.scope, *callers.values()}
+    scopes = {place.scope, *callers.values(), *(at.scope for at, _ in beside)}
+    own_class = names.classes.get(place.scope.rpartition(".")[0]) if model.startswith("self.") else None
     backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
     made = [source for value in values if dotted(source := _source(value)) != model]
     training = [at for at, call in names.calls if tail(call.func) == "train" and not _is_off(call)]
@@ -106,20 +141,25 @@ def _evaluated(
         not any(scope in scopes for scope, _ in backward)
         or not made
         or not all(isinstance(source, ast.Call) and _is_transformers(names, source) for source in made)
-        or any(at.scope != place.scope for at in training)
+        or not all(_beside(at, place, model) for at in training)
         or (frozen and not adapted)
-        or _handed_on(names, {model, *callers}, map(id, returned))
+        or (own_class and names.foreign_bases(own_class))
+        or _handed_on(names, {model, *callers, *(("self",) if own_class else ())}, map(id, returned))
     ):
         return None
     if not training:
         last = max(line if scope == place.scope else math.inf for scope, line in backward if scope in scopes)
         chained = [node for value in values for node in walk(value) if isinstance(node, ast.Call)]
-        causes = [call for at, call in beside if _ends_training(call, model) and not at.conditional]
-        causes = [call for call in causes if call.lineno < last]
+        stops = [
+            call
+            for at, call in beside
+            if _ends_training(call, model) and at.scope == place.scope and not at.conditional
+        ]
+        causes = [call for call in stops if call.lineno < last]
         causes += [call for call in chained if tail(call.func) == "eval" or (call in made and _loads(call))]
         if causes:
             return NoEffect.EVALUATION, causes[0]
-    for loop in (at.node for at in names.places if at.scope == place.scope):
+    for loop in (at.node for at in names.places if _beside(at, place, model)):
         calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
         tails = {tail(call.func) for call in calls}
         if "backward" in tails and not any(tail(call.func) == "train" and not _is_off(call) for call in calls):
@@ -173,24 +213,50 @@ def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _unread(names: Names, source: str) -> Iterator[IneffectiveSwitch]:
-    """The options of a parser that switch checkpointing on, where the script reads what it parsed, and not these."""
-    source = source.replace("-", "_").replace("__", " ")
-    unread = {name for name in TRAINING_SWITCH if len(re.findall(rf"\b{name}\b", source)) == 1}
-    parsed = {
-        name
-        for name, assigned in (names.assigned.items() if unread else ())
-        for _, value in assigned
-        if isinstance(value, ast.Call) and tail(value.func) == "parse_args"
-    }
-    returned = (id(at.node.value) for at in names.places if isinstance(at.node, ast.Return))
-    if not parsed or _handed_on(names, parsed, returned):
-        return
-    for place, call in names.calls:
-        match call:
-            case ast.Call(args=[ast.Constant(value=str(flag)), *_]) if tail(call.func) == "add_argument":
-                if flag.lstrip("-").replace("-", "_") in unread and "dest" not in keywords(call):
-                    yield IneffectiveSwitch(place.spot(call), NoEffect.UNREAD, flag)
+def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
+    """The options that would switch checkpointing on, of a parser or a dataclass, where nothing reads them."""
+    nodes = walk(names.tree)
+    declared: set[int] = set()
+    found: list[tuple[ScriptNode, ast.expr, str, str]] = []
+    for place in names.places:
+        match place.node:
+            case ast.Call(func=func, args=[ast.Constant(value=str(flag)) as first, *_]) as call:
+                if tail(func) == "add_argument" and flag.lstrip("-").replace("-", "_") in TRAINING_SWITCH:
+                    declared.add(id(first))
+                    if "dest" not in keywords(call):
+                        found.append((place, call, flag, ""))
+            case ast.AnnAssign(target=ast.Name(id=name) as target) if name in TRAINING_SWITCH:
+                cls = names.classes.get(place.prefix.rstrip("."))
+                declared.add(id(target))
+                if cls and not names.foreign_bases(cls):
+                    found.append((place, target, name, cls.name))
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    read |= {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in declared}
+    read |= {str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in declared}
+    unread = [each for each in found if each[2].lstrip("-").replace("-", "_") not in read]
+    returned = [id(at.node.value) for at in names.places if isinstance(at.node, ast.Return)] if unread else []
+    for place, node, text, cls_name in unread:
+        parsed = set(_parsed(names, cls_name))
+        if parsed and not _handed_on(names, parsed, returned):
+            yield IneffectiveSwitch(place.spot(node), NoEffect.UNREAD, text)
+
+
+def _parsed(names: Names, cls: str) -> Iterator[str]:
+    """The names that hold what a parser made of the command line: of its options, or of a dataclass."""
+    orders = [
+        ast.unparse(call.args[0]) for _, call in names.calls if tail(call.func) == "HfArgumentParser" and call.args
+    ]
+    classes = [name for order in orders for name in _TARGETS.split(order) if name]
+    for name, assigned in names.assigned.items():
+        for _, value in assigned:
+            called = value.value if isinstance(value, ast.Subscript) else value
+            made = tail(called.func) if isinstance(called, ast.Call) else ""
+            if made == "parse_args" and not cls:
+                yield name
+            elif made == "parse_args_into_dataclasses" and len(orders) == 1 and cls in classes:
+                targets = [target for target in _TARGETS.split(name) if target]
+                if len(targets) == len(classes):
+                    yield targets[classes.index(cls)]
 
 
 def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()) -> bool:
@@ -198,10 +264,11 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
 
     `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
     """
-    objects = set(objects)
+    objects, followed = set(objects), set[str]()
     nodes = walk(names.tree)
-    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.Attribute))}
-    loaded = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    harmless = {*known, *(id(node.value) for node in nodes if isinstance(node, ast.FormattedValue))}
+    harmless |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr != "__dict__"}
+    loaded = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)]
     for _ in range(_DEEPEST):
         for _, call in names.calls:
             function = names.functions.get(dotted(call.func))
@@ -210,17 +277,31 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
                 for name, value in (*zip(parameters(function), call.args, strict=False), *keywords(call).items()):
                     if dotted(value) in objects and name in parameters(function):
                         objects.add(name)
+                        followed.add(function.name)
                         harmless.add(id(value))
             elif tail(call.func) in _ONLY_LOOK | _KEEP_MODE or names.is_wrapper(call.func):
-                harmless |= {id(value) for value in call.args}
-    return any(node.id in objects and id(node) not in harmless for node in loaded)
+                harmless |= {id(part) for value in (*call.args, *keywords(call).values()) for part in _shown(value)}
+    for place in names.places:
+        match place.node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) as function if name not in followed:
+                own = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & objects
+                harmless |= {id(node) for node in walk(function) if isinstance(node, ast.Name) and node.id in own}
+    return any(dotted(node) in objects and id(node) not in harmless for node in loaded)
+
+
+def _shown(value: ast.expr) -> tuple[ast.expr, ...]:
+    """What is looked at where this is: itself, and what it shows as a dict, as in `vars(options)`."""
+    match value:
+        case ast.Call(func=ast.Name(id="vars" | "asdict" | "dict" | "str"), args=[inner]):
+            return (value, *_shown(inner))
+    return (value,)
 
 
 INEFFECTIVE_SWITCHES = FileFact[tuple[IneffectiveSwitch, ...]](
     "ineffective_switches",
     lambda file: tuple(_switches(file)),
     nothing=(),
-    signs=(*SWITCH_ON, *_OPTIONS),
+    signs=(*SWITCH_ON, *_OPTIONS, *(f"{name}: " for name in TRAINING_SWITCH)),
     worth=lambda text: "backward(" in text or ("Trainer(" in text and bool(_ADDS_OPTION.search(text))),
 )
 """Switches and options of a script that checkpoint nothing."""

@@ -10,7 +10,9 @@ function is called: an alias, transformers' own, a helper of another file. A hel
 only if its name says `checkpoint`. A call of torch's function without `use_reentrant` is information.
 
 Whatever is checkpointed, `preserve_rng_state=False` is a finding in a file that gives a dropout above 0, and
-information in any other. So is `torch._functorch.config.activation_memory_budget` below 1.
+information in any other. So is `torch._functorch.config.activation_memory_budget` below 1. A policy of
+`create_selective_checkpoint_contexts` that decides by a counter of its own, and does not ask `ctx.is_recompute`, is
+information.
 
 ## Why is this bad?
 The recompute runs in the backward pass, when the loop has ended: a local function or lambda then finds the **last**
@@ -20,6 +22,10 @@ equal loss, in both modes.
 With `preserve_rng_state=False` the recompute draws other random numbers than the forward: each dropout has another
 mask, and the gradients are wrong. Under a memory budget below 1, the backward of torch.compile may draw dropout again,
 too: measured on torch 2.13, 1,020 of 2,036 dropped places got a gradient.
+
+Earlier releases of torch ask a policy for each operator of the recompute, too. Its counter goes on from where the
+forward left it, so that other results are taken than were kept. Torch 2.13 asks in the forward alone, and such a
+policy only keeps other results in each block.
 
 The recompute begins with the inputs as they are then. Torch raises where a tensor that it was given by position was
 written into; it does not notice one by keyword, and the gradients are wrong.
@@ -54,6 +60,7 @@ from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, R
 from ckpt_surgery.codemods.providers.checkpoint_options import UNKEPT, Unkept
 from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED, CheckpointedFunction, ReentrantOption
 from ckpt_surgery.codemods.providers.script import SCRIPT
+from ckpt_surgery.codemods.providers.selective_policies import COUNTING_POLICIES
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
@@ -91,6 +98,12 @@ def find(context: RuleContext) -> Iterator[Finding]:
         for unkept in context.tree.names.read(path)[UNKEPT]:
             worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
             yield context.finding(RULE, path, unkept.span, unkept.scope, _drawn(unkept), worth)
+        for counting in context.tree.names.read(path)[COUNTING_POLICIES]:
+            message = (
+                f"{counting.policy} decides by `{counting.counter}`, which goes on counting where torch asks it again "
+                "in the recompute (2.13 does not): it takes other results than it kept; ask ctx.is_recompute"
+            )
+            yield context.finding(RULE, path, counting.span, "", message, Applicability.INFO)
 
 
 def _drawn(unkept: Unkept) -> str:

@@ -3,11 +3,14 @@
 ## What it does
 Finds scripts with a training loop of their own that call `gradient_checkpointing_enable()` on a model of transformers
 that trains in evaluation mode: `from_pretrained` returns it so, or `eval()` is called, and nothing in the file calls
-`train()`; or the loop calls `eval()` to evaluate and goes on without `train()`. It finds calls of that method on a
-DistributedDataParallel wrapper, too, and an option `gradient_checkpointing` of argparse that nothing reads.
+`train()`; or the loop calls `eval()` to evaluate and goes on without `train()`. The model may be an attribute of a
+class of the file. It finds calls of that method on a DistributedDataParallel wrapper, and on what
+`accelerator.prepare` returned, which is one in several processes; and an option `gradient_checkpointing` that nothing
+reads, of argparse or of a dataclass that `HfArgumentParser` fills.
 
-Not reported: a Trainer, which calls `train()` itself; models of other libraries, such as diffusers, which checkpoint
-in evaluation mode; models and parsed options that are handed to code of other files.
+Not reported: a Trainer, which calls `train()` itself, and fields of its arguments, which it reads; models of other
+libraries, such as diffusers, which checkpoint in evaluation mode; models and parsed options that are handed to code of
+other files, but to log them; what `torch.compile` returned, which hands the call on, and FSDP.
 
 ## Why is this bad?
 Models of transformers checkpoint in training mode alone. In evaluation mode `is_gradient_checkpointing` is True, the
@@ -45,7 +48,9 @@ _WORDS = {
     "evaluation mode, in which transformers does not checkpoint; call {model}.train() after it",
     NoEffect.WRAPPED: "{text} is called on a wrapper ({cause} on line {line}) that has no such method: call it before "
     "the model is wrapped",
-    NoEffect.UNREAD: "nothing reads the option {text}: it checkpoints nothing",
+    NoEffect.PREPARED: "{text} is called on what {cause} on line {line} returned: in several processes a wrapper of "
+    "DistributedDataParallel, which has no such method; call it before",
+    NoEffect.UNREAD: "nothing reads the option {text}: it has no effect",
 }
 
 

@@ -218,7 +218,8 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     if inline.method == "forward" and context.tree.bases.is_replaced(owner):
         said.append(replaced_text(owner.name))
         repairs, applicability = (), Applicability.UNKNOWN
-    return context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+    found_here = context.finding(RULE, owner.path, inline.span, owner.name, "; ".join(said), applicability, repairs)
+    return replace(found_here, differing=tuple(dict.fromkeys(item.name for item in harmful)))
 
 
 def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:

@@ -31,7 +31,8 @@ training_args.gradient_checkpointing_kwargs = {"use_reentrant": True}     # afte
 ## Fix safety
 Unsafe: the script may also run under DistributedDataParallel, where the reentrant mode goes wrong (see
 [CKPT104](CKPT104.md)). If the script itself shows another way to run it, the choice is left to you. From DeepSpeed
-0.19.3 on, nothing needs to change.
+0.19.3 on, nothing needs to change. The reentrant mode needs embeddings that need gradient (see
+[CKPT108](CKPT108.md)).
 """
 
 from __future__ import annotations

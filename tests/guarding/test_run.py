@@ -355,3 +355,22 @@ def test_a_compiled_model_is_left_as_it_is_with_a_line(tmp_path: Path) -> None:
     assert ran.returncode == 0
     assert "compiled" in ran.stderr
     assert ran.stdout == python(script(tmp_path)).stdout
+
+
+SWITCHED_TWICE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+import torch
+
+config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2, vocab_size=16)
+model = LlamaForCausalLM(config)
+model.gradient_checkpointing_enable({"use_reentrant": True})
+model.gradient_checkpointing_enable({"use_reentrant": False})
+ids = torch.arange(8)[None]
+model.train()(input_ids=ids, labels=ids).loss.backward()
+"""
+
+
+def test_the_lines_that_switch_checkpointing_on_with_different_options_are_named(tmp_path: Path) -> None:
+    path = script(tmp_path, SWITCHED_TWICE)
+    said = f"use_reentrant=False at {path}:8 overrides use_reentrant=True at {path}:7\n"
+    assert said in run(path).stderr

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import importlib
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,19 +22,21 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
-from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
+from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+from ckpt_surgery.guarding.trained_model import Trained
 from ckpt_surgery.measure.switch import has_surgery
 from ckpt_surgery.runtime.offload.disk_transport import DiskTransport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.torch_names import CHECKPOINT_GENERATOR
 from tests.guarding.test_guard import train
 from tests.measure.toys import WIDTH, PlainLayer, SureLayer, model_of, values
 from tests.zoo.tiny_models import llama, tokens
@@ -130,6 +135,7 @@ def looked_at(action: Callable[[], Any], wrap: bool | None = None) -> list[Train
         action()
     finally:
         takeover.looking.undo()
+        takeover.through.undo()
     return takeover.trained
 
 
@@ -208,19 +214,60 @@ class Within(PlainLayer):
         return cast("Tensor", checkpoint(super().forward, values, use_reentrant=False))
 
 
-@pytest.mark.parametrize("within", [True, False])
-def test_a_checkpoint_of_the_script_is_never_nested_in_ours_nor_ours_in_it(within: bool) -> None:
-    model = Own(plainly if within else reentrantly)
-    if within:
+LEFT: dict[str, Callable[..., Any]] = {
+    "a function of the script": lambda block, values: checkpoint(lambda x: block(x), values, use_reentrant=False),
+    "a forward of the class": lambda block, values: checkpoint(
+        partial(type(block).forward, block), values, use_reentrant=False
+    ),
+    "contexts of its own": lambda block, values: checkpoint(
+        block, values, use_reentrant=False, context_fn=lambda: (nullcontext(), nullcontext())
+    ),
+    "inside of a block": plainly,
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+def test_a_checkpoint_that_cannot_be_told_apart_is_never_nested_in_ours_nor_ours_in_it(how: str) -> None:
+    model = Own(LEFT[how])
+    if how == "inside of a block":
         model.blocks = nn.ModuleList(Within() for _ in range(3))
     runs: list[nn.Module] = []
     for block in model.blocks:
-        cast("PlainLayer", block).linear.register_forward_pre_hook(lambda module, _: runs.append(module))
+        block.get_submodule("linear").register_forward_pre_hook(lambda module, _: runs.append(module))
     trained = taken(model, 4, wrap=True)
     assert len(runs) == 4 * 3 * 2
     assert trained.checkpoints_itself
+    assert trained.replaced == ""
     assert trained.table == ""
     assert not has_surgery(model)
+
+
+TAKEN: dict[str, Callable[..., Any]] = {
+    "reentrant": reentrantly,
+    "non-reentrant": lambda block, values: checkpoint(block, values, use_reentrant=False),
+    "a bound call": lambda block, values: checkpoint(block.__call__, values, use_reentrant=False),
+    "a bound forward": lambda block, values: checkpoint(block.forward, values, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_wrapping_takes_the_place_of_a_checkpoint_of_exactly_one_block(how: str) -> None:
+    model, method = Own(TAKEN[how]).double(), CheckpointFunction.apply
+    bare = copy.deepcopy(model)
+    (trained,) = looked_at(lambda: train(model, 4), wrap=True)
+    train(bare, 4)
+    assert "checkpoint(block" in line_of(trained.replaced)
+    assert trained.said == [
+        f"Own is checkpointed by the script: --wrap takes the place of the call at {trained.replaced}"
+    ]
+    assert "3 of 3 blocks checkpointed, non-reentrant" in trained.table
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.ok
+    assert trained.report.proved == (0 if how == "a bound forward" else 3)  # no hook of the block runs
+    assert all(map(torch.equal, model.parameters(), bare.parameters()))
+    assert CheckpointFunction.apply == method
+    assert vars(torch.utils.checkpoint)[CHECKPOINT_GENERATOR].__module__ == "torch.utils.checkpoint"
 
 
 def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
@@ -629,3 +676,113 @@ def test_a_compiled_head_leaves_the_blocks_to_be_wrapped_and_watched() -> None:
     assert "2 of 2 blocks checkpointed" in trained.table
     assert trained.report is not None
     assert (trained.report.proved, trained.report.ok) == (2, True)
+
+
+def replacing(_: nn.Module, given: tuple[Tensor], *__: Any) -> Tensor:
+    return given[0] * 3
+
+
+class Once:
+    """Fails where it runs again before the next step."""
+
+    runs = 0
+
+    def __call__(self, *_: Any) -> None:
+        self.runs += 1
+        assert self.runs == 1
+
+
+HOOKS: dict[str, tuple[bool, Callable[[], Any]]] = {
+    "before it": (True, lambda: replacing),
+    "behind it": (False, lambda: replacing),
+    "once": (False, Once),
+}
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+@pytest.mark.parametrize("place", HOOKS)
+def test_hooks_of_a_forward_inside_of_a_block_give_what_they_give_without_wrapping(place: str, lasts: bool) -> None:
+    before, make = HOOKS[place]
+
+    def gradients(model: nn.Module) -> list[Tensor | None]:
+        linear = model.get_submodule("blocks.1.linear")
+        for _ in range(2):
+            model.zero_grad()
+            handle = (linear.register_forward_pre_hook if before else linear.register_forward_hook)(make())
+            loss = model(torch.ones(2, WIDTH)).sum()
+            if not lasts:
+                handle.remove()
+            loss.backward()
+            handle.remove()
+        assert [*linear._forward_hooks, *linear._forward_pre_hooks] == []
+        return [parameter.grad for parameter in model.parameters()]
+
+    torch.manual_seed(0)
+    model, said = Own(plainly), list[str]()
+    expected = gradients(copy.deepcopy(model))
+    takeover = Takeover(TakeoverOptions(True), said.append)
+    takeover.install()
+    try:
+        seen = gradients(model)
+    finally:
+        takeover.remove()
+    assert _same(seen, expected)
+    assert len(said) == (place == "once" and lasts)
+    assert all("a hook of the script inside of PlainLayer blocks.1 failed as it ran again" in text for text in said)
+
+
+DROPPING = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.extra = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, values, bias=None):
+        values = torch.tanh(self.linear(values))
+        return values if bias is None else values + self.extra(bias)
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gradient_checkpointing = True
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, values):
+        bias = values
+        for block in self.blocks:
+            if self.gradient_checkpointing and self.training:
+                values = checkpoint(block, values, use_reentrant=False)
+            else:
+                values = block(values, bias)
+        return values
+"""
+
+
+@pytest.mark.parametrize("wrap", [False, None])
+def test_an_argument_that_the_checkpointed_call_leaves_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrap: bool | None
+) -> None:
+    (tmp_path / "dropping.py").write_text(DROPPING, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dropping", raising=False)
+    report = taken(importlib.import_module("dropping").Dropping(), 2, wrap).report
+    assert report is not None
+    assert report.to_dict()["branches"] == report.branches
+    said = " ".join(report.notes())
+    assert ("without gradient: 4 parameters: blocks.0.extra.weight" in said) is (wrap is False)
+    assert ("`bias`: left out under checkpointing" in said) is (wrap is False)
+    assert all(note.startswith(f"check finds CKPT002 at {tmp_path / 'dropping.py'}:24: ") for note in report.branches)
+
+
+def test_code_without_a_fault_is_not_said_to_have_one() -> None:
+    model = Inline()
+    for block in model.blocks:
+        cast("PlainLayer", block).linear.unused = nn.Parameter(torch.ones(2))
+    report = taken(model, wrap=False).report
+    assert report is not None
+    assert "blocks.0.linear.unused" in report.without_gradient
+    assert report.branches == ()

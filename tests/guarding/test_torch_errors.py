@@ -204,6 +204,21 @@ def twice(model: nn.Module) -> None:
     loss.backward()
 
 
+def frozen(*parts: str, head: bool = False) -> nn.Module:
+    """Make a model of reentrant blocks with frozen parts."""
+    model = Net(Linear(), Linear(), use_reentrant=True)
+    for part in parts:
+        model.get_submodule(part).requires_grad_(False)
+    return nn.Sequential(model, Linear()) if head else model
+
+
+def without_gradients(model: nn.Module) -> None:
+    steps(model, 1)
+    with torch.no_grad():
+        loss = model(IDS).sum()
+    loss.backward()
+
+
 def steps(model: nn.Module, several: int = 2) -> None:
     for _ in range(several):
         model(IDS).sum().backward()
@@ -328,6 +343,27 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             "a view of a leaf Variable",
             ("fill (Filling) writes into a leaf", "of what embed (Embedding) returns", "clone()"),
             id="embeddings whose view is written in place",
+        ),
+        pytest.param(
+            partial(frozen, "embed"),
+            steps,
+            "does not require grad and does not have a grad_fn",
+            ("none of the inputs of block layers.0 needs gradient", "enable_input_require_grads()"),
+            id="a reentrant checkpoint behind frozen embeddings",
+        ),
+        pytest.param(
+            partial(frozen, "embed", "layers"),
+            steps,
+            "does not require grad and does not have a grad_fn",
+            ("no parameter of Net requires gradient: unfreeze",),
+            id="a model that is frozen",
+        ),
+        pytest.param(
+            partial(frozen, "embed", head=True),
+            without_gradients,
+            "does not require grad and does not have a grad_fn",
+            ("the loss has no graph. Known causes: a forward under torch.no_grad()",),
+            id="a forward without gradients, behind a step in which blocks were cut off",
         ),
     ],
 )

@@ -11,8 +11,8 @@ The function that checkpoints, and its options, are not known here. It is given 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -95,7 +95,8 @@ class Computation:
         with self.refusals:
             self._call.begin(watching=self._check is not None)
         try:
-            output = self._run_first(*arguments)
+            with self._call.noting_hooks():
+                output = self._run_first(*arguments)
         except RuntimeError:  # as of a gradient that the block takes of what it wrote
             with self.refusals:
                 self._refuse_written(arguments, given, before)
@@ -162,12 +163,29 @@ class Computation:
             self._call.refuse_written()
             restoring = self._call.restoring()
         args, kwargs = self._call.rebuilt(given)
+        if self.refusals.tell is not None:
+            restoring = self._tolerating_hooks(restoring or nullcontext())
         kept = None if self.refusals.told else self._kept  # what was told may be that something has written it
         if restoring is None and kept is None:
             self._call.forward(*args, **kwargs)  # torch keeps what it wants on the way
             return
         with restoring or nullcontext(), nullcontext() if kept is None else kept.recompute():
             self._call.forward(*args, **kwargs)
+
+    @contextmanager
+    def _tolerating_hooks(self, restoring: AbstractContextManager[None]) -> Iterator[None]:
+        """Let no hook of the script end a training by running once more."""
+        with restoring, self._call.tolerating_hooks(self._hook_failed):
+            yield
+
+    def _hook_failed(self, error: Exception) -> None:
+        if isinstance(error, _PASSED_ON):
+            raise error
+        with self.refusals:
+            raise SurgeryError(
+                f"a hook of the script inside of {self._call.signature.place} failed as it ran again in the recompute "
+                f"({type(error).__name__}: {error}): put it on the block itself, or leave the block out"
+            ) from error
 
     def _refuse_gradient(self, gradient: Tensor) -> None:
         with self.refusals:

@@ -77,6 +77,17 @@ class RecordedCall:
             if 0 < self._state.grown.get(value, 0) <= _size(value):
                 raise self._grown(name, value)
 
+    def noting_hooks(self) -> AbstractContextManager[None]:
+        """Return what the first pass runs in: it notes the hooks of the script inside the block that change something.
+
+        They are there again in the recompute.
+        """
+        return nullcontext() if self._entry is None else self._entry.noting_hooks()
+
+    def tolerating_hooks(self, failed: Callable[[Exception], None]) -> AbstractContextManager[None]:
+        """Return what a recompute runs in, so that hooks of the script tell `failed` what they raise."""
+        return nullcontext() if self._entry is None else self._entry.tolerating_hooks(failed)
+
     def end(self) -> None:
         """Note that the first pass has ended. Warns of what the block began to write while it was not watched."""
         self._ended = True

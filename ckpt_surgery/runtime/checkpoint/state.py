@@ -8,7 +8,7 @@ These are, each with a class of transformers 5.23.0 whose recompute is wrong wit
 - attributes and buffers that it sets on modules of the block: the ranges of IBertLayer's QuantAct, the window shift of
   SwinStage, the padding of Gemma4AudioLayer, the state of RecurrentGemmaDecoderLayer;
 - hooks inside the block that a library has there for the forward alone: the task of PEFT's Poly, the offsets of its
-  activated LoRA;
+  activated LoRA; and those of the script that have returned something in place of what they were given;
 - training flags, the kernels that attention may choose from, and the generators of Python and numpy, which belong to
   the process: any block may depend on them. torch's own generators and autocast are put back by torch's checkpoint.
 
@@ -19,9 +19,10 @@ modules and training flags, and every one that checks itself. Other calls note t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any, cast
@@ -139,7 +140,10 @@ class _Layout:
 
 @dataclass(slots=True)
 class StateEntry:
-    """The state as a call began; `everything` holds all dictionaries of a watched call until that ends."""
+    """The state as a call began; `everything` holds all dictionaries of a watched call until that ends.
+
+    `changing` are the hooks of the script inside the block that have returned something in the call.
+    """
 
     layout: _Layout
     training: list[bool]
@@ -149,7 +153,44 @@ class StateEntry:
     tensors: list[_TensorCopy]
     generators: GeneratorStates | None
     hooks: list[tuple[dict[int, Any], dict[int, Any]]]
+    changing: set[int]
     everything: list[tuple[dict[str, Any], dict[str, Any]]] | None
+
+    def noting_hooks(self) -> AbstractContextManager[None]:
+        """Return what notes the hooks of the script that change something in the call inside."""
+
+        def note(key: int, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            result = hook(*args, **kwargs)
+            self.changing |= set() if result is None else {key}
+            return result
+
+        return self._script_hooks_in(note)
+
+    def tolerating_hooks(self, failed: Callable[[Exception], None]) -> AbstractContextManager[None]:
+        """Return what has hooks of the script tell `failed` what they raise in the recompute inside."""
+
+        def tolerate(_: int, hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            try:
+                return hook(*args, **kwargs)
+            except Exception as error:
+                return failed(error)
+
+        return self._script_hooks_in(tolerate)
+
+    @contextmanager
+    def _script_hooks_in(self, run: Callable[..., Any]) -> Iterator[None]:
+        replaced = []
+        for table, _ in self.hooks:
+            for key, hook in table.items():
+                if callable(hook) and library_of(hook) not in (*HOOKING, "ckpt_surgery"):
+                    replaced.append((table, key, hook))
+                    table[key] = partial(run, key, hook)
+        try:
+            yield
+        finally:
+            for table, key, hook in replaced:
+                if key in table:  # it may have taken itself off
+                    table[key] = hook
 
     def still_holds(self) -> bool:
         """Tell whether a recompute needs nothing put back."""
@@ -212,6 +253,7 @@ class BlockState:
             [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
             generator_states() if watching or self._draws else None,
             [(table, dict(table)) for table in layout.hooks if table],
+            set(),
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )
 
@@ -270,7 +312,7 @@ class BlockState:
             if entry.kernels != (kernels := attention_kernels()):
                 stack.callback(allow_kernels, kernels)
                 allow_kernels(entry.kernels)
-            _put_hooks_back(stack, entry.hooks)
+            _put_hooks_back(stack, entry.hooks, entry.changing)
             if entry.layout.parted:
                 stack.enter_context(keeping_whole_weights())
             if entry.generators is not None:
@@ -319,10 +361,12 @@ def put_for(stack: ExitStack, home: dict[str, Any], name: str, value: Any) -> No
     put(home, name, value)
 
 
-def _put_hooks_back(stack: ExitStack, hooks: list[tuple[dict[int, Any], dict[int, Any]]]) -> None:
-    """Put hooks of libraries back that are gone, each at its place, until the stack ends."""
+def _put_hooks_back(
+    stack: ExitStack, hooks: list[tuple[dict[int, Any], dict[int, Any]]], changing: Collection[int]
+) -> None:
+    """Put hooks back that are gone, of libraries and `changing` ones, each at its place, until the stack ends."""
     each = [(key, hook) for table, before in hooks for key, hook in before.items() if key not in table]
-    gone = {key for key, hook in each if library_of(hook) in HOOKING}
+    gone = {key for key, hook in each if library_of(hook) in HOOKING or key in changing}
     for table, before in hooks if gone else ():
         held = {key: value for key, value in before.items() if key in gone or key in table} | table
         table.clear()

@@ -10,7 +10,7 @@ some more times: what differs between recomputes is noise, and what is far above
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, r
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
-from ckpt_surgery.text import one_line
+from ckpt_surgery.text import one_line, some
 from ckpt_surgery.torch_names import saved_tensors_hooks_now
 
 _NOISE = 8.0
@@ -81,7 +81,7 @@ class SelfCheck:
     Where the two differ, that is raised, or told, as `refusals` say.
     """
 
-    __slots__ = ("_block", "_first", "_note_now", "_place", "_refusals", "_routes")
+    __slots__ = ("_attributes", "_block", "_first", "_note_now", "_place", "_refusals", "_routes")
 
     def __init__(self, place: str, block: nn.Module, refusals: Refusals) -> None:
         self._refusals = refusals
@@ -90,6 +90,7 @@ class SelfCheck:
         self._routes = has_router(block)
         self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
         self._first = _Trace()
+        self._attributes: Mapping[str, Any] = {}  # as the forward ended
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -97,6 +98,7 @@ class SelfCheck:
         with self._choices(self._first), self._saved_tensors(lambda tensor: self._note(self._first, tensor)):
             yield
         self._first.recent.clear()
+        self._attributes = _plain_attributes(self._block)
 
     def given(self, tensors: Iterable[Tensor]) -> None:
         """Note what an operator is given whose result is kept: in the recompute the result tells nothing of it."""
@@ -221,9 +223,11 @@ class SelfCheck:
                 return
             if routed is not None or repeatable:
                 break
+        now = _plain_attributes(self._block)
+        changed = [f"its {name}" for name, value in self._attributes.items() if now.get(name) != value]
         raise SurgeryError(
             f"recomputing {self._place} gave a different result than its forward: "
-            f"{_difference(first, again.prints, more[0])}; {_cause(routed, repeatable=repeatable)}"
+            f"{_difference(first, again.prints, more[0])}; {_cause(routed, changed, repeatable=repeatable)}"
         )
 
 
@@ -341,15 +345,27 @@ def _form(tensor: Fingerprint) -> str:
     return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _cause(routed: tuple[int, int] | None, *, repeatable: bool) -> str:
+def _plain_attributes(block: nn.Module) -> Mapping[str, Any]:
+    """Return the attributes in a block that are numbers or names, or lists of names; modes are put back."""
+    attributes: dict[str, Any] = {}
+    for path, module in block.named_modules():
+        for name, value in vars(module).items():
+            of_names = type(value) in (list, tuple) and all(type(each) is str for each in value)
+            if name != "training" and (of_names or type(value) in (bool, int, float, str)):
+                attributes[f"{path}.{name}" if path else name] = tuple(value) if of_names else value
+    return attributes
+
+
+def _cause(routed: tuple[int, int] | None, changed: Sequence[str], *, repeatable: bool) -> str:
     if routed is not None:
         return (
             f"the recompute routed {routed[0]} of {routed[1]} tokens to other experts: keep the precision and the "
             "kernels before the router as they were in the forward, or leave the block out"
         )
     if repeatable:
+        named = f", such as {some(changed)}" if changed else ""
         return (
-            "it depends on something that has changed since the forward: keep that as it was until the backward, pass "
-            "it as an argument, or leave the block out"
+            f"it depends on something that has changed since the forward{named}: keep that as it was until the "
+            "backward, pass it as an argument, or leave the block out"
         )
     return "it makes something else each time: pass what it draws or reads as an argument, or leave the block out"

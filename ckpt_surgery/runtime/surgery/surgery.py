@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -237,10 +237,11 @@ class Surgery(Undoable):
         self._owner_hooks.clear()
         self._forwards.clear()
 
-    def _wrap(self, blocks: Iterable[Block], options: SurgeryOptions) -> None:
-        readers = [module for module in self.model.modules() if library.reads_caches_of_parts(module)]
-        self._fill_caches = {module for reader in readers for module in reader.modules()}
+    def _wrap(self, blocks: Collection[Block], options: SurgeryOptions) -> None:
         modules = dict(self.model.named_modules())
+        readers = {module for module in modules.values() if library.reads_caches_of_parts(module)}
+        readers |= {modules[owner_of(block.name, modules)] for block in blocks if _is_repeated(block, modules)}
+        self._fill_caches = {module for reader in readers for module in reader.modules()}
         for block in blocks:
             fills = block.module in self._fill_caches
             around = [modules[name] for name in (block.name, *enclosing(block.name), "")]
@@ -344,12 +345,17 @@ class Surgery(Undoable):
                     setattr(module, flag, False)
 
 
+def _is_repeated(block: Block, modules: Mapping[str, nn.Module]) -> bool:
+    """Tell whether a block stands at several positions of its stack: it reads what it has put into a cache before."""
+    return Counter(modules[block.stack]._modules.values())[block.module] > 1
+
+
 class CheckpointingSwitch:
     """Stands in for the method by which transformers, timm or open_clip switches checkpointing on and off."""
 
     def __init__(self, surgery: Surgery, model: nn.Module) -> None:
         self._surgery = surgery
-        self._model = model
+        self.model = model
 
     def __call__(
         self,
@@ -360,9 +366,9 @@ class CheckpointingSwitch:
     ) -> None:
         """Checkpoint the blocks of this model, with the options in the function, or switch that off."""
         if enable:
-            self._surgery.enable(self._model, gradient_checkpointing_func, every_n_layers)
+            self._surgery.enable(self.model, gradient_checkpointing_func, every_n_layers)
         else:
-            self._surgery.disable(self._model)
+            self._surgery.disable(self.model)
 
 
 def surgeries_in(model: nn.Module) -> list[Surgery]:

@@ -88,12 +88,12 @@ def wrap_blocks(
 
     A recompute starts from what its forward started from, and leaves that as the forward left it: the generators of
     torch, Python and numpy, buffers and frozen parameters that the block writes in place, attributes that it sets
-    on its modules, hooks of libraries inside the block, training flags, autocast and attention kernels. Caches that
-    the model makes for itself are left out; a cache that the caller gives is filled once and read again. Nothing
-    else is put back: what a block, or a hook on a module inside of it, writes elsewhere (a counter in a global, a
-    file) is written twice, as under any checkpointing. Where that changes gradients the self-check raises
-    SurgeryError, as a recompute does that finds its weights or arguments modified. While torch compiles, blocks are
-    checkpointed without offload and without self-check.
+    on its modules, hooks of libraries inside the block, and such of scripts as have returned something, training
+    flags, autocast and attention kernels. Caches that the model makes for itself are left out; a cache that the caller
+    gives is filled once and read again. Nothing else is put back: what a block, or a hook on a module inside of it,
+    writes elsewhere (a counter in a global, a file) is written twice, as under any checkpointing. Where that changes
+    gradients the self-check raises SurgeryError, as a recompute does that finds its weights or arguments modified.
+    While torch compiles, blocks are checkpointed without offload and without self-check.
 
     Returns:
         The surgery: print it for a table, `undo()` it, or use it in a `with`. Switching checkpointing on or off on

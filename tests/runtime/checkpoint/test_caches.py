@@ -342,3 +342,17 @@ def test_other_blocks_keep_their_caches(make: Callable[[], toys.Stack], every_n:
     plain.load_state_dict(model.state_dict())
     wrap_blocks(model, every_n=every_n)
     assert same(train(model), train(plain))
+
+
+def test_a_layer_at_two_positions_reads_its_own_cache_as_without_checkpointing() -> None:
+    def gradients(wrap: bool) -> list[Tensor]:
+        model = llama(3)
+        model.model.layers[2] = model.model.layers[0]
+        if wrap:
+            wrap_blocks(model)
+        output = model(**tokens())
+        assert output.past_key_values.get_seq_length() == 2 * tokens()["labels"].shape[1]
+        output.loss.backward()
+        return [output.loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+    assert all(map(torch.equal, gradients(wrap=True), gradients(wrap=False)))

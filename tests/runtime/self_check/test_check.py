@@ -50,6 +50,28 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 
 
+class Chosen(nn.Module):
+    """Uses one of two layers, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({name: nn.Linear(toys.WIDTH, toys.WIDTH) for name in "ab"})
+        self.names = ["a"]
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.tanh(self.parts[self.names[0]](values))
+
+
+def test_an_attribute_that_has_changed_since_the_forward_is_named() -> None:
+    model = stack(two(Chosen))
+    wrap_blocks(model)
+    loss = model(torch.ones(2, toys.WIDTH)).sum()
+    for block in model.layers:
+        vars(block)["names"] = ["b"]
+    with pytest.raises(SurgeryError, match=r"changed since the forward, such as its names: keep that"):
+        loss.backward()
+
+
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=list(REFUSED))
 def test_what_changes_a_result_is_told_at_once(make: Make, message: str) -> None:
     model = stack(make)

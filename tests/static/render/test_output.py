@@ -261,6 +261,7 @@ class TestJson:
             "family": "gpt2",
             "first_line": 0,
             "follows": "",
+            "differing": [],
             "edits": [{"path": e.path, "start": e.start, "end": e.end, "text": e.text} for e in EDITS],
         }
         names = {field.name for field in dataclasses.fields(Finding)}

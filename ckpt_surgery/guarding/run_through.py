@@ -1,0 +1,74 @@
+"""Torch's checkpoint function, as it runs blocks that a surgery checkpoints: through, without a second checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils.checkpoint import CheckpointFunction, noop_context_fn
+
+from ckpt_surgery.model_patches.release_names import FUNCTION
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.runtime.checkpoint.state import put_for
+from ckpt_surgery.torch_names import CHECKPOINT_GENERATOR
+from ckpt_surgery.undo import Undoable
+
+
+class RunThrough(Undoable):
+    """Lets the script's calls of torch's checkpoint function on wrapped blocks run those alone, `begin` to `undo`.
+
+    That function looks up by name what it checkpoints with: a generator that runs around the block, or a function of
+    autograd.
+    """
+
+    def __init__(self) -> None:
+        self._replaced = ExitStack()
+        self._begun = False
+
+    def begin(self) -> None:
+        """Put functions around these two."""
+        generator: Any = getattr(torch.utils.checkpoint, CHECKPOINT_GENERATOR)
+        apply: Any = CheckpointFunction.apply
+        signature = inspect.signature(generator)
+
+        def non_reentrant(function: Any, *args: Any, **kwargs: Any) -> Any:
+            held = {**signature.bind(function, *args, **kwargs).arguments, "function": function}
+            return _nothing() if self.takes(held) else generator(function, *args, **kwargs)
+
+        def reentrant(function: Any, *args: Any) -> Any:
+            return function(*args[1:]) if self.takes({"function": function}) else apply(function, *args)
+
+        put_for(self._replaced, vars(torch.utils.checkpoint), CHECKPOINT_GENERATOR, non_reentrant)
+        CheckpointFunction.apply = reentrant  # type: ignore[method-assign]
+        self._replaced.callback(delattr, CheckpointFunction, "apply")
+        self._begun = True
+
+    def undo(self) -> None:
+        """Take them off."""
+        self._replaced.close()
+        self._undone = True
+
+    def takes(self, held: Mapping[str, Any]) -> bool:
+        """Tell whether a call with these arguments is of exactly a block that a surgery checkpoints, and runs through.
+
+        One with contexts of its own does not.
+        """
+        function = held.get("function")
+        block = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
+        forward = vars(block).get("forward") if isinstance(block, nn.Module) else None
+        return (
+            self._begun
+            and isinstance(forward, BlockForward)
+            and function in (block, forward.block.__call__, forward)
+            and forward.in_mode
+            and vars(forward.block).get(FUNCTION) is not None
+            and held.get("context_fn", noop_context_fn) is noop_context_fn
+        )
+
+
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,143 @@
+"""The calls that switch checkpointing on in transformers, and whose options each of them overrides."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial, wraps
+from itertools import takewhile
+from traceback import walk_stack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import ckpt_surgery
+from ckpt_surgery.model_patches.release_names import DIFFUSERS_FUNCTION as FUNCTION
+from ckpt_surgery.model_patches.release_names import INNER_SWITCH
+from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
+from ckpt_surgery.runtime.surgery.surgery import CheckpointingSwitch
+from ckpt_surgery.undo import Undoable
+
+_OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
+_LIBRARIES = tuple(filter(None, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), site.USER_SITE, "<")))
+
+
+def _word(value: Any) -> str:
+    """Return a value in words, a function by its name: what is kept must not hold the model."""
+    while isinstance(value, partial):
+        value = value.func
+    return getattr(value, "__qualname__", "") or repr(value)
+
+
+_DEFAULTS: Mapping[str, str] = {
+    **{
+        p.name: _word(p.default) for p in inspect.signature(checkpoint).parameters.values() if p.kind is p.KEYWORD_ONLY
+    },
+    "preserve_rng_state": "True",
+    "offload": "None",
+    "every_n_layers": "1",
+    FUNCTION: _word(checkpoint),
+}
+"""The options of a call that gives none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCall:
+    """A call that has switched checkpointing on: its file and line, and all options that hold since, in words."""
+
+    place: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """The options by their `names` in which a call differs from one `before` it, which has switched on the same."""
+
+    names: tuple[str, ...]
+    now: SwitchCall
+    before: SwitchCall
+
+    def __str__(self) -> str:
+        said = []
+        for call in (self.now, self.before):
+            words = (f"{name}={call.options.get(name, 'None')}" for name in self.names)
+            said.append(f"{', '.join(words)} at {call.place}")
+        return f"checkpointing was switched on with other options before: {said[0]} overrides {said[1]}"
+
+
+class SwitchCalls(Undoable):
+    """Watch the method of transformers that switches checkpointing on, from `watch` until `undo`."""
+
+    def __init__(self) -> None:
+        self._last: WeakKeyDictionary[nn.Module, SwitchCall] = WeakKeyDictionary()
+        self._overrides: WeakKeyDictionary[nn.Module, list[Override]] = WeakKeyDictionary()
+        self._replaced = ExitStack()
+
+    def watch(self) -> None:
+        """Begin, with transformers imported."""
+        from transformers import PreTrainedModel
+
+        home = inspect.getfile(PreTrainedModel)
+        for owner, name in ((PreTrainedModel, INNER_SWITCH), (CheckpointingSwitch, "__call__")):
+            method = vars(owner)[name]
+            setattr(owner, name, self._noting(method, home))
+            self._replaced.callback(setattr, owner, name, method)
+
+    def undo(self) -> None:
+        """Watch no more."""
+        self._replaced.close()
+        self._undone = True
+
+    def of(self, model: nn.Module) -> list[list[Override]]:
+        """Return the lists that get the overrides in a model, also later ones."""
+        return [self._overrides.setdefault(part, []) for part in model.modules() if takes_switch(part)]
+
+    def _noting(self, method: Callable[..., Any], home: str) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+
+        @wraps(method)
+        def switch(switched: Any, *args: Any, **kwargs: Any) -> Any:
+            result = method(switched, *args, **kwargs)
+            with suppress(Exception):  # the script's call is done
+                given = signature.bind(switched, *args, **kwargs)
+                given.apply_defaults()
+                if given.arguments["enable"]:
+                    self._note(switched, given.arguments[FUNCTION], given.arguments.get("every_n_layers", 1), home)
+            return result
+
+        return switch
+
+    def _note(self, switched: Any, function: Callable[..., Any], every_n: int, home: str) -> None:
+        surgical = isinstance(switched, CheckpointingSwitch)
+        place = _calling_line(home)
+        given, offload = options_of(function) or (getattr(function, "keywords", {}) | {FUNCTION: function}, None)
+        given |= {"offload": offload} if offload else {}
+        given |= {"every_n_layers": every_n} if every_n > 1 else {}
+        options = {name: _word(value) for name, value in given.items()}
+        for part in filter(takes_switch, (switched.model if surgical else switched).modules()):
+            before = self._last.get(part)
+            # under a surgery, what a call does not give stays as it was
+            call = SwitchCall(place, {**(before.options if surgical and before else _DEFAULTS), **options})
+            if before is not None:
+                names = [n for n in {**before.options, **call.options} if before.options.get(n) != call.options.get(n)]
+                override = Override(tuple(names), call, before)
+                noted = self._overrides.setdefault(part, [])
+                noted += [override] if names and override not in noted else []
+            self._last[part] = call
+
+
+def _calling_line(switch: str) -> str:
+    """Return the file and line of the script that has called a method in the file `switch`; else of a library."""
+    frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(3)))
+    inside = takewhile(lambda call: not call[0].startswith(_OURS), frames)  # up to what runs the script
+    calls = [(file, line) for file, line in inside if file != switch]
+    file, line = next((call for call in calls if not call[0].startswith(_LIBRARIES)), calls[0])
+    return f"{file}:{line}"

@@ -1,0 +1,105 @@
+"""A model that a process has trained: what was done to it, what was seen of it, and what is to be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from weakref import ref
+
+from torch import nn
+
+from ckpt_surgery.guarding.guard import Guard
+from ckpt_surgery.guarding.report import GuardReport
+from ckpt_surgery.guarding.switch_calls import Override
+from ckpt_surgery.undo import Undoable
+
+
+class Trained:
+    """A model that was trained, or what is known of it: the script may have let go of it since.
+
+    `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
+    again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
+    of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
+    was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
+    `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
+    `can_be_wrapped` it has blocks that --wrap would checkpoint. `overrides` are the calls that have switched
+    checkpointing on again with other options, and `replaced` is the line of the script's own calls that run through.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.name = type(model).__name__
+        self.problems: list[str] = []
+        self.checkpoints_itself = self.by_torch = False
+        self.place = ""
+        self.evaluating = self.asked = False
+        self.can_be_wrapped = self.calls_checkpoint = False
+        self.replaced = ""
+        self.overrides: list[list[Override]] = []
+        self._report: GuardReport | None = None
+        self._table = ""
+        self.is_refused = False
+        self._guard: Callable[[], Guard | None] = lambda: None
+        self._surgery: Callable[[], Undoable | None] = lambda: None
+
+    def follow(self, guard: Guard | None, surgery: Undoable | None) -> None:
+        """Take note of what was done to it."""
+        self._table = "" if surgery is None else str(surgery)
+        self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
+        if guard is not None:  # it holds the surgery, and both go when the model goes
+            self._guard = ref(guard)
+            guard.at_end = partial(self._keep, surgery)
+
+    @property
+    def guard(self) -> Guard | None:
+        """Its guard; None where it could have none, or the model is gone."""
+        return self._guard()
+
+    @property
+    def surgery(self) -> Undoable | None:
+        """The surgery of `wrap_blocks`, or what the operation made; None without it, or where the model is gone."""
+        return self._surgery()
+
+    @property
+    def report(self) -> GuardReport | None:
+        """The report of its guard; None where it could have none."""
+        watching = self._guard()
+        return self._report if watching is None else watching.report()
+
+    @property
+    def table(self) -> str:
+        """The table of its surgery; empty where it got none, or it was taken off."""
+        if self.is_refused:
+            return ""
+        return self._table if self.surgery is None else str(self.surgery)
+
+    @property
+    def said(self) -> list[str]:
+        """What is to be said beside its table and report, a sentence each."""
+        said = [f"{self.name}: {problem}" for problem in self.problems]
+        if self.checkpoints_itself:
+            where = f" at {self.place}" if self.place else ""
+            watched = "" if self.report else ", and ended before it was watched"
+            said.append(f"{self.name} checkpoints by itself{where}{watched}")
+        elif self.evaluating:
+            why = ": transformers does not checkpoint in it, so call model.train()" if self.asked else ""
+            said.append(f"{self.name} trained in evaluation mode{why or ', without checkpointing'}")
+        elif self.calls_checkpoint and not self.report:
+            said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
+        elif not (said or self.table or self.report):
+            advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
+            said.append(f"{self.name} trained without checkpointing{advice}")
+        if self.replaced:
+            place = f"--wrap takes the place of the call at {self.replaced}"
+            said.append(f"{self.name} is checkpointed by the script: {place}")
+        overrides = dict.fromkeys(f"{self.name}: {override}" for part in self.overrides for override in part)
+        return [*said, *overrides]
+
+    def release(self) -> None:
+        """Take its guard and its surgery off. Raises CkptSurgeryError where the script has taken the model apart."""
+        for change in (self._guard(), self.surgery):
+            if change is not None:
+                change.__exit__(None, None, None)
+
+    def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
+        self._report = watching.report()
+        self._table = "" if surgery is None else str(surgery)

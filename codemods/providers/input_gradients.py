@@ -1,0 +1,223 @@
+"""Where reentrant checkpointing gets no input with gradient, and where embeddings are written that may be leaves."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ckpt_surgery.codemods.facts.fact import FileFact
+from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
+from ckpt_surgery.codemods.facts.interpreter import Function
+from ckpt_surgery.codemods.facts.script_facts import Spot
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, span_of, statements_below
+from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, names_of, tail
+from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, trainer_origins
+from ckpt_surgery.model_patches.release_names import SWITCH_ON, TRAINING_SWITCH
+
+_FEEDS = re.compile(
+    r"input_require_grad|inputs_require_grad|register_forward_hook|prepare_model_for_|unsloth"
+    r"|(?:modules_to_save|target_modules)\s*=\s*[^)\n]*(?:embed|wte)"
+)
+"""What gives the first block an input with gradient: hooks on the embeddings, or embeddings that are trained."""
+_EMBEDDINGS = re.compile(r"get_input_embeddings\(\)$|\b(?:embed_tokens|word_embeddings|wte)$")
+_BLOCKS = re.compile(r"\b(?:layers?|blocks?|h|encoder|decoder)\b")
+_TRAINED = re.compile(r"requires_grad(?: = |_\()True")
+_SWITCHES = (
+    *(f".{name}(" for name in SWITCH_ON),
+    *(text for name in TRAINING_SWITCH for text in (f"{name}=True", f".{name} = True")),
+)
+_CALLS = ("get_input_embeddings()(", "embed_tokens(", "word_embeddings(", "wte(")
+"""Calls of embeddings, whose result `enable_input_require_grads` makes a leaf."""
+_HOLDS = re.compile(r"\s*(\w+) = [\w.]*")
+"""What stands before such a call in its line, and the name that gets the result."""
+_WRITES = re.compile(r"\[[^\n]*\]\s*[-+*/]?=[^=]|\s*[-+*/]=|\.\w*[a-z]_\(")
+_TRANSFORMERS = re.compile(r"^(?:(?:from|import) transformers\b|from \.{3,}modeling_utils )", re.M)
+"""An import of transformers, or one inside it; not of an old copy of its files."""
+_SAMPLES = re.compile(r"generate|sample|infer|resize|init", re.I)
+_NO_WRITE = frozenset({"requires_grad_", "retain_grad_", "share_memory_"})
+
+
+class CutOff(NamedTuple):
+    """A switch of transformers' checkpointing, and what freezes the parameters before the first block.
+
+    `reentrant`: the file asks for `use_reentrant=True`; otherwise it is the default up to transformers 4.57.
+    """
+
+    spot: Spot
+    text: str
+    model: str
+    cause: str
+    line: int
+    reentrant: bool
+
+
+class LeafWrite(NamedTuple):
+    """Embeddings, the call that makes them, and what writes into them."""
+
+    spot: Spot
+    name: str
+    made: str
+    line: int
+
+
+class InputGradients(NamedTuple):
+    """What a file says of the gradients of a model's input."""
+
+    cut_off: tuple[CutOff, ...] = ()
+    writes: tuple[LeafWrite, ...] = ()
+
+
+def _read(file: FileSyntax) -> InputGradients:
+    source = file.source
+    writes = tuple(_leaf_writes(file)) if _may_write(source) else ()
+    cut_off = tuple(_cut_off(names_of(file.tree))) if _may_cut_off(source) else ()
+    return InputGradients(cut_off, writes)
+
+
+def _may_cut_off(text: str) -> bool:
+    """Whether a file of this text may checkpoint behind frozen embeddings."""
+    switches = any(switch in text for switch in _SWITCHES)
+    freezes = any(word in text for word in ("get_peft_model(", ".add_adapter(", "requires_grad"))
+    return switches and freezes and not _FEEDS.search(text)
+
+
+def _may_write(text: str) -> bool:
+    """Whether a file of this text may write into embeddings, of models of transformers alone."""
+    is_model = "PreTrainedModel" in text or _CALLS[0] in text
+    lines = (before.rpartition("\n")[2] for call in _CALLS for before in text.split(call)[:-1]) if is_model else ()
+    names = {match[1] for line in lines if (match := _HOLDS.fullmatch(line))}
+    written = any(_WRITES.match(after) for name in names for after in text.split(name)[1:])
+    return written and _TRANSFORMERS.search(text) is not None
+
+
+def _cut_off(names: Names) -> Iterator[CutOff]:
+    """The switches behind which nothing has a gradient up to transformers 4.57.
+
+    There `gradient_checkpointing_enable` has the embeddings need gradient only where adapters of transformers' own
+    (`add_adapter`) are loaded already, and PEFT's `get_peft_model` where checkpointing is on already.
+    """
+    modes = {mode.mode for mode in checkpoint_modes(names)}
+    trainers = [*trainer_origins(names)]
+    if "non_reentrant" in modes or any(not origin.startswith("transformers.") for origin in trainers):
+        return
+    frozen = list(_frozen(names))
+    switches = list(checkpoint_switches(names))
+    called = {
+        (at.scope, call.lineno): dotted(call.func.value)
+        for at, call in names.calls
+        if isinstance(call.func, ast.Attribute) and tail(call.func) in SWITCH_ON
+    }
+    for switch in switches:
+        reentrant = "reentrant" in modes
+        if switch.options and not reentrant:
+            continue
+        place = (switch.spot.scope, switch.spot.span.line)
+        for at, node, model, kind in frozen:
+            if switch.kind == "method":
+                after = node.lineno < switch.spot.span.line
+                cut = called.get(place) == model and at.scope == switch.spot.scope
+                cut = cut and (kind == "embeddings" or after is (kind == "get_peft_model"))
+            else:
+                cut = bool(trainers) and kind != "add_adapter" and not any(each.kind == "method" for each in switches)
+            if cut:
+                yield CutOff(switch.spot, switch.text, model, ast.unparse(node)[:60], node.lineno, reentrant)
+                break
+
+
+def _frozen(names: Names) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
+    """What leaves the parameters before a model's first block frozen, the model, and by what means."""
+    for place, call in names.calls:
+        name, owner = tail(call.func), call.func.value if isinstance(call.func, ast.Attribute) else None
+        if place.conditional:
+            continue
+        if name == "get_peft_model":
+            targets = [target for target, made in names.assigned.items() for _, value in made if value is call]
+            yield from ((place, call.func, target, name) for target in targets)
+        elif name == "add_adapter" and owner:
+            yield place, call.func, dotted(owner), name
+        elif name == "requires_grad_" and owner and [ast.unparse(value) for value in call.args] == ["False"]:
+            yield from _front(names, place, owner)
+    for place in names.places:
+        match place.node:
+            case ast.For(
+                iter=ast.Call(func=ast.Attribute(value=owner, attr="parameters")), body=[ast.Assign() as only]
+            ):
+                if ast.unparse(only).endswith(".requires_grad = False") and not place.conditional:
+                    yield from _front(names, place, owner)
+
+
+def _front(names: Names, place: ScriptNode, owner: ast.expr) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
+    """What is frozen, where that is a model's embeddings, or all of a model some of whose blocks are trained again."""
+    text = ast.unparse(owner)
+    model = text.partition(".")[0]
+    if _EMBEDDINGS.search(text) or (text == model and any(_trains_blocks(at.node, model) for at in names.places)):
+        yield place, owner, model, "embeddings"
+
+
+def _trains_blocks(node: ast.AST, model: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="requires_grad_"), args=args):
+            trained = [ast.unparse(value) for value in args] in ([], ["True"])
+        case ast.For(iter=owner, body=body):
+            trained = any(_TRAINED.search(ast.unparse(statement)) for statement in body)
+        case _:
+            return False
+    return trained and ast.unparse(owner).startswith(f"{model}.") and bool(_BLOCKS.search(ast.unparse(owner)))
+
+
+def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
+    for node in statements_below(file.tree):
+        if isinstance(node, Function) and not _SAMPLES.search(node.name):
+            yield from _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
+
+
+def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWrite]:
+    """What a function writes into embeddings that it made, statement by statement."""
+    held: dict[str, ast.expr] = {}
+    unseen = {
+        id(inner)
+        for node in statements_below(function)
+        if isinstance(node, Function | ast.ClassDef)
+        or (isinstance(node, ast.With) and any(drops_gradient(item.context_expr) for item in node.items))
+        for inner in statements_below(node)
+    }
+    statements = [node for node in statements_below(function) if isinstance(node, ast.stmt) and id(node) not in unseen]
+    for statement in sorted(statements, key=lambda node: node.lineno):
+        written = _written(statement)
+        if isinstance(written, ast.Name) and written.id in held:
+            made = held.pop(written.id)
+            spot = Spot(span_of(statement), statement.lineno, function.name)
+            yield LeafWrite(spot, written.id, ast.unparse(made), made.lineno)
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                held.pop(name, None)
+                match value:
+                    case ast.Call(func=func, args=[_]) if _EMBEDDINGS.search(ast.unparse(func)):
+                        held[name] = func
+
+
+def _written(statement: ast.stmt) -> ast.expr | None:
+    """What a statement writes into in place."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=written)]) | ast.AugAssign(target=ast.Subscript(value=written)):
+            return written
+        case ast.AugAssign(target=written):
+            return written
+        case (
+            ast.Expr(value=ast.Call(func=ast.Attribute(value=written, attr=method)))
+            | ast.Assign(value=ast.Call(func=ast.Attribute(value=written, attr=method)))
+        ) if method.endswith("_") and not method.endswith("__") and method not in _NO_WRITE:
+            return written
+    return None
+
+
+INPUT_GRADIENTS = FileFact[InputGradients](
+    "input_gradients",
+    _read,
+    nothing=InputGradients(),
+    signs=("checkpointing", *_CALLS),
+    worth=lambda text: _may_cut_off(text) or _may_write(text),
+)
+"""What a file says of the gradients of a model's input."""
