@@ -24,7 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.entry_looks import EntryLooks
-from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.coverage import OwnBlocks
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
@@ -33,7 +34,7 @@ from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters
 from ckpt_surgery.measure.model_hook import HookErrors
 from ckpt_surgery.measure.switch import blocks_of
-from ckpt_surgery.runtime.blocks.discovery import compiled_place
+from ckpt_surgery.runtime.blocks.discovery import compiled_place, enclosing, nearest
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
 from ckpt_surgery.text import error_line
@@ -116,6 +117,8 @@ class Guard(Undoable):
         self._was_evaluating = False
         self._options = options
         self._results = GuardResults()
+        self._own: dict[str, nn.Module] = {}
+        self._begun_within = False
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
         self._looks: EntryLooks | None = None
@@ -143,6 +146,7 @@ class Guard(Undoable):
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
+        self._begun_within = True
         with self._errors.kept():
             self._hooks.before(self.model)
 
@@ -155,9 +159,8 @@ class Guard(Undoable):
         results = self._results
         with self._errors.kept():
             results.add_faults(self._rank_faults())
-        blocks = blocks_of(self.model)
-        outer = {name: type(block.module).__name__ for name, block in blocks.items() if not block.inside}
-        forwards = (vars(block.module).get("forward") for block in blocks.values())
+        outer = {name: type(block).__name__ for name, block in self._blocks().items()}
+        forwards = (vars(block.module).get("forward") for block in blocks_of(self.model).values())
         stats = getattr(vars(self.model).get(SURGERY), "stats", None)
         return GuardReport(
             type(self.model).__name__,
@@ -184,6 +187,13 @@ class Guard(Undoable):
     undo = remove
     """Do what `remove` does."""
 
+    def _blocks(self) -> dict[str, nn.Module]:
+        """Return the blocks to watch: those of the model, and beside them what the script checkpoints by itself."""
+        blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
+        holders = {outer for name in blocks for outer in enclosing(name)}
+        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in holders}
+        return blocks | beside
+
     def _begin(self) -> StepWatch:
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
@@ -193,9 +203,9 @@ class Guard(Undoable):
             self._ranks.arm(self.steps)
         watch, self._looks = StepWatch(), None
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
-            blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
+            blocks = self._blocks()
             if not blocks:
-                return watch
+                return OwnBlocks(self.model) if checked else watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
             watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
             self._looks = watch.looks
@@ -211,6 +221,12 @@ class Guard(Undoable):
         self.steps += 1
         self._was_evaluating = self._hooks.evaluating
         faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []
+        if self._begun_within:  # an earlier forward, which nobody watched, may have a part in this backward
+            faults = [fault for fault in faults if fault.kind is not GuardFaultKind.RECOMPUTED_AGAIN]
+            self._begun_within = False
+        own = watch.own if isinstance(watch, CheckedStep) else watch
+        if isinstance(own, OwnBlocks):
+            self._own |= own.found
         self._tell([*faults, *self._untrained.end(look=checked)])
 
     def _rank_faults(self) -> list[GuardFault]:

@@ -17,7 +17,8 @@ from ckpt_surgery.text import listed, plural, size, some, text_table
 class GuardedBlock:
     """One block: its entries in forward and recompute in the last checked step, if it had one, and its proof.
 
-    `measured` are the bytes that its forward left on a device that counts them.
+    `measured` are the bytes that its forward left on a device that counts them. With `in_parts`, only parts of it
+    were recomputed.
     """
 
     name: str
@@ -25,6 +26,7 @@ class GuardedBlock:
     counts: tuple[int, int] | None
     proof: GradientProof
     measured: LeftBytes | None = None
+    in_parts: bool = False
 
     @property
     def memory(self) -> tuple[int, int, int] | None:
@@ -34,7 +36,7 @@ class GuardedBlock:
         is taken to keep these, and another what it keeps alone.
         """
         proof = self.proof
-        if not proof.alone_bytes or self.counts is None:
+        if not proof.alone_bytes or self.counts is None or (self.in_parts and self.measured is None):
             return None
         best = proof.given_bytes
         whole = max(best, proof.alone_bytes + best)

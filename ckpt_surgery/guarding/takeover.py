@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from traceback import walk_stack
@@ -68,16 +69,16 @@ class Trained:
 
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
     again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
-    of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
-    was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
-    `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
-    `can_be_wrapped` it has blocks that --wrap would checkpoint.
+    of the call that did, where that is known. With `evaluating` it was trained in evaluation mode alone, and `asked`
+    tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls something that
+    checkpoints, perhaps functions in which no module runs. With `can_be_wrapped` it has blocks that --wrap would
+    checkpoint.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.name = type(model).__name__
         self.problems: list[str] = []
-        self.checkpoints_itself = self.by_torch = False
+        self.checkpoints_itself = False
         self.place = ""
         self.evaluating = self.asked = False
         self.can_be_wrapped = self.calls_checkpoint = False
@@ -175,6 +176,7 @@ class Takeover:
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
+        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # torch's, of hooks like these
         hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
         self.looking = UndoableHooks(hooks)
 
@@ -240,10 +242,11 @@ class Takeover:
             return
         parts = list(module.modules())
         self._seen.update(parts)
-        for outer in running_modules():
-            if outer is not module and outer in self._seen and any(part is module for part in outer.modules()):
+        for outer in running_modules():  # what is compiled runs through a module that is no part of its model
+            if outer is not module and outer in self._seen and not set(parts).isdisjoint(outer.modules()):
                 if outer in self._waiting:
                     self._waiting.update(dict.fromkeys(parts, self._waiting[outer]))
+                    self._look_again(module)
                 return
         model = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = nn.Module.parameters(model)  # others may take arguments
@@ -270,10 +273,7 @@ class Takeover:
             for part in [part for part, its in self._waiting.items() if its is waiting]:
                 del self._waiting[part]
             self._note(trained, model, evaluating=False)
-            # what others than torch's function do to gradients on the way is not known
-            options = self._options.guard_options
-            prove = options.prove and (wanted or trained.by_torch)
-            self._take(model, trained, replace(options, prove=prove), running=running)
+            self._take(model, trained, self._options.guard_options, running=running)
             if wanted and not (is_asked(model) or has_surgery(model)):
                 self._look_for_own_call(trained, model, lambda: None)
             if trained.guard is not None:
@@ -347,7 +347,7 @@ class Takeover:
         def look(*_: Any) -> None:
             if not (hooks.undone or in_backward()) and (place := checkpoint_call()):
                 hooks.undo()
-                trained.place, trained.by_torch, trained.checkpoints_itself = place, True, True
+                trained.place, trained.checkpoints_itself = place, True
                 found()
 
         modules = {module for block in blocks_of(model).values() for module in block.module.modules()}
@@ -415,16 +415,15 @@ class _Waiting:
         """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
         if self.forwards < _LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
-            self.trained.by_torch = bool(self.trained.place)
-            self.trained.checkpoints_itself |= self.trained.by_torch
+            self.trained.checkpoints_itself |= bool(self.trained.place)
 
     def enter_again(self) -> None:
         """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
         trained, model = self.trained, self.model()
         trained.checkpoints_itself = True
         if not trained.place and model is not None:
-            trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
+            composable = any(map(is_composable, model.modules()))
+            trained.place = COMPOSABLE_CHECKPOINT if composable else recomputing_call()
 
 
 def running_modules() -> Iterator[nn.Module]:

@@ -19,10 +19,11 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked
+from ckpt_surgery.guarding.faults import CoverageCause
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions, Trained
@@ -171,11 +172,72 @@ def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentr
 
 
 def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
-    trained = taken(Own(OwnFunction.apply))
+    trained = taken(Own(OwnFunction.apply), 5)
     assert line_of(trained.place) == "torch.autograd.backward(ctx.block(values), gradients[0])"
     assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
+
+
+class Redrawing(PlainLayer):
+    """A block that checkpoints what draws random numbers, in a function that does not put generators back."""
+
+    def forward(self, values: Tensor) -> Any:
+        return OwnFunction.apply(lambda given: torch.dropout(self.linear(given), 0.5, True), values)
+
+
+@pytest.mark.parametrize("wrap", [None, False])
+def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | None) -> None:
+    model = Own(plainly)
+    model.blocks = nn.ModuleList(Redrawing() for _ in range(2))
+    report = taken(model, wrap=wrap).report
+    assert report is not None
+    assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
+
+
+@pytest.mark.parametrize("wrap", [None, False, True])
+def test_a_compiled_block_in_a_checkpoint_of_the_script_trains_as_without_us(wrap: bool | None) -> None:
+    model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
+    fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
+    trained = taken(model, wrap=wrap)
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert "checkpoint(fast[block]" in line_of(trained.place)
+    assert trained.report is not None
+    assert trained.report.ok
+
+
+@pytest.mark.parametrize("wrap", [None, False])
+def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None) -> None:
+    pairs = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+
+    class InSegments(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pairs = nn.Linear(WIDTH, WIDTH), nn.Sequential(*pairs)
+
+        def forward(self, values: Tensor) -> Any:
+            return checkpoint_sequential(self.pairs, 3, self.first(values), use_reentrant=False)
+
+    trained = taken(InSegments(), 5, wrap)
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1), (1, 1), (1, 0)]
+    assert (trained.report.proved, trained.report.ok) == (3, True)
+
+
+def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() -> None:
+    model = Own(partial(checkpoint, use_reentrant=False)).double()
+    real = torch.ones(2, WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def penalised() -> None:
+        for _ in range(3):
+            score = model(real).sum()
+            (gradient,) = torch.autograd.grad(score, real, create_graph=True)
+            (model(real.detach() + 1).sum() - score + gradient.square().sum()).backward()
+
+    (trained,) = looked_at(penalised)
+    assert trained.report is not None
+    assert trained.report.faults == ()
 
 
 def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() -> None:
