@@ -23,8 +23,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
-from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.coverage import OwnBlocks
+from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
