@@ -113,8 +113,9 @@ _SAID = {
         "{others} changed in between; keep it as it was in the forward until the backward has ended"
     ),
     GuardFaultKind.OTHER_BLOCK: (
-        "the recomputes of {others} ran block {first} in their place, so that gradients are wrong: what a checkpointed "
-        "function looks up, such as the variable of a loop, was another by then; bind it as a default argument"
+        "the recomputes of {others} ran block {first} in their place, so that gradients are wrong: what a "
+        "checkpointed function looks up, such as the variable of a loop, was another by then; bind it as a default "
+        "argument"
     ),
     GuardFaultKind.WRITTEN_TWICE: (
         "block {first} writes {others} in its forward and once more in its recompute: take that out of the block, or "
