@@ -77,13 +77,6 @@ class Coverage(StepWatch):
         """Return the entries of each block in forward and backward."""
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
-    def in_parts(self) -> set[str]:
-        """Return the blocks of which parts were recomputed, and not the whole."""
-        counts = self.counts()
-        return {
-            name for name, (_, backward) in counts.items() if not backward and self._counter.recomputed_inside(name)
-        }
-
     def faults(self, own: Collection[str]) -> list[GuardFault]:
         """Return the faults of the step, those of one kind and cause together; the script has checkpointed `own`."""
         counts = self.counts()

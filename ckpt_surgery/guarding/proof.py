@@ -53,6 +53,7 @@ class ProofStatus(StrEnum):
     SPLIT = "its parameters are split over ranks, and not gathered as it begins"
     CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
+    IN_ITSELF = "checkpoints in itself, so that it cannot be run without"
     FAILED = "could not be run alone"
 
 
@@ -161,6 +162,8 @@ class BlockWitness(StepWatch):
             return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
+        if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):
+            return GradientProof(self._name, ProofStatus.IN_ITSELF)
         given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)
         return GradientProof(self._name, status, errors, compared, kept, given, drew_anew=drew_anew)
 

@@ -17,8 +17,7 @@ from ckpt_surgery.text import listed, plural, size, some, text_table
 class GuardedBlock:
     """One block: its entries in forward and recompute in the last checked step, if it had one, and its proof.
 
-    `measured` are the bytes that its forward left on a device that counts them. With `in_parts`, only parts of it
-    were recomputed.
+    `measured` are the bytes that its forward left on a device that counts them.
     """
 
     name: str
@@ -26,7 +25,6 @@ class GuardedBlock:
     counts: tuple[int, int] | None
     proof: GradientProof
     measured: LeftBytes | None = None
-    in_parts: bool = False
 
     @property
     def memory(self) -> tuple[int, int, int] | None:
@@ -36,7 +34,7 @@ class GuardedBlock:
         is taken to keep these, and another what it keeps alone.
         """
         proof = self.proof
-        if not proof.alone_bytes or self.counts is None or (self.in_parts and self.measured is None):
+        if not proof.alone_bytes or self.counts is None:
             return None
         best = proof.given_bytes
         whole = max(best, proof.alone_bytes + best)
@@ -104,6 +102,8 @@ class GuardReport:
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
         lines = text_table(HEADINGS, self.rows(), right="not kept")
+        if not self.blocks:
+            head, lines = f"{self.model}: {plural(self.steps, 'step')}, and no blocks to watch", []
         faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.told]
         return "\n".join([head, *lines, *self.notes(), *faults])
 

@@ -26,14 +26,11 @@ RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIE
 class GuardResults:
     """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
 
-    Of blocks `in_parts` only parts were recomputed in the last checked step.
-
     `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
     `complete` once no block was left to prove.
     """
 
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    in_parts: set[str] = field(default_factory=set)
     proofs: dict[str, GradientProof] = field(default_factory=dict)
     kept: dict[str, LeftBytes] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
@@ -82,9 +79,7 @@ class GuardResults:
     def of_block(self, name: str, block_class: str) -> GuardedBlock:
         """Return what was seen of a block."""
         proof = self.proofs.get(name, GradientProof(name, ProofStatus.NOT_YET))
-        return GuardedBlock(
-            name, block_class, self.counts.get(name), proof, self.kept.get(name), in_parts=name in self.in_parts
-        )
+        return GuardedBlock(name, block_class, self.counts.get(name), proof, self.kept.get(name))
 
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
         """Keep faults, and return those of which nothing that is alike was told."""
@@ -155,7 +150,6 @@ class CheckedStep(StepWatch):
         faults: list[GuardFault] = []
         if self._coverage is not None and self.own is not None and unprovable is None:
             self._results.counts |= self._coverage.counts()
-            self._results.in_parts = self._coverage.in_parts()
             faults += self._coverage.faults(self.own.found)
         if self._witness is not None:
             proof = self._witness.end(unprovable)

@@ -254,6 +254,11 @@ class Takeover:
             if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
+            bare = {part for part in parts if part in self._taken and not blocks_of(part)}  # as what reparametrizes
+            for trained in self.trained:
+                if (watching := trained.guard) is not None and watching.model in bare:
+                    watching.remove()
+                    inside.add(trained)
             self.trained = [trained for trained in self.trained if trained not in inside]
             waiting = _Waiting(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -180,20 +181,41 @@ def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
     assert trained.report.proved == 3
 
 
-class Redrawing(PlainLayer):
-    """A block that checkpoints what draws random numbers, in a function that does not put generators back."""
+class Dropping(PlainLayer):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.dropout(super().forward(hidden_states), 0.5, True)
 
-    def forward(self, values: Tensor) -> Any:
-        return OwnFunction.apply(lambda given: torch.dropout(self.linear(given), 0.5, True), values)
+
+class InItself(Dropping):
+    """A block that checkpoints itself, in a function that adds to gradients and does not put generators back."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("wrap", [None, False])
 def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | None) -> None:
-    model = Own(plainly)
-    model.blocks = nn.ModuleList(Redrawing() for _ in range(2))
+    model = Own(OwnFunction.apply)
+    model.blocks = nn.ModuleList(Dropping() for _ in range(2))
     report = taken(model, wrap=wrap).report
     assert report is not None
     assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
+
+
+def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us() -> None:
+    def train_alone() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Own(plainly).double()
+        model.blocks = nn.ModuleList(InItself() for _ in range(3)).double()
+        for _ in range(3):
+            model(torch.ones(2, WIDTH, dtype=torch.float64)).square().mean().backward()
+        return [cast("Tensor", parameter.grad) for parameter in model.parameters()] + [torch.rand(1)]
+
+    bare, watched = train_alone(), []
+    (trained,) = looked_at(lambda: watched.extend(train_alone()), wrap=False)
+    assert all(map(torch.equal, bare, watched))
+    assert trained.report is not None
+    assert trained.report.proved == 0
 
 
 @pytest.mark.parametrize("wrap", [None, False, True])
@@ -217,12 +239,57 @@ def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None
             self.first, self.pairs = nn.Linear(WIDTH, WIDTH), nn.Sequential(*pairs)
 
         def forward(self, values: Tensor) -> Any:
-            return checkpoint_sequential(self.pairs, 3, self.first(values), use_reentrant=False)
+            first = self.first(values)
+            return checkpoint_sequential(self.pairs, 3, first, use_reentrant=False)  # type: ignore[no-untyped-call]
 
     trained = taken(InSegments(), 5, wrap)
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1), (1, 1), (1, 0)]
     assert (trained.report.proved, trained.report.ok) == (3, True)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_autocast_casts_once_for_several_uses_is_no_fault(outside: bool) -> None:
+    model = Own(lambda block, given: checkpoint(block, block.linear(given) if outside else given, use_reentrant=False))
+    for block in [] if outside else model.blocks:  # used twice inside of the block instead
+        cast("Any", block).linear.register_forward_hook(lambda linear, _, made: F.linear(made, linear.weight))
+    for block in model.blocks:
+        for hook in list(cast("Any", block).linear._forward_hooks.values()):
+            hook.__module__ = "peft.hooks"  # a part of what a block computes
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def training() -> None:
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+
+    (trained,) = looked_at(training)
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.faults) == (3, ())
+
+
+def test_what_runs_before_its_model_does_is_no_model() -> None:
+    model = Own(partial(checkpoint, use_reentrant=False))
+    model.first = nn.utils.parametrizations.weight_norm(model.first)
+    before = looked_at(lambda: (model.first(torch.ones(2, WIDTH)), train(model.double())), wrap=False)
+    assert [trained.name for trained in before] == ["Own"]
+
+
+def test_what_a_block_checkpoints_in_itself_is_watched_in_its_place() -> None:
+    class InParts(PlainLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+
+        def forward(self, values: Tensor) -> Tensor:
+            return cast("Tensor", checkpoint(self.last, super().forward(values), use_reentrant=False)).tanh()
+
+    model = Own(plainly)
+    model.blocks = nn.ModuleList(InParts() for _ in range(3))
+    report = taken(model, wrap=False).report
+    assert report is not None
+    assert [(block.name, block.counts) for block in report.blocks] == [(f"blocks.{n}.last", (1, 1)) for n in range(3)]
 
 
 def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() -> None:
