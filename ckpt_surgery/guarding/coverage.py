@@ -80,9 +80,10 @@ class Coverage(StepWatch):
     def faults(self, own: Collection[str]) -> list[GuardFault]:
         """Return the faults of the step, those of one kind and cause together; the script has checkpointed `own`."""
         counts = self.counts()
-        lost = [name for name in own if counts.get(name, (0, 1))[1] == 0]
-        others = [name for name in own if name in counts and counts[name][1] > counts[name][0]]
-        if lost and others and sum(f - b for f, b in (counts[name] for name in own if name in counts)) == 0:
+        less = {name: counts[name][0] - counts[name][1] for name in own if name in counts}
+        lost = [name for name, missing in less.items() if missing > 0]
+        others = [name for name, missing in less.items() if missing < 0]
+        if others and lost and sum(less.values()) == 0:
             return [GuardFault(GuardFaultKind.OTHER_BLOCK, (others[0], *lost))]
         together: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
         for name, (forward, backward) in counts.items():

@@ -72,8 +72,8 @@ class EntryLooks(StepWatch):
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
     that only what is as in none of them has changed, and is told by the last. First come buffers that somebody has
-    written since the forward. `kept` names the attributes that hold
-    tensors with a graph as the step begins: of an earlier one.
+    written since the forward. `kept` names the attributes that hold tensors with a graph as the step begins: of an
+    earlier one.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:

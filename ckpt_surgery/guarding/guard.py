@@ -97,10 +97,12 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
 
-    `at_end` is called with the guard as it goes, with its model, so that its report can be kept. Where an error of its
-    own ended the watch, `say` was told, and `failure` is that error on one line.
+    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, with its model, so
+    that its report can be kept. Where an error of its own ended the watch, `say` was told, and `failure` is that error
+    on one line.
     """
 
+    at_check: Callable[[], None] | None = None
     at_end: Callable[[Guard], None] | None = None
     failure = ""
 
@@ -221,6 +223,8 @@ class Guard(Undoable):
 
     def _end(self, watch: StepWatch) -> None:
         checked = self._is_checked()
+        if checked and self.at_check is not None:
+            self.at_check()
         self.steps += 1
         self._was_evaluating = self._hooks.evaluating
         faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []

@@ -84,7 +84,7 @@ class Trained:
         self.can_be_wrapped = self.calls_checkpoint = False
         self._report: GuardReport | None = None
         self._table = ""
-        self.is_refused = False
+        self._has_table = self.is_refused = False
         self._guard: Callable[[], Guard | None] = lambda: None
         self._surgery: Callable[[], Undoable | None] = lambda: None
 
@@ -94,7 +94,7 @@ class Trained:
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
         if guard is not None:  # it holds the surgery, and both go when the model goes
             self._guard = ref(guard)
-            guard.at_end = partial(self._keep, surgery)
+            guard.at_check, guard.at_end = self._take_table, partial(self._keep, surgery)
 
     @property
     def guard(self) -> Guard | None:
@@ -114,10 +114,10 @@ class Trained:
 
     @property
     def table(self) -> str:
-        """The table of its surgery; empty where it got none, or it was taken off."""
+        """The table of its surgery in the last checked step; empty where it got none, or it was taken off."""
         if self.is_refused:
             return ""
-        return self._table if self.surgery is None else str(self.surgery)
+        return self._table if self.surgery is None or self._has_table else str(self.surgery)
 
     @property
     def said(self) -> list[str]:
@@ -143,9 +143,15 @@ class Trained:
             if change is not None:
                 change.__exit__(None, None, None)
 
+    def _take_table(self) -> None:
+        """Take the table of a step: the script may go to evaluation mode after the last one."""
+        if self.surgery is not None:
+            self._table, self._has_table = str(self.surgery), True
+
     def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
         self._report = watching.report()
-        self._table = "" if surgery is None else str(surgery)
+        if not self._has_table:
+            self._table = "" if surgery is None else str(surgery)
 
 
 class Takeover:

@@ -366,6 +366,17 @@ def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
     assert (trained.report.steps, trained.report.proved) == (4, 2)
 
 
+def test_the_table_is_that_of_the_training_whatever_follows() -> None:
+    model = model_of(SureLayer, SureLayer)
+
+    def training() -> None:
+        train(model, 4)
+        model.eval()
+
+    (trained,) = looked_at(training, wrap=True)
+    assert "2 of 2 blocks checkpointed" in trained.table
+
+
 @pytest.mark.parametrize("wrap", [None, True])
 @pytest.mark.parametrize("asked", [True, False])
 def test_training_in_evaluation_mode_is_told_by_name(wrap: bool | None, asked: bool) -> None:
