@@ -114,6 +114,23 @@ class Outside(Linear):
 COUNT = [0]
 
 
+class Balanced(Linear):
+    """Takes other rows once a hook has moved its bias."""
+
+    bias: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.zeros(()))
+        self.register_forward_hook(self.move)
+
+    def move(self, *_: object) -> None:
+        self.bias += 1
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.tanh(self.linear(hidden[: 1 + int(self.bias)])).mean(0)
+
+
 class Greedy(torch.autograd.Function):
     """Reads what it has saved once too often."""
 
@@ -294,6 +311,13 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
                 "not seen",
             ),
             id="a length that is counted outside of the block",
+        ),
+        pytest.param(
+            lambda: Net(Balanced(), Balanced()),
+            steps,
+            "have different metadata",
+            ("layers.1 (Balanced) found other things", "bias (written in between)"),
+            id="a buffer that a hook writes",
         ),
         pytest.param(
             lambda: Net(OfGreedy()),
