@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -110,50 +110,71 @@ class LossReader(Interpreter[TracedValue]):
 
     def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
-        concerned = self._concerned()
-        self._everything(concerned)
+        followed = self._followed()
+        if followed is None:
+            return ()
+        self._everything(followed)
         if self._learned_late():  # by the second time, what methods further down assign to `self` is known
             self.bypasses.clear()
-            self._everything(concerned)
+            self._everything(followed)
         found: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
             found.setdefault(bypass.spot, bypass)
         return tuple(found.values())
 
-    def _concerned(self) -> set[str]:
-        """The functions and classes that deal with wrappers, or call one that does; all, where the module does."""
-        found = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
-        calls: dict[str, set[str]] = {}
-        for place in self.names.places:
-            unit = place.prefix.partition(".")[0]
-            match place.node:
-                case ast.Attribute(attr="module"):
-                    found.add(unit)
-                case ast.Call(func=func):
-                    calls.setdefault(unit, set()).add(tail(func))
-                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
-                        found.add(unit)
-        while more := {name for name, called in calls.items() if name not in found and called & found}:
-            found |= more
-        return found if "" not in found else {*self.names.functions, *self.names.classes}
+    def _followed(self) -> list[tuple[Function, ast.ClassDef | None]] | None:
+        """The functions, and methods with their classes, that are followed; None where no backward pass is in them.
 
-    def _everything(self, concerned: Collection[str]) -> None:
-        """Follow the module, and the functions and methods that are concerned, each on its own."""
+        Those that deal with wrappers, or lead to a backward pass and are of a class, or function, that deals with
+        wrappers or calls one that does.
+        """
+        classes, trainers = self.names.classes, [*filter(self.names.is_trainer, self.names.classes.values())]
+        concerned, dealing, ending = {cls.name for cls in trainers}, {"__init__"}, {"compute_loss"} if trainers else set()
+        by_unit, by_name = dict[str, set[str]](), dict[str, set[str]]()
+        for place in self.names.places:
+            unit, _, method = place.prefix.partition(".")
+            name = method.partition(".")[0] if unit in classes else unit
+            deals = False
+            match place.node:
+                case ast.Attribute(attr=attribute):
+                    deals = attribute == "module"
+                case ast.Call(func=func):
+                    callee = tail(func)
+                    for calls, caller in ((by_unit, unit), (by_name, name)):
+                        calls.setdefault(caller, set()).add(callee)
+                    deals = callee in _UNWRAP or _prepares(func) or self.names.is_wrapper(func)
+                    if callee == "backward":
+                        ending.add(name)
+                    elif callee.startswith("all_reduce") or _SYNCHRONISES.search(callee):
+                        dealing.add(name)
+            if deals:
+                concerned.add(unit)
+                dealing.add(name)
+        for found, calls in ((concerned, by_unit), (ending, by_name)):
+            while more := {caller for caller, called in calls.items() if caller not in found and called & found}:
+                found |= more
+        if "" in concerned:
+            concerned |= {*self.names.functions, *classes}
+        followed: list[tuple[Function, ast.ClassDef | None]]
+        followed = [(function, None) for name, function in self.names.functions.items() if name in concerned]
+        for cls in classes.values():
+            if any(ancestor.name in concerned for ancestor in self.names.lineage(cls)):
+                followed += [(method, cls) for method in methods_of(cls)]
+        ends = "" in concerned & ending or any(function.name in ending for function, _ in followed)
+        return [each for each in followed if each[0].name in dealing | ending] if ends else None
+
+    def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
+        """Follow the module and these functions and methods, each on its own."""
         self.env = {}
         self.follow(self.names.tree.body)
-        for name, function in self.names.functions.items():
-            if name in concerned:
-                self._run(function, None, {})
-        for cls in self.names.classes.values():
-            is_concerned = any(ancestor.name in concerned for ancestor in self.names.lineage(cls))
-            for method in methods_of(cls) if is_concerned else ():
-                # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
-                asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-                is_given = asked and list(parameters(method))[1:2] == ["model"]
-                model = TracedValue(wrappers=frozenset({"Trainer"}))
-                result = self._run(method, cls, {"model": model} if is_given else {})
-                if is_given and method.name == "compute_loss":
-                    self.bypasses |= dict.fromkeys(result.around)
+        for function, cls in followed:
+            # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
+            asked = cls and function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+            is_given = asked and list(parameters(function))[1:2] == ["model"]
+            model = TracedValue(wrappers=frozenset({"Trainer"}))
+            result = self._run(function, cls, {"model": model} if is_given else {})
+            if is_given and function.name == "compute_loss":
+                self.bypasses |= dict.fromkeys(result.around)
 
     def _may_run(self, function: Function) -> bool:
         """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
