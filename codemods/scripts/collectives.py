@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.evaluator import Condition
@@ -73,13 +73,16 @@ def collectives(names: Names) -> Iterator[Collective]:
     tests = RankTests(names)
     tested = {place.scope for place in names.places if _is_test_of_ranks(place.node, tests)}
     followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
+    if not followed:
+        return
     led_to = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
+    telling = {place.statement for place, call in names.calls if dotted(call.func) in called or _collective(names, call)}
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
 
     def by_kind(scope: str, statements: Sequence[ast.stmt]) -> tuple[Calls, Calls]:
-        first = _RankWalk(names, tests, always, True).calls(statements)
-        return first, _RankWalk(names, tests, always, False).calls(statements) if scope in tested else first
+        first = _RankWalk(names, tests, telling, always, True).calls(statements)
+        return first, _RankWalk(names, tests, telling, always, False).calls(statements) if scope in tested else first
 
     for _ in range(2):  # by the second time, what functions further down call is known
         for name, function in names.functions.items():
@@ -160,10 +163,14 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     nothing = ()
     handlers = False
 
-    def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Calls], first: bool) -> None:
+    def __init__(
+        self, names: Names, tests: RankTests, telling: Set[ast.stmt], always: Mapping[str, Calls], first: bool
+    ) -> None:
         super().__init__()
         self.names = names
         self.tests = tests
+        self.telling = telling
+        """The statements that call a collective, or a function of the script that may."""
         self.always = always
         self.first = first
         self.under: RankTest | None = None
@@ -218,10 +225,11 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
-        if isinstance(node, ast.Call) and not self.gone:
-            self._note(node)
-        if not isinstance(node, ast.Lambda):
-            self.parts(node)
+        if self.statement in self.telling:
+            if isinstance(node, ast.Call) and not self.gone:
+                self._note(node)
+            if not isinstance(node, ast.Lambda):
+                self.parts(node)
         return ()
 
     def _note(self, call: ast.Call) -> None:

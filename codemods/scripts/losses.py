@@ -145,7 +145,7 @@ class LossReader(Interpreter[TracedValue]):
                     deals = callee in _UNWRAP or _prepares(func) or self.names.is_wrapper(func)
                     if callee == "backward":
                         ending.add(name)
-                    elif callee.startswith("all_reduce") or _SYNCHRONISES.search(callee):
+                    elif callee.startswith("all_reduce") or ("grad" in callee and _SYNCHRONISES.search(callee)):
                         dealing.add(name)
             if deals:
                 concerned.add(unit)
