@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
@@ -31,7 +32,12 @@ _POSITIONS = {
 _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
-COLLECTIVES = _GROUP_AT.keys() | _ACCELERATOR
+_OF_ACCELERATOR = re.compile(rf"(?i:ccelerator)\.(?:{'|'.join(_ACCELERATOR)})\(")
+_NAMED = re.compile(
+    r"\bdistributed[\w.]*[ \t]+(?:as[ \t]+(\w+)|import[ \t]+(\([^)]*\)|.*))"
+)
+"""What a file calls torch.distributed, or what is in it."""
+_CALLED = rf"(?:{'|'.join(sorted(_GROUP_AT))})\("
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
 """Functions and packages in which no collective is called that the script does not name."""
 _HARMLESS = words("info warning error debug append extend add update get keys values items")
@@ -63,6 +69,15 @@ class _Half(NamedTuple):
 
 Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 """The calls of each collective."""
+
+
+def may_call_collectives(text: str) -> bool:
+    """Whether a file calls collectives by accelerate's names, or by those that it has for torch.distributed's."""
+    if _OF_ACCELERATOR.search(text):
+        return True
+    named = {"distributed"}.union(*(re.findall(r"\w+", f"{name} {names}") for name, names in _NAMED.findall(text)))
+    called = re.search(rf"\b(?:{'|'.join(named)})\.(?:\w+\.)*{_CALLED}", text) if "torch" in text else None
+    return called is not None or any(f"{name}(" in text for name in named & _GROUP_AT.keys())
 
 
 def collectives(names: Names) -> Iterator[Collective]:

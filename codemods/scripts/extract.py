@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.collectives import COLLECTIVES, collectives
+from ckpt_surgery.codemods.scripts.collectives import collectives, may_call_collectives
 from ckpt_surgery.codemods.scripts.launches import commands, launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
@@ -36,7 +36,6 @@ PROCESSES = (
     "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = re.compile(rf"(?:{'|'.join(sorted(COLLECTIVES))})\((?<!torch\.gather\()(?<!torch\.scatter\()")
 _RANK = re.compile(rf"\b(?:{'|'.join(sorted(RANKS))})\b|\.grad is (?:not )?None")
 _INNER = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
@@ -63,7 +62,8 @@ def _interests(text: str) -> _Interests:
         loads="device_map" in text and bool(_SPLITTING.search(text)),
         around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
         ranks=("distributed" in text or "accelerator." in text)
-        and bool(_COLLECTIVE.search(text) and _RANK.search(text)),
+        and may_call_collectives(text)
+        and bool(_RANK.search(text)),
     )
 
 
