@@ -13,6 +13,8 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_
 from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, walk
 
 _ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
+_REPLACES = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
+"""Of an attribute or a class body: most are of `self`, or plain names, or keywords."""
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -138,7 +140,11 @@ def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
 
 
 REPLACED = FileFact[tuple[str, ...]](
-    "replaced_forwards", lambda file: tuple(_replaced(file)), nothing=(), signs=("forward = ", "forward=")
+    "replaced_forwards",
+    lambda file: tuple(_replaced(file)),
+    nothing=(),
+    signs=("forward = ", "forward="),
+    worth=lambda text: _REPLACES.search(text) is not None,
 )
 """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
 DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=(), signs=("@",))
