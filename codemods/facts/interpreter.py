@@ -184,9 +184,11 @@ class Interpreter(Evaluator[V]):
         """What names hold where several ways meet. The first of them is changed."""
         first = envs[0]
         for other in envs[1:]:
-            for name, value in other.items():
+            for name, value in other.items() if other != first else ():
                 mine = first.get(name, value)
-                first[name] = value if mine is value else self.join([mine, value])
+                if mine is not value:
+                    value = self.join([mine, value])
+                first[name] = value
         return first
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
@@ -17,8 +17,8 @@ from ckpt_surgery.codemods.scripts.ranks import asks_for_several
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue, join, mix
 
 _DEEPEST = 6
-_MOST_STEPS = 400_000
-"""Expressions evaluated for one file: a script whose functions call each other without end stops here."""
+_MOST_STEPS = 50_000
+"""Calls evaluated for one file: a script whose functions call each other without end stops here."""
 _UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
 _CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
@@ -272,7 +272,7 @@ class LossReader(Interpreter[TracedValue]):
 
     def part(self, value: TracedValue, position: int) -> TracedValue:
         """One of the values that a tuple is unpacked into: another object, computed in the same way."""
-        return replace(value, objects=frozenset(f"{identity}.{position}" for identity in value.objects))
+        return value._replace(objects=frozenset(f"{identity}.{position}" for identity in value.objects))
 
     def subscript(self, node: ast.Subscript) -> TracedValue:
         """What is taken out of a container is all that it holds."""
@@ -300,13 +300,11 @@ class LossReader(Interpreter[TracedValue]):
             return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
-    def value(self, node: ast.expr) -> TracedValue:
-        """The value of an expression, unless the script is too large."""
-        self.steps += 1
-        return UNTRACED if self.gave_up else super().value(node)
-
     def call(self, node: ast.Call) -> TracedValue:
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
+        self.steps += 1
+        if self.gave_up:
+            return UNTRACED
         func, owner = node.func, UNTRACED
         if isinstance(func, ast.Attribute):
             owner = self.value(func.value)
@@ -454,7 +452,7 @@ class LossReader(Interpreter[TracedValue]):
         spot = self._spot(call.node)
         for name, value in given.items():
             inners = frozenset(inner._replace(site=inner.site or spot) for inner in value.inners)
-            given[name] = replace(value, inners=inners) if inners else value
+            given[name] = value._replace(inners=inners) if inners else value
         return self._run(function, cls, given)
 
     def _spot(self, node: ast.expr) -> Spot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
@@ -145,6 +146,7 @@ class RankTests:
         return False
 
 
+@lru_cache(maxsize=256)
 def asks_for_several(test: ast.expr) -> bool | None:
     """Whether a test is true where there are several processes, the other way round, or neither (None)."""
     match test:
