@@ -150,11 +150,11 @@ class Evaluator(Generic[V]):
 
     def value(self, node: ast.expr) -> V:
         """What an expression holds; the calls inside it are followed."""
-        kind = node.__class__
-        if kind is ast.Constant:
-            return self.nothing
-        value: V = getattr(self, _EXPRESSIONS.get(kind, "_rest"))(node)
+        value: V = getattr(self, _EXPRESSIONS.get(node.__class__, "_rest"))(node)
         return value
+
+    def _constant(self, node: ast.Constant) -> V:
+        return self.nothing
 
     def _rest(self, node: ast.expr) -> V:
         self.parts(node)
@@ -168,7 +168,7 @@ class Evaluator(Generic[V]):
         for field in node._fields:
             part = getattr(node, field, None)
             for inner in part if part.__class__ is list else (part,):
-                if isinstance(inner, ast.expr):
+                if inner.__class__ in _EXPRESSIONS or isinstance(inner, ast.expr):
                     self.value(inner)
                 elif isinstance(inner, ast.keyword | ast.comprehension):
                     self.parts(inner)
@@ -239,6 +239,7 @@ class Evaluator(Generic[V]):
 
 
 _EXPRESSIONS: Mapping[type[ast.expr], str] = {
+    ast.Constant: "_constant",
     ast.Name: "name",
     ast.Attribute: "_attribute",
     ast.Call: "call",

@@ -72,6 +72,9 @@ class Interpreter(Evaluator[V]):
     def _other(self, node: ast.stmt) -> None:
         self.parts(node)
 
+    def _expression(self, node: ast.Expr) -> None:
+        self.value(node.value)
+
     def _assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self.assign(target, node.value)
@@ -194,6 +197,7 @@ class Interpreter(Evaluator[V]):
 
 _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Assign: "_assign",
+    ast.Expr: "_expression",
     ast.AnnAssign: "_annotated",
     ast.AugAssign: "augment",
     ast.Return: "_leave",
