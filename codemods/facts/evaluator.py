@@ -168,7 +168,7 @@ class Evaluator(Generic[V]):
         for field in node._fields:
             part = getattr(node, field, None)
             for inner in part if part.__class__ is list else (part,):
-                if inner.__class__ in _EXPRESSIONS or isinstance(inner, ast.expr):
+                if isinstance(inner, ast.expr):
                     self.value(inner)
                 elif isinstance(inner, ast.keyword | ast.comprehension):
                     self.parts(inner)

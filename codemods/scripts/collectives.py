@@ -34,7 +34,7 @@ _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name i
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
 _CALL = re.compile(rf"\.(?:{'|'.join(sorted(_GROUP_AT.keys() | _ACCELERATOR))})\(")
 _NAMED = re.compile(r"distributed[\w.]*[ \t]+(?:as[ \t]+(\w+)|import[ \t]+(\([^)]*\)|.*))")
-"""What a file calls torch.distributed, or what is in it. Begins with a literal, which is what makes the search fast."""
+"""What a file calls torch.distributed, or what is in it: begins with a literal, which makes the search fast."""
 _LONGEST = 80
 """Characters before a call that what it belongs to is looked for in."""
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
@@ -93,7 +93,9 @@ def collectives(names: Names) -> Iterator[Collective]:
     if not followed:
         return
     led_to = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
-    telling = {place.statement for place, call in names.calls if dotted(call.func) in called or _collective(names, call)}
+    telling = {
+        place.statement for place, call in names.calls if dotted(call.func) in called or _collective(names, call)
+    }
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
 

@@ -123,13 +123,14 @@ class LossReader(Interpreter[TracedValue]):
         return tuple(found.values())
 
     def _followed(self) -> list[tuple[Function, ast.ClassDef | None]] | None:
-        """The functions, and methods with their classes, that are followed; None where no backward pass is in them.
+        """The functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
 
-        Those that deal with wrappers, or lead to a backward pass and are of a class, or function, that deals with
-        wrappers or calls one that does.
+        Those of the functions and classes alone that deal with wrappers, or call one that does; None where no backward
+        pass is among them.
         """
-        classes, trainers = self.names.classes, [*filter(self.names.is_trainer, self.names.classes.values())]
-        concerned, dealing, ending = {cls.name for cls in trainers}, {"__init__"}, {"compute_loss"} if trainers else set()
+        classes = self.names.classes
+        concerned = {name for name, cls in classes.items() if self.names.is_trainer(cls)}
+        dealing, ending = {"__init__"}, {"compute_loss"} if concerned else set[str]()
         by_unit, by_name = dict[str, set[str]](), dict[str, set[str]]()
         for place in self.names.places:
             unit, _, method = place.prefix.partition(".")

@@ -184,29 +184,26 @@ _LEAVES = frozenset(
 ) | {ast.Name, ast.Constant}
 """Nodes that hold no others."""
 _STATEMENTS = frozenset(ast.stmt.__subclasses__())
-_PLACED = _STATEMENTS | {ast.Attribute, ast.Call, ast.Dict, ast.Subscript, ast.arg}
+_PLACED = _STATEMENTS | {ast.Attribute, ast.Call, ast.Dict, ast.IfExp, ast.Subscript, ast.arg}
 """Nodes that somebody asks the place of."""
 
 
 def _places(tree: ast.Module) -> list[ScriptNode]:
     """The nodes that somebody asks for, each with its place, in the order of `ast.walk`."""
     places: list[ScriptNode] = []
-    waiting = [ScriptNode(tree, ast.Pass())]
+    waiting: list[tuple[ast.AST, ast.stmt, str, tuple[ast.expr, ...], str]] = [(tree, ast.Pass(), "", (), "")]
     for here in waiting:  # grows while it is read
         node, statement, scope, tests, prefix = here
-        kind = node.__class__
-        if kind in _PLACED:
-            places.append(ScriptNode._make(here))
+        if node.__class__ in _PLACED:
+            places.append(ScriptNode(*here))
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     scope = f"{prefix}{name}"
                     prefix = f"{scope}."
                 case ast.ClassDef(name=name):
                     prefix = f"{prefix}{name}."
-                case ast.If(test=test):
+                case ast.If(test=test) | ast.IfExp(test=test):
                     tests = (*tests, test)
-        elif kind is ast.IfExp:
-            tests = (*tests, node.test)
         for field in node._fields:
             value = getattr(node, field, None)
             if value.__class__ is list:
