@@ -88,7 +88,7 @@ def collectives(names: Names) -> Iterator[Collective]:
     if not called:
         return
     tests = RankTests(names)
-    tested = {place.scope for place in names.places if _is_test_of_ranks(place.node, tests)}
+    tested = {place.scope for place in names.places if place.scope in called and _is_test_of_ranks(place.node, tests)}
     followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
     if not followed:
         return
@@ -149,6 +149,8 @@ def _called(names: Names) -> Mapping[str, set[str]]:
 def _collective(names: Names, call: ast.Call) -> str:
     """The collective that a call is; empty for others, and for one of a group of its own."""
     func, name = call.func, tail(call.func)
+    if name not in _GROUP_AT and name not in _ACCELERATOR:
+        return ""
     if isinstance(func, ast.Attribute) and is_accelerator(func.value):
         return f"accelerator.{name}" if name in _ACCELERATOR else ""
     if name not in _GROUP_AT or not names.origin(func).startswith("torch.distributed."):
