@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
+from ckpt_surgery.codemods.scripts.slices import SYNCHRONISES, UNWRAP, functions_to_follow, prepares
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue, join, mix
 
 _DEEPEST = 6
 _MOST_STEPS = 50_000
 """Calls evaluated for one file: a script whose functions call each other without end stops here."""
-_UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
 _CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
 """Calls whose result has no gradient, or is another module or another kind of wrapper."""
@@ -37,7 +35,6 @@ _RUNS_NOTHING = words(
     """
 )
 _RUNS_A_MODEL = {"compute_loss", "functional_call"}
-_SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|average|reduce)", re.I)
 
 
 @dataclass(slots=True)
@@ -110,7 +107,7 @@ class LossReader(Interpreter[TracedValue]):
 
     def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
-        followed = self._followed()
+        followed = functions_to_follow(self.names)
         if followed is None:
             return ()
         self._everything(followed)
@@ -121,48 +118,6 @@ class LossReader(Interpreter[TracedValue]):
         for bypass in () if self.synchronises else self.bypasses:
             found.setdefault(bypass.spot, bypass)
         return tuple(found.values())
-
-    def _followed(self) -> list[tuple[Function, ast.ClassDef | None]] | None:
-        """The functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
-
-        Those of the functions and classes alone that deal with wrappers, or call one that does; None where no backward
-        pass is among them.
-        """
-        classes = self.names.classes
-        concerned = {name for name, cls in classes.items() if self.names.is_trainer(cls)}
-        dealing, ending = {"__init__"}, {"compute_loss"} if concerned else set[str]()
-        by_unit, by_name = dict[str, set[str]](), dict[str, set[str]]()
-        for place in self.names.places:
-            unit, _, method = place.prefix.partition(".")
-            name = method.partition(".")[0] if unit in classes else unit
-            deals = False
-            match place.node:
-                case ast.Attribute(attr=attribute):
-                    deals = attribute == "module"
-                case ast.Call(func=func):
-                    callee = tail(func)
-                    for calls, caller in ((by_unit, unit), (by_name, name)):
-                        calls.setdefault(caller, set()).add(callee)
-                    deals = callee in _UNWRAP or _prepares(func) or self.names.is_wrapper(func)
-                    if callee == "backward":
-                        ending.add(name)
-                    elif callee.startswith("all_reduce") or ("grad" in callee and _SYNCHRONISES.search(callee)):
-                        dealing.add(name)
-            if deals:
-                concerned.add(unit)
-                dealing.add(name)
-        for found, calls in ((concerned, by_unit), (ending, by_name)):
-            while more := {caller for caller, called in calls.items() if caller not in found and called & found}:
-                found |= more
-        if "" in concerned:
-            concerned |= {*self.names.functions, *classes}
-        followed: list[tuple[Function, ast.ClassDef | None]]
-        followed = [(function, None) for name, function in self.names.functions.items() if name in concerned]
-        for cls in classes.values():
-            if any(ancestor.name in concerned for ancestor in self.names.lineage(cls)):
-                followed += [(method, cls) for method in methods_of(cls)]
-        ends = "" in concerned & ending or any(function.name in ending for function, _ in followed)
-        return [each for each in followed if each[0].name in dealing | ending] if ends else None
 
     def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
         """Follow the module and these functions and methods, each on its own."""
@@ -246,7 +201,7 @@ class LossReader(Interpreter[TracedValue]):
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """`target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
         match target, value:
-            case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if _prepares(func) and len(targets) == len(
+            case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if prepares(func) and len(targets) == len(
                 items
             ):
                 wrappers = [self._wrap(self.value(item), value, f".{at}") for at, item in enumerate(items)]
@@ -316,13 +271,13 @@ class LossReader(Interpreter[TracedValue]):
         keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
         call = _EvaluatedCall(node, tail(func), owner, callee, positional, keywords)
         first = positional[0] if positional else UNTRACED
-        if node.args and (self.names.is_wrapper(func) or _prepares(func)):
+        if node.args and (self.names.is_wrapper(func) or prepares(func)):
             return self._wrap(first, node)
         self._note(call)
         local = self._local(func)
         if local and self._may_run(local) and self._is_worth(call):
             return self._run_called(call, local)
-        if call.name in _UNWRAP:
+        if call.name in UNWRAP:
             return first.inside(ast.unparse(node))
         if call.name in _CUTS:
             return UNTRACED
@@ -405,7 +360,7 @@ class LossReader(Interpreter[TracedValue]):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
             loss = call.args[0] if taken and call.args else call.owner
             self.bypasses |= dict.fromkeys(bypass._replace(backward=call.node.lineno) for bypass in loss.around)
-        elif _SYNCHRONISES.search(call.name) or (
+        elif SYNCHRONISES.search(call.name) or (
             call.name.startswith("all_reduce")
             and any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(self.frame.node))
         ):
@@ -458,11 +413,6 @@ class LossReader(Interpreter[TracedValue]):
 
     def _spot(self, node: ast.expr) -> Spot:
         return Spot(span_of(node), self.statement.lineno, self.frame.scope)
-
-
-def _prepares(func: ast.expr) -> bool:
-    """`accelerator.prepare`."""
-    return isinstance(func, ast.Attribute) and func.attr in ("prepare", "prepare_model") and is_accelerator(func.value)
 
 
 def _switches_gradients_off(node: ast.expr) -> bool:

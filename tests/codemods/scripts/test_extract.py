@@ -15,6 +15,7 @@ from ckpt_surgery.codemods.scripts.collectives import may_call_collectives
 from ckpt_surgery.codemods.scripts.extract import may_be_script
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
+from ckpt_surgery.codemods.scripts.slices import functions_to_follow
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.report import check_report
 from ckpt_surgery.static.render.sarif import to_sarif
@@ -75,9 +76,9 @@ def test_a_script_is_followed_again_only_for_what_it_says_too_late(
 
 def test_only_what_deals_with_wrappers_or_leads_to_a_backward_is_followed() -> None:
     text = SCRIPT + "    shown(batch)\n\n\ndef shown(rows):\n    return sum(map(len, rows))\n\n\ntrain(model, batch)\n"
-    followed = LossReader(names_of(ast.parse(text)))._followed()
+    followed = functions_to_follow(names_of(ast.parse(text)))
     assert [function.name for function, _ in followed or ()] == ["train"]
-    assert LossReader(names_of(ast.parse(text.replace(".backward()", ""))))._followed() is None
+    assert functions_to_follow(names_of(ast.parse(text.replace(".backward()", "")))) is None
 
 
 @pytest.mark.parametrize(
