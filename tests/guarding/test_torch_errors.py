@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,12 @@ from ckpt_surgery import guard
 from ckpt_surgery.guarding.torch_errors import explain
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def torch_logs_in_its_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch logs in its debug mode is for its own handler: where a test has set a level, pytest's would fail."""
+    monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)
 
 
 class Net(nn.Module):
