@@ -35,8 +35,8 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
     Args:
         texts: the text of each file of the tree, by its path.
     """
-    facts, _ = declared_facts()
     speaking = {path for path, text in texts.items() if speaks_of_checkpointing(text)}
+    facts = [fact for fact in declared_facts()[0] if fact.worth is not speaks_of_checkpointing]
     others = ((path, text) for path, text in texts.items() if path not in speaking)
     concerned = {path for path, text in others if any(fact.may_be_in(text) for fact in facts)}
     modules = {path for path, text in texts.items() if any(sign in text for sign in _MODULES)}

@@ -1,8 +1,8 @@
-"""The recomputes of each block in a step: once each, or why not, where the block shows it."""
+"""What the script checkpoints by itself, and the recomputes of each block in a step: once each, or why not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -12,11 +12,28 @@ from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKi
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION, LAYER_CLASS
-from ckpt_surgery.runtime.blocks.discovery import enclosing, is_layer
+from ckpt_surgery.runtime.blocks.discovery import enclosing, is_layer, nearest
 from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.containers import tensors
+
+
+class OwnBlocks(StepWatch):
+    """Find the outermost modules with trained parameters that the script runs in torch's checkpoint, by name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.found: dict[str, nn.Module] = {}
+        for name, module in model.named_modules():
+            if name and any(parameter.requires_grad for parameter in module.parameters()):
+                hook = ModelHook(partial(self._enter, name))
+                self._handles.append(module.register_forward_pre_hook(hook))
+
+    def _enter(self, name: str, module: nn.Module, _: object) -> None:
+        if self.phase is WatchedPhase.FORWARD and not nearest(name, self.found) and checkpoint_call():
+            self.found[name] = module
 
 
 class Coverage(StepWatch):
@@ -60,10 +77,16 @@ class Coverage(StepWatch):
         """Return the entries of each block in forward and backward."""
         return {name: (entries.forward, entries.backward) for name, entries in self._counter.entries().items()}
 
-    def faults(self) -> list[GuardFault]:
-        """Return the faults of the step, those of one kind and cause together."""
+    def faults(self, own: Collection[str]) -> list[GuardFault]:
+        """Return the faults of the step, those of one kind and cause together; the script has checkpointed `own`."""
+        counts = self.counts()
+        less = {name: counts[name][0] - counts[name][1] for name in own if name in counts}
+        lost = [name for name, missing in less.items() if missing > 0]
+        others = [name for name, missing in less.items() if missing < 0]
+        if others and lost and sum(less.values()) == 0:
+            return [GuardFault(GuardFaultKind.OTHER_BLOCK, (others[0], *lost))]
         together: dict[tuple[GuardFaultKind, CoverageCause, tuple[int, int]], list[str]] = {}
-        for name, (forward, backward) in self.counts().items():
+        for name, (forward, backward) in counts.items():
             if backward > forward > 0:
                 fault = GuardFaultKind.RECOMPUTED_AGAIN, CoverageCause.TWICE
             elif forward and not backward and self._should_recompute(name):

@@ -18,6 +18,7 @@ from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_ca
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED
 from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import plural
 
 
@@ -57,13 +58,23 @@ class Change:
         return f"{self.name} ({before}, and then {now})"
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A buffer that somebody has written between the forward of its block and the recompute."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (written in between)"
+
+
 class EntryLooks(StepWatch):
-    """Look at `blocks` of `model` as they are entered; `recompute` is told of each whose recompute begins.
+    """Look at `blocks` of `model` as they are entered and left; `recompute` is told of each whose recompute begins.
 
     `changes` are those of each block as its first recompute begins: of several calls nothing says which that is, so
-    that only what is as in none of them has changed, and is told by the last. `kept` names the attributes that hold
-    tensors with a graph as the step begins: of an earlier one. `cut_off` are blocks of which reentrant checkpointing
-    is given nothing that needs gradient.
+    that only what is as in none of them has changed, and is told by the last. First come buffers that somebody has
+    written since the forward. `kept` names the attributes that hold tensors with a graph as the step begins: of an
+    earlier one. `cut_off` are blocks of which reentrant checkpointing is given nothing that needs gradient.
     """
 
     def __init__(self, model: nn.Module, blocks: Mapping[str, nn.Module]) -> None:
@@ -74,14 +85,18 @@ class EntryLooks(StepWatch):
             for name, value in {**vars(module), **module._buffers}.items()
             if name not in UNWATCHED and any(not (is_managed(held) or held.is_leaf) for held in tensors(value))
         )
-        self.changes: dict[str, list[Change]] = {}
+        self.changes: dict[str, list[Change | Written]] = {}
         self.cut_off: list[str] = []
         self._names = {block: name for name, block in blocks.items()}
         self._looks: defaultdict[nn.Module, list[dict[str, Look | None]]] = defaultdict(list)
         self._arguments: dict[nn.Module, dict[str, Any]] = {}
+        self._left: dict[nn.Module, dict[str, int]] = {}
         self._signatures = {b: BlockSignature.of(n, b, b.forward, fills_cache=False) for n, b in blocks.items()}
         self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True) for block in blocks.values()
+        ]
+        self._handles += [
+            block.register_forward_hook(ModelHook(self._leave), prepend=True) for block in blocks.values()
         ]
 
     def recompute(self, block: nn.Module) -> None:
@@ -89,7 +104,10 @@ class EntryLooks(StepWatch):
         name, looks = self._names[block], self._looks[block]
         if looks and name not in self.changes:
             now = self._look(block)
-            self.changes[name] = [
+            left = self._left.get(block, {})
+            buffers = {path: version(buffer) for path, buffer in block.named_buffers()}
+            self.changes[name] = [Written(path) for path in left if left[path] != buffers.get(path, left[path])]
+            self.changes[name] += [
                 Change(path, looks[-1].get(path), now.get(path))
                 for path in {**looks[-1], **now}
                 if all(look.get(path) != now.get(path) for look in looks)
@@ -107,6 +125,10 @@ class EntryLooks(StepWatch):
             self._looks[block].append(self._look(block))
             if not any(given.requires_grad for given in tensors((args, kwargs))) and runs_reentrant(block):
                 self.cut_off.append(self._names[block])
+
+    def _leave(self, block: nn.Module, *_: object) -> None:
+        if self.phase is WatchedPhase.FORWARD:
+            self._left[block] = {path: version(buffer) for path, buffer in block.named_buffers()}
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
         """Look at the attributes and weights in a block, and at the containers and caches that it was given."""

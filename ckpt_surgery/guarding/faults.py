@@ -17,6 +17,7 @@ class GuardFaultKind(StrEnum):
     RECOMPUTED_AGAIN = "recomputed several times"
     WRONG_GRADIENTS = "wrong gradients"
     OTHER_RECOMPUTE = "recomputed on something else"
+    OTHER_BLOCK = "recomputed another block"
     WRITTEN_TWICE = "written twice"
     GROWN_TWICE = "grown twice"
     CUT_OFF = "cut off"
@@ -32,7 +33,10 @@ class CoverageCause(StrEnum):
     EVALUATION = "in evaluation mode, it is not checkpointed: call model.train()"
     REPLACED = "its forward was replaced after the model was made, and the layer's own never runs: call wrap_blocks"
     PLAIN = "it is no checkpointing layer: call wrap_blocks"
-    DRAWN_ANEW = "it draws random numbers, and its recompute drew others: call checkpoint with preserve_rng_state=True"
+    DRAWN_ANEW = (
+        "it draws random numbers, and its recompute drew others: put the generators back, as torch's checkpoint does "
+        "with preserve_rng_state=True"
+    )
     TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"
 
 
@@ -108,6 +112,11 @@ _SAID = {
         "block {first} gave something else in its forward than in its recompute, so that its gradients are wrong: "
         "{others} changed in between; keep it as it was in the forward until the backward has ended"
     ),
+    GuardFaultKind.OTHER_BLOCK: (
+        "the recomputes of {others} ran block {first} in their place, so that gradients are wrong: what a "
+        "checkpointed function looks up, such as the variable of a loop, was another by then; bind it as a default "
+        "argument"
+    ),
     GuardFaultKind.WRITTEN_TWICE: (
         "block {first} writes {others} in its forward and once more in its recompute: take that out of the block, or "
         "have it checkpointed by wrap_blocks (run --wrap) alone, which puts it back"
@@ -136,6 +145,7 @@ _SAID = {
 _RULES: dict[StrEnum, str] = {
     GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106",
     GuardFaultKind.GRADIENTS_APART: "CKPT101",
+    GuardFaultKind.OTHER_BLOCK: "CKPT012",
     CoverageCause.PLAIN: "CKPT001",
     CoverageCause.REPLACED: "CKPT013",
 }

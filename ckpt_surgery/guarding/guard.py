@@ -23,8 +23,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
+from ckpt_surgery.guarding.coverage import OwnBlocks
 from ckpt_surgery.guarding.entry_looks import EntryLooks
-from ckpt_surgery.guarding.faults import GuardFault
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
 from ckpt_surgery.guarding.results import CheckedStep, GuardResults
@@ -33,7 +34,7 @@ from ckpt_surgery.guarding.torch_errors import WatchedModel, explain
 from ckpt_surgery.guarding.trained import UntrainedParameters, faulty_branches
 from ckpt_surgery.measure.model_hook import HookErrors
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
-from ckpt_surgery.runtime.blocks.discovery import compiled_place
+from ckpt_surgery.runtime.blocks.discovery import compiled_place, enclosing, nearest
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.surgery.surgery import SURGERY
 from ckpt_surgery.text import error_line
@@ -96,10 +97,12 @@ def guard(
 class Guard(Undoable):
     """Watches one model until `remove`. Made by `guard`. `steps` counts the steps that it saw to their end.
 
-    `at_end` is called with the guard as it goes, with its model, so that its report can be kept. Where an error of its
-    own ended the watch, `say` was told, and `failure` is that error on one line.
+    `at_check` is called at the end of each checked step, and `at_end` with the guard as it goes, with its model, so
+    that its report can be kept. Where an error of its own ended the watch, `say` was told, and `failure` is that error
+    on one line.
     """
 
+    at_check: Callable[[], None] | None = None
     at_end: Callable[[Guard], None] | None = None
     failure = ""
 
@@ -116,6 +119,8 @@ class Guard(Undoable):
         self._was_evaluating = False
         self._options = options
         self._results = GuardResults()
+        self._own: dict[str, nn.Module] = {}
+        self._begun_within = False
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
         self._looks: EntryLooks | None = None
@@ -143,6 +148,7 @@ class Guard(Undoable):
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
+        self._begun_within = True
         with self._errors.kept():
             self._hooks.before(self.model)
 
@@ -155,9 +161,8 @@ class Guard(Undoable):
         results = self._results
         with self._errors.kept():
             results.add_faults(self._rank_faults())
-        blocks = blocks_of(self.model)
-        outer = {name: type(block.module).__name__ for name, block in blocks.items() if not block.inside}
-        forwards = (vars(block.module).get("forward") for block in blocks.values())
+        outer = {name: type(block).__name__ for name, block in self._blocks().items()}
+        forwards = (vars(block.module).get("forward") for block in blocks_of(self.model).values())
         stats = getattr(vars(self.model).get(SURGERY), "stats", None)
         by_library = [name for name in outer if results.counts.get(name, (0, 0))[1] and not has_surgery(self.model)]
         return GuardReport(
@@ -186,6 +191,16 @@ class Guard(Undoable):
     undo = remove
     """Do what `remove` does."""
 
+    def _blocks(self) -> dict[str, nn.Module]:
+        """Return the blocks to watch: those of the model, and what the script checkpoints beside them or in them."""
+        found = [block for block in blocks_of(self.model).values() if not block.inside]
+        taken = [b for b in found if b.kind == "layer" or isinstance(vars(b.module).get("forward"), BlockForward)]
+        holders = {outer for name in self._own for outer in enclosing(name)}
+        blocks = {block.name: block.module for block in found if block in taken or block.name not in holders}
+        holders = {outer for name in blocks for outer in enclosing(name)}
+        beside = {n: m for n, m in self._own.items() if not nearest(n, blocks) and n not in holders}
+        return blocks | beside
+
     def _begin(self) -> StepWatch:
         if not self.steps and self._ranks is None:
             self._ranks = RankGradients.of(self.model, self._wrapper)
@@ -195,9 +210,9 @@ class Guard(Undoable):
             self._ranks.arm(self.steps)
         watch, self._looks = StepWatch(), None
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
-            blocks = {name: block.module for name, block in blocks_of(self.model).items() if not block.inside}
+            blocks = self._blocks()
             if not blocks:
-                return watch
+                return OwnBlocks(self.model) if checked else watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
             watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
             self._looks = watch.looks
@@ -210,9 +225,17 @@ class Guard(Undoable):
 
     def _end(self, watch: StepWatch) -> None:
         checked = self._is_checked()
+        if checked and self.at_check is not None:
+            self.at_check()
         self.steps += 1
         self._was_evaluating = self._hooks.evaluating
         faults = watch.end(follows_forward=self._hooks.follows_forward) if isinstance(watch, CheckedStep) else []
+        if self._begun_within:  # an earlier forward, which nobody watched, may have a part in this backward
+            faults = [fault for fault in faults if fault.kind is not GuardFaultKind.RECOMPUTED_AGAIN]
+            self._begun_within = False
+        own = watch.own if isinstance(watch, CheckedStep) else watch
+        if isinstance(own, OwnBlocks):
+            self._own |= own.found
         self._tell([*faults, *self._untrained.end(look=checked)])
 
     def _rank_faults(self) -> list[GuardFault]:

@@ -39,7 +39,7 @@ class ProofStatus(StrEnum):
     NOT_YET = "not yet"
     SEVERAL_CALLS = "runs several times in a step"
     EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
-    NOT_CALLED = "did not run"
+    NOT_CALLED = "not seen to run"
     NOT_REACHED = "no gradient reached it"
     HANDS_ON = "adds tensors to what it was given, which others use"
     REENTRANT = "checkpointed in reentrant mode by its library"
@@ -53,6 +53,7 @@ class ProofStatus(StrEnum):
     SPLIT = "its parameters are split over ranks, and not gathered as it begins"
     CUT_OFF = "cut off in reentrant mode: none of its inputs needs gradient"
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
+    IN_ITSELF = "checkpoints in itself, so that it cannot be run without"
     FAILED = "could not be run alone"
 
 
@@ -117,6 +118,11 @@ class BlockWitness(StepWatch):
             self._task = current_graph_task_id()
             self._writes.begin_backward()
 
+    def recompute(self, block: nn.Module) -> None:
+        """Note that a block begins its recompute, which its own hooks may not see."""
+        if block is self._block and len(self._calls) == 1:
+            self._calls[0].begin_recompute()
+
     def release(self) -> None:
         """Let go of what was seen."""
         for call in self._calls:
@@ -156,6 +162,8 @@ class BlockWitness(StepWatch):
             return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
+        if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):
+            return GradientProof(self._name, ProofStatus.IN_ITSELF)
         given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)
         return GradientProof(self._name, status, errors, compared, kept, given, drew_anew=drew_anew)
 
@@ -170,6 +178,8 @@ class BlockWitness(StepWatch):
                 add_gradient(own, name, call.graph.of_parameters.get(name))
             if (gradient := own.get(name, self._nested.get(name))) is not None:
                 errors[name] = _error(expected[name], gradient.to(expected[name].dtype))
+            elif calls[0].autocast[1] is not None:  # it was cast before the block ran, for others that use it, too
+                del errors[name]
         if None in errors.values():  # half precision overflows inside a block, too
             return ProofStatus.NOT_FINITE, {}, 0
         missing = [name for name, gradient in expected.items() if name not in of_step and bool(gradient.any())]
@@ -213,7 +223,7 @@ class BlockWitness(StepWatch):
         Of a call that hides gradients those of its arguments are left out: what it adds to them cannot be seen.
         """
         of_step = dict(self._gradients)
-        if len(calls) > 1 and (precision := calls[0].autocast[1]) is not None:  # autocast casts a weight once for all
+        if (precision := calls[0].autocast[1]) is not None:  # autocast casts a weight once for all that use it
             expected, of_step = ({n: g.to(precision) for n, g in each.items()} for each in (expected, of_step))
         for suffix, call in _numbered(calls):
             if not call.hides_gradients:

@@ -104,6 +104,8 @@ class GuardReport:
             f"{self.model}: {plural(self.steps, 'step')}, {self.proved} of {plural(len(self.blocks), 'block')} proved"
         )
         lines = text_table(HEADINGS, self.rows(), right="not kept")
+        if not self.blocks:
+            head, lines = f"{self.model}: {plural(self.steps, 'step')}, and no blocks to watch", []
         faults = [f"fault: {fault}" + (f" ({fault.rule})" if fault.rule else "") for fault in self.told]
         return "\n".join([head, *lines, *self.notes(), *faults])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from ckpt_surgery.guarding.coverage import Coverage
+from ckpt_surgery.guarding.coverage import Coverage, OwnBlocks
 from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
@@ -104,7 +104,8 @@ class GuardResults:
 class CheckedStep(StepWatch):
     """Watch one step of `model`: coverage and memory if it is `checked`, and the gradients of the block `to_prove`.
 
-    What is seen is added to `results`; `looks` are those at blocks, if it is checked.
+    What is seen is added to `results`; `looks` are those at blocks, and `own` what the script checkpoints by itself,
+    if it is checked.
     """
 
     def __init__(
@@ -123,11 +124,13 @@ class CheckedStep(StepWatch):
         self._memory: BlockMemory | None = None
         self._witness: BlockWitness | None = None
         self.looks: EntryLooks | None = None
+        self.own: OwnBlocks | None = None
         with ExitStack() as watches:  # where one cannot be made, those before it leave nothing behind
             self._second = watches.enter_context(SecondRun(model, blocks))
             if checked:
+                self.own = watches.enter_context(OwnBlocks(model))
                 self.looks = watches.enter_context(EntryLooks(model, blocks))
-                self._coverage = watches.enter_context(Coverage(model, blocks, self.looks.recompute))
+                self._coverage = watches.enter_context(Coverage(model, blocks, self._recompute))
                 self._memory = watches.enter_context(BlockMemory(blocks))
             if to_prove is not None:
                 self._witness = watches.enter_context(BlockWitness(to_prove, model, blocks[to_prove]))
@@ -135,7 +138,7 @@ class CheckedStep(StepWatch):
 
     def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
-        for watch in (self._second, self.looks, self._coverage, self._memory, self._witness):
+        for watch in (self._second, self.own, self.looks, self._coverage, self._memory, self._witness):
             if watch is not None:
                 watch.enter(phase)
 
@@ -145,11 +148,15 @@ class CheckedStep(StepWatch):
         unprovable = ProofStatus.EARLIER_FORWARD if follows_forward else unprovable
         self._remove()
         faults: list[GuardFault] = []
-        if self._coverage is not None and unprovable is None:
+        if self._coverage is not None and self.own is not None and unprovable is None:
             self._results.counts |= self._coverage.counts()
-            faults += self._coverage.faults()
+            faults += self._coverage.faults(self.own.found)
         if self._witness is not None:
-            faults += self._results.add_proof(self._witness.end(unprovable))
+            proof = self._witness.end(unprovable)
+            changes = self.looks.changes.get(proof.name, ()) if self.looks is not None else ()
+            if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged:
+                proof = replace(proof, exchanged=tuple(map(str, changes)))
+            faults += self._results.add_proof(proof)
         return faults
 
     def undo(self) -> None:
@@ -157,6 +164,11 @@ class CheckedStep(StepWatch):
         self._remove()
         if self._witness is not None:
             self._witness.release()
+
+    def _recompute(self, block: nn.Module) -> None:
+        for watch in (self.looks, self._witness):
+            if watch is not None:
+                watch.recompute(block)
 
     def _remove(self) -> None:
         self._hooks.close()

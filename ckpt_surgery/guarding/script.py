@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import signal
 import sys
@@ -58,7 +59,7 @@ def _main_spec(name: str) -> ModuleSpec | None:
 
 def _run(code: Callable[[], CodeType], file: str, spec: ModuleSpec | None, argv: list[str], explain: Explain) -> int:
     main = ModuleType("__main__")
-    main.__dict__.update(__file__=file, __spec__=spec, __builtins__=__builtins__, __cached__=None)
+    main.__dict__.update(__file__=file, __spec__=spec, __builtins__=builtins, __cached__=None)
     main.__loader__ = SourceFileLoader("__main__", file) if spec is None else spec.loader
     if spec is not None:
         main.__package__ = spec.parent

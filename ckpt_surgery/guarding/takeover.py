@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from traceback import walk_stack
@@ -88,6 +89,7 @@ class Takeover:
 
     def install(self) -> None:
         """Look at every module that runs from now on."""
+        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # torch's, of hooks like these
         if self._options.wrap:
             self.through.begin()
         hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
@@ -157,10 +159,11 @@ class Takeover:
             return
         parts = list(module.modules())
         self._seen.update(parts)
-        for outer in running_modules():
-            if outer is not module and outer in self._seen and any(part is module for part in outer.modules()):
+        for outer in running_modules():  # what is compiled runs through a module that is no part of its model
+            if outer is not module and outer in self._seen and not set(parts).isdisjoint(outer.modules()):
                 if outer in self._waiting:
                     self._waiting.update(dict.fromkeys(parts, self._waiting[outer]))
+                    self._look_again(module)
                 return
         model = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = nn.Module.parameters(model)  # others may take arguments
@@ -168,6 +171,11 @@ class Takeover:
             if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
+            bare = {part for part in parts if part in self._taken and not blocks_of(part)}  # as what reparametrizes
+            for trained in self.trained:
+                if (watching := trained.guard) is not None and watching.model in bare:
+                    watching.remove()
+                    inside.add(trained)
             self.trained = [trained for trained in self.trained if trained not in inside]
             waiting = WaitingModel(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
@@ -187,10 +195,7 @@ class Takeover:
             for part in [part for part, its in self._waiting.items() if its is waiting]:
                 del self._waiting[part]
             self._note(trained, model, evaluating=False)
-            # what others than torch's function do to gradients on the way is not known
-            options = self._options.guard_options
-            prove = options.prove and (wanted or trained.by_torch)
-            self._take(model, trained, replace(options, prove=prove), running=running)
+            self._take(model, trained, self._options.guard_options, running=running)
             if wanted and not (is_asked(model) or has_surgery(model)):
                 self._look_for_own_call(trained, model, lambda: None)
             if trained.guard is not None:
@@ -267,7 +272,7 @@ class Takeover:
                 return
             if place := checkpoint_call(but_for=self.through.takes):
                 hooks.undo()
-                trained.place, trained.by_torch, trained.checkpoints_itself = place, True, True
+                trained.place, trained.checkpoints_itself = place, True
                 trained.replaced = ""
                 found()
             else:

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import CheckpointError, CheckpointFunction
 
-from ckpt_surgery.guarding.entry_looks import Change, EntryLooks
+from ckpt_surgery.guarding.entry_looks import Change, EntryLooks, Written
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import WatchedPhase
 from ckpt_surgery.runtime.blocks.library_switch import embedding_hooks
@@ -133,7 +133,7 @@ def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[W
             return _no_graph(watched)
 
 
-def _other_recompute(said: str, subject: str, changes: Sequence[Change]) -> str:
+def _other_recompute(said: str, subject: str, changes: Sequence[Change | Written]) -> str:
     if changes:
         return (
             f"{subject} found other things in its recompute than in its forward: {some(map(str, changes))}. Keep that "
@@ -159,8 +159,8 @@ def _backward_again(subject: str, place: _Origin, watched: Sequence[WatchedModel
     if place.reentrant:
         return (
             f"the backward inside the reentrant checkpoint of {subject} came to a graph that was freed. Known cause: "
-            "a tensor with gradient that the block gets in another way than as an argument, as from an attribute or a "
-            "closure: give it by position, or use use_reentrant=False."
+            "a tensor with gradient that the block gets in another way than as an argument, as from a list, an "
+            "attribute or a closure: give it by position, or use use_reentrant=False."
         )
     return (
         "known causes are a tensor that is kept from one step to the next (a state, a cache, a memory) without "
@@ -213,7 +213,7 @@ def _no_graph(watched: Sequence[WatchedModel]) -> str:
     )
 
 
-def _changes(block: nn.Module | None, watched: Sequence[WatchedModel]) -> Sequence[Change]:
+def _changes(block: nn.Module | None, watched: Sequence[WatchedModel]) -> Sequence[Change | Written]:
     """Return what a block found changed, or what that did in which it lies."""
     for each in watched:
         for name, changes in each.looks.changes.items() if each.looks is not None else ():

@@ -19,17 +19,17 @@ class Trained:
 
     `name` is that of its class, and `problems` are what went wrong. With `checkpoints_itself`, parts of it were run
     again in a backward, and no switch of a library and nothing of this package did that; `place` is the file and line
-    of the call that did, where that is known, and `by_torch` tells whether torch's function did. With `evaluating` it
-    was trained in evaluation mode alone, and `asked` tells whether checkpointing was switched on then. With
-    `calls_checkpoint` its code calls something that checkpoints, perhaps functions in which no module runs. With
-    `can_be_wrapped` it has blocks that --wrap would checkpoint. `overrides` are the calls that have switched
+    of the call that did, where that is known. With `evaluating` it was trained in evaluation mode alone, and `asked`
+    tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls something that
+    checkpoints, perhaps functions in which no module runs. With `can_be_wrapped` it has blocks that --wrap would
+    checkpoint. `overrides` are the calls that have switched
     checkpointing on again with other options, and `replaced` is the line of the script's own calls that run through.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.name = type(model).__name__
         self.problems: list[str] = []
-        self.checkpoints_itself = self.by_torch = False
+        self.checkpoints_itself = False
         self.place = ""
         self.evaluating = self.asked = False
         self.can_be_wrapped = self.calls_checkpoint = False
@@ -37,7 +37,7 @@ class Trained:
         self.overrides: list[list[Override]] = []
         self._report: GuardReport | None = None
         self._table = ""
-        self.is_refused = False
+        self._has_table = self.is_refused = False
         self._guard: Callable[[], Guard | None] = lambda: None
         self._surgery: Callable[[], Undoable | None] = lambda: None
 
@@ -47,7 +47,7 @@ class Trained:
         self._surgery = (lambda: surgery) if guard is None or surgery is None else ref(surgery)
         if guard is not None:  # it holds the surgery, and both go when the model goes
             self._guard = ref(guard)
-            guard.at_end = partial(self._keep, surgery)
+            guard.at_check, guard.at_end = self._take_table, partial(self._keep, surgery)
 
     @property
     def guard(self) -> Guard | None:
@@ -67,10 +67,10 @@ class Trained:
 
     @property
     def table(self) -> str:
-        """The table of its surgery; empty where it got none, or it was taken off."""
+        """The table of its surgery in the last checked step; empty where it got none, or it was taken off."""
         if self.is_refused:
             return ""
-        return self._table if self.surgery is None else str(self.surgery)
+        return self._table if self.surgery is None or self._has_table else str(self.surgery)
 
     @property
     def said(self) -> list[str]:
@@ -100,6 +100,12 @@ class Trained:
             if change is not None:
                 change.__exit__(None, None, None)
 
+    def _take_table(self) -> None:
+        """Take the table of a step: the script may go to evaluation mode after the last one."""
+        if self.surgery is not None:
+            self._table, self._has_table = str(self.surgery), True
+
     def _keep(self, surgery: Undoable | None, watching: Guard) -> None:
         self._report = watching.report()
-        self._table = "" if surgery is None else str(surgery)
+        if not self._has_table:
+            self._table = "" if surgery is None else str(surgery)

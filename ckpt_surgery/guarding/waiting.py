@@ -42,13 +42,12 @@ class WaitingModel:
         """Look whether torch's checkpoint function runs what begins now, as long as little was seen."""
         if self.forwards < LOOKS and not self.trained.place:
             self.trained.place = checkpoint_call()
-            self.trained.by_torch = bool(self.trained.place)
-            self.trained.checkpoints_itself |= self.trained.by_torch
+            self.trained.checkpoints_itself |= bool(self.trained.place)
 
     def enter_again(self) -> None:
         """Look who runs what begins now in the backward, where nobody was seen to checkpoint in the forward."""
         trained, model = self.trained, self.model()
         trained.checkpoints_itself = True
         if not trained.place and model is not None:
-            trained.by_torch = any(map(is_composable, model.modules()))
-            trained.place = COMPOSABLE_CHECKPOINT if trained.by_torch else recomputing_call()
+            composable = any(map(is_composable, model.modules()))
+            trained.place = COMPOSABLE_CHECKPOINT if composable else recomputing_call()

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
+from ckpt_surgery.errors import GuardError
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.generators import devices_of
+from ckpt_surgery.measure.own_checkpoints import is_composable
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
@@ -30,6 +32,8 @@ from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
+from ckpt_surgery.undo import UndoableHooks
 
 
 class WitnessedCall:
@@ -37,8 +41,8 @@ class WitnessedCall:
 
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
     are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name;
-    it was `repeated` where it returned what it did in the forward. It is `cut_off` where reentrant checkpointing is
-    given nothing that needs gradient.
+    it was `repeated` where it returned what it did in the forward, and `checkpointed` where parts of it ran again in
+    the backward. It is `cut_off` where reentrant checkpointing is given nothing that needs gradient.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -72,6 +76,7 @@ class WitnessedCall:
         self._weights: dict[str, Fingerprint] = {}
         self.alone: dict[str, Tensor] = {}
         self.repeated = True
+        self.checkpointed = False
         self._record.begin(watching=True)
 
     @property
@@ -157,20 +162,40 @@ class WitnessedCall:
         """
         if self._recomputed is not None:
             return not self._recomputed
-        with torch.no_grad():
+        with torch.no_grad(), self._on_its_state():
             _, results = self._run(self._inputs)
         return not all(map(_repeats, self._alone, results))
 
-    def _run(self, given: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
-        """Run the block plainly on the state of its forward, and return its arguments and the tensors it returns."""
-        kind, precision = self.autocast
+    @contextmanager
+    def _on_its_state(self) -> Iterator[None]:
+        """Inside, the block is in the state of its forward and not checkpointed; afterwards it is as it is now.
+
+        Also what runs in the backward is to be inside: functions of the block may run parts of it again there. Raises
+        GuardError where such a function adds to the gradients of parameters, which are taken away meanwhile.
+        """
+        gradients = [(parameter, parameter.grad) for parameter in self._block.parameters()]
         with (
             torch_states_kept(self._states),
+            self._record.restoring() or nullcontext(),
+            _without_checkpointing(self._block),
+        ):
+            try:
+                for parameter, _ in gradients:
+                    parameter.grad = None
+                yield
+                if any(parameter.grad is not None for parameter, _ in gradients):
+                    raise GuardError("a function in it adds to gradients by itself, as one that checkpoints may do")
+            finally:
+                for parameter, gradient in gradients:
+                    parameter.grad = gradient
+
+    def _run(self, given: Sequence[Tensor]) -> tuple[Arguments, list[Tensor]]:
+        """Run the block plainly, and return its arguments and the tensors it returns."""
+        kind, precision = self.autocast
+        with (
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
             torch.autocast(kind, dtype=precision, enabled=precision is not None, cache_enabled=False),
-            self._record.restoring() or nullcontext(),
-            _without_checkpointing(self._block),
         ):
             self._record.refuse_written()
             args, kwargs = self._record.rebuilt(given)
@@ -184,6 +209,9 @@ class WitnessedCall:
             version(output) != before or _repeats(output, result.detach())
             for (output, before), result in zip(self._outputs, results, strict=True)
         )
+
+    def _enter_again(self, *_: object) -> None:
+        self.checkpointed = True
 
     def exchanged(self) -> list[str]:
         """Return the names of the block's parameters and buffers that have other values than in the forward.
@@ -201,6 +229,16 @@ class WitnessedCall:
         """
         given = [tensor.detach().requires_grad_() for tensor in self._inputs]
         present = (*given, *self._block.parameters(), *parameters.values(), *self._block.buffers())
+        with self._on_its_state():
+            return self._gradients_alone(given, present, parameters, sums)
+
+    def _gradients_alone(
+        self,
+        given: Sequence[Tensor],
+        present: Iterable[Tensor],
+        parameters: Mapping[str, nn.Parameter],
+        sums: dict[str, Tensor],
+    ) -> int:
         with torch.enable_grad(), _noting_kept(present) as kept:
             arguments, results = self._run(given)
         self.repeated = self._are_equal(results)
@@ -210,12 +248,13 @@ class WitnessedCall:
         pairs += self.handed_on.reached_in(arguments)
         reached = [(result, gradient) for result, gradient in pairs if result.requires_grad]
         wanted = {label: given[place] for place, label in self._given.items()}
-        made: Sequence[Tensor | None] = torch.autograd.grad(
-            [result for result, _ in reached],
-            [*parameters.values(), *wanted.values()],
-            [gradient for _, gradient in reached],
-            allow_unused=True,
-        )
+        with UndoableHooks([part.register_forward_pre_hook(self._enter_again) for part in self._block.modules()]):
+            made: Sequence[Tensor | None] = torch.autograd.grad(
+                [result for result, _ in reached],
+                [*parameters.values(), *wanted.values()],
+                [gradient for _, gradient in reached],
+                allow_unused=True,
+            )
         gradients = iter(made)
         for home, names in ((sums, parameters), (self.alone, wanted)):
             for name in names:
@@ -291,9 +330,11 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
-    """Inside, nothing in a block is checkpointed, by a surgery or by its library."""
+    """Inside, nothing in a block is checkpointed, by a surgery, by its library or by torch's composable checkpoint."""
     with ExitStack() as stack:
         for module in block.modules():
+            if is_composable(module):
+                put_for(stack, vars(sys.modules[COMPOSABLE_CHECKPOINT].checkpoint.state(module)), "enable_hook", False)
             for name in flags_of(module):
                 put_for(stack, vars(module), name, False)
             if FUNCTION in vars(module):

@@ -58,12 +58,12 @@ class ModelHook:
         self._errors = errors or _KEPT_BY.errors
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._errors is None or torch.compiler.is_compiling():  # the compiler follows no such context
+        if self._errors is None:
             return self._function(*args, **kwargs)
-        if not self._errors.ended:
-            with self._errors.kept():
-                return self._function(*args, **kwargs)
-        return None
+        if torch.compiler.is_compiling() or self._errors.ended:  # what is compiled is not watched
+            return None
+        with self._errors.kept():
+            return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ModelHook, (nothing,)

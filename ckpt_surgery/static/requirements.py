@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 
 from ckpt_surgery.static.discover import folders_above
@@ -64,6 +65,7 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
                 yield _CONDA.sub(rf"{_NAME}==\1", _EXTRAS_AND_SPACE.sub("", match[1])), name
 
 
+@lru_cache(maxsize=4096)
 def _reader_of(name: str) -> int | None:
     """The number of the reader of a file, by the folder that it is in, if any, and its own name."""
     place, file = name.partition("/")[0] if "/" in name else "", name.rpartition("/")[2]

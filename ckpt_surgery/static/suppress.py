@@ -36,7 +36,7 @@ class Suppressions:
 
 def may_be_suppressed(text: str) -> bool:
     """Whether a file may have a suppressing comment."""
-    return "ckpt:" in text
+    return "ckpt:" in text and _MARK.search(text) is not None
 
 
 def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:

@@ -27,7 +27,8 @@ Places: TypeAlias = frozenset[int | str]
 """Arguments of a call, by position and by name."""
 _SPEAKS = re.compile(
     r"heckpoint(?:ing"
-    r"|(?<!(?:load|save)_checkpoint)(?<!ModelCheckpoint)(?!s|io|IO|[Ee]ngine|Config|able|er"
+    r"|(?<!(?:best|from|last|load|move|save|test)_checkpoint)(?<!trained_checkpoint)(?<!ModelCheckpoint)"
+    r"(?!s|io|IO|[Ee]ngine|Config|able|er"
     r"|_(?:io|path|dir|file|name|arg|conf|state|engine|callback))\w*\("
     r"|\.checkpoint|(?<=utils\.checkpoint)|(?<=import checkpoint)\b|(?<=[,\s]\scheckpoint),?$)",
     re.M,

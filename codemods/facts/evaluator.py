@@ -150,11 +150,11 @@ class Evaluator(Generic[V]):
 
     def value(self, node: ast.expr) -> V:
         """What an expression holds; the calls inside it are followed."""
-        kind = node.__class__
-        if kind is ast.Constant:
-            return self.nothing
-        value: V = getattr(self, _EXPRESSIONS.get(kind, "_rest"))(node)
+        value: V = getattr(self, _EXPRESSIONS.get(node.__class__, "_rest"))(node)
         return value
+
+    def _constant(self, node: ast.Constant) -> V:
+        return self.nothing
 
     def _rest(self, node: ast.expr) -> V:
         self.parts(node)
@@ -239,6 +239,7 @@ class Evaluator(Generic[V]):
 
 
 _EXPRESSIONS: Mapping[type[ast.expr], str] = {
+    ast.Constant: "_constant",
     ast.Name: "name",
     ast.Attribute: "_attribute",
     ast.Call: "call",

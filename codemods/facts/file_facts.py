@@ -257,8 +257,7 @@ class FileFacts(Facts):
     imports: tuple[Import, ...]
     classes: tuple[Class, ...]
     values: tuple[tuple[str, Build], ...]
-    """Module-level names bound to classes, dicts of classes or makers."""
-    makers: tuple[Maker, ...]
+    """Module-level names bound to classes or dicts of classes."""
     functions: tuple[str, ...]
     """The functions at module level."""
     provided: Mapping[str, object]

@@ -52,20 +52,17 @@ def read_facts(
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
     layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
     reader = _ClassReader(file, layers, of_class)
-    classes, values, makers = list[Class](), list[tuple[str, Build]](), list[Maker]()
+    classes, values = list[Class](), list[tuple[str, Build]]()
     for statement, guard in file.statements:
         match statement:
             case ast.ClassDef():
                 classes.append(reader.read(statement, guard))
-            case ast.FunctionDef():
-                makers += _maker(statement)
             case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
                 values += [(name, built) for name in assigned_names(statement)[:1] for built in _value(value)]
     return FileFacts(
         imports=imports,
         classes=tuple(classes),
         values=tuple(values),
-        makers=tuple(makers),
         functions=tuple(function.name for function in file.functions),
         provided=_provided([fact for fact in of_file if fact.may_be_in(file.source)], file),
     )
@@ -101,11 +98,12 @@ def _value(value: ast.expr) -> Iterator[Build]:
             yield built
 
 
-def _maker(function: ast.FunctionDef) -> Iterator[Maker]:
+def maker_of(function: ast.FunctionDef) -> Maker | None:
+    """What a function of the module returns, where it makes modules."""
     builder = Builder(_given(function))
     builder.follow(function.body)
-    if any(map(_holds_class, builder.made)):
-        yield Maker(function.name, _params(function), _choice(builder.made))
+    is_maker = any(map(_holds_class, builder.made))
+    return Maker(function.name, _params(function), _choice(builder.made)) if is_maker else None
 
 
 class _ClassReader:

@@ -72,6 +72,9 @@ class Interpreter(Evaluator[V]):
     def _other(self, node: ast.stmt) -> None:
         self.parts(node)
 
+    def _expression(self, node: ast.Expr) -> None:
+        self.value(node.value)
+
     def _assign(self, node: ast.Assign) -> None:
         for target in node.targets:
             self.assign(target, node.value)
@@ -184,14 +187,17 @@ class Interpreter(Evaluator[V]):
         """What names hold where several ways meet. The first of them is changed."""
         first = envs[0]
         for other in envs[1:]:
-            for name, value in other.items():
+            for name, value in other.items() if other != first else ():
                 mine = first.get(name, value)
-                first[name] = value if mine is value else self.join([mine, value])
+                if mine is not value:
+                    value = self.join([mine, value])
+                first[name] = value
         return first
 
 
 _STATEMENTS: Mapping[type[ast.stmt], str] = {
     ast.Assign: "_assign",
+    ast.Expr: "_expression",
     ast.AnnAssign: "_annotated",
     ast.AugAssign: "augment",
     ast.Return: "_leave",

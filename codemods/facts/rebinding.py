@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, statements_below, walk
 
 _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
 """What is the same for all blocks, as a rule: a name that is bound to one again has no other value."""
@@ -43,19 +43,20 @@ def rebound_by_loops(call: ast.Call, at: ast.stmt, around: Sequence[ast.AST]) ->
     return names
 
 
-def rebound_later(statement: ast.stmt, function: ast.FunctionDef) -> set[str]:
-    """The names of a function to which a statement, or a later one that surely runs, gives another value."""
-    suite = _suite_of(statement, function)
+def rebound_later(names: set[str], statement: ast.stmt, function: ast.FunctionDef) -> set[str]:
+    """Those of a function's names to which a statement, or a later one that surely runs, gives another value."""
+    suite = _suite_of(statement, function) if names else []
     later = suite[suite.index(statement) :] if suite else []
     assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
     values = [node for node in assigned if not isinstance(node.value, ast.Constant)]
-    names = set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
+    names = names & set[str]().union(*(_stored(node) for node in values if not _is_same_for_all(node.value)))
     return set() if names and _is_over(function) else names
 
 
 def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:
     """The statements that run with one inside a node."""
-    suites = (getattr(inner, part, None) for inner in walk(node) for part in ("body", "orelse"))
+    holders = (node, *statements_below(node))
+    suites = (getattr(inner, part, None) for inner in holders for part in ("body", "orelse"))
     return next((suite for suite in suites if isinstance(suite, list) and statement in suite), [])
 
 

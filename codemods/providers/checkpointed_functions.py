@@ -325,7 +325,7 @@ class _Scope(ModuleFlow):
                 if not looked_up:
                     continue
                 in_loop = looked_up & rebound_by_loops(call, place.statement, place.loops)
-                later = (looked_up - in_loop) & rebound_later(place.statement, self._function)
+                later = rebound_later(looked_up - in_loop, place.statement, self._function)
                 for names in (set[str]() if said else in_loop, later):
                     if names:
                         span, line, found = span_of(call), place.statement.lineno, tuple(sorted(names))
@@ -334,7 +334,10 @@ class _Scope(ModuleFlow):
 
     def _looked_up(self, node: ast.expr) -> set[str]:
         """What a function looks up when it runs, also one that a local function makes: `make(layer)`."""
-        captured = self._captured(node) if isinstance(node, ast.Lambda | ast.Name | ast.Call) else None
+        may_be = node.id in self._made if isinstance(node, ast.Name) else isinstance(node, ast.Lambda | ast.Call)
+        if not may_be:
+            return set()
+        captured = self._captured(node)
         made = [read_late(maker) for maker in self._makers(node)]
         return {name for name, (late, _) in (captured or {}).items() if late} | set[str]().union(*made) & self._bound
 

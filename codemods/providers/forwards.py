@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
-from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, statements_below
 
 _ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
+_REPLACES = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
+"""Of an attribute or a class body: most are of `self`, or plain names, or keywords."""
 _STACKS = frozenset({"layers", "h", "blocks", "block", "layer"})
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -51,7 +53,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     if not _may_patch(file.source):
         return ()
     imported = dict(_imports(file.tree))
-    uses = list(_uses(file.tree, "", {}))
+    uses = list(_uses(file.tree, file, "", {}))
     read = {use.target for use in uses if use.span is None}
     return tuple(
         ForwardPatch(target, imported.get(target.partition(".")[0], ""), stack, span, span.line, scope)
@@ -61,7 +63,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in walk(tree):
+    for node in statements_below(tree):
         match node:
             case ast.ImportFrom(module=module, names=names, level=level):
                 yield from ((alias.asname or alias.name, "." * level + (module or "")) for alias in names)
@@ -69,8 +71,10 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in names)
 
 
-def _uses(node: ast.AST, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
+def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
     """Every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+    if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
+        return
     match node:
         case (
             ast.Attribute(value=owner, attr="forward", ctx=ast.Load())
@@ -91,7 +95,7 @@ def _uses(node: ast.AST, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use
     if isinstance(node, _SCOPES):
         scope = f"{scope}.{node.name}" if scope else node.name
     for inner in ast.iter_child_nodes(node):
-        yield from _uses(inner, scope, stacks)
+        yield from _uses(inner, file, scope, stacks)
 
 
 def _is_function(value: ast.expr) -> bool:
@@ -118,7 +122,11 @@ def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, s
 
 
 FORWARD_PATCHES = FileFact[tuple[ForwardPatch, ...]](
-    "forward_patches", _forward_patches, nothing=(), signs=("forward",), worth=_may_patch
+    "forward_patches",
+    _forward_patches,
+    nothing=(),
+    signs=(".forward =", ".forward=", '"forward"', "'forward'"),
+    worth=_may_patch,
 )
 
 
@@ -138,7 +146,11 @@ def _decorators(cls: ast.ClassDef, file: FileSyntax) -> tuple[str, ...]:
 
 
 REPLACED = FileFact[tuple[str, ...]](
-    "replaced_forwards", lambda file: tuple(_replaced(file)), nothing=(), signs=("forward = ", "forward=")
+    "replaced_forwards",
+    lambda file: tuple(_replaced(file)),
+    nothing=(),
+    signs=("forward = ", "forward="),
+    worth=lambda text: _REPLACES.search(text) is not None,
 )
 """Classes whose forward is assigned: `FooAttention.forward = new_forward`, or `forward = Bar.forward` inside."""
 DECORATORS = ClassFact[tuple[str, ...]]("decorators", _decorators, nothing=(), signs=("@",))

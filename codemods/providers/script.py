@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.extract import PROCESSES, extract_script, may_be_script
+from ckpt_surgery.codemods.scripts.extract import SIGNS, extract_script, may_be_script
 
 SCRIPT = FileFact[ScriptFacts | None](
     "script",
     lambda file: extract_script(file.tree, file.source),
     nothing=None,
-    signs=PROCESSES,
+    signs=SIGNS,
     worth=may_be_script,
 )

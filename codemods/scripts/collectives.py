@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.evaluator import Condition
@@ -31,7 +32,11 @@ _POSITIONS = {
 _GROUP_AT = {name: position for position, names in _POSITIONS.items() for name in names}
 """The collectives of torch.distributed, and the position of each one's `group` argument."""
 _ACCELERATOR = {"wait_for_everyone", "gather", "gather_for_metrics", "reduce", "pad_across_processes"}
-COLLECTIVES = _GROUP_AT.keys() | _ACCELERATOR
+_CALL = re.compile(rf"\.(?:{'|'.join(sorted(_GROUP_AT.keys() | _ACCELERATOR))})\(")
+_NAMED = re.compile(r"distributed[\w.]*[ \t]+(?:as[ \t]+(\w+)|import[ \t]+(\([^)]*\)|.*))")
+"""What a file calls torch.distributed, or what is in it: begins with a literal, which makes the search fast."""
+_LONGEST = 80
+"""Characters before a call that what it belongs to is looked for in."""
 _KNOWN = {*dir(builtins), *sys.stdlib_module_names, "torch"}
 """Functions and packages in which no collective is called that the script does not name."""
 _HARMLESS = words("info warning error debug append extend add update get keys values items")
@@ -65,21 +70,38 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 """The calls of each collective."""
 
 
+def may_call_collectives(text: str) -> bool:
+    """Whether a file calls collectives of an accelerator, or by a name that it has for torch.distributed's."""
+    if "distributed" not in text and "accelerator." not in text:
+        return False
+    named = {"distributed"}.union(*(re.findall(r"\w+", f"{name} {names}") for name, names in _NAMED.findall(text)))
+    owners = (text[max(0, call.start() - _LONGEST) : call.start()] for call in _CALL.finditer(text))
+    dotted_owners = (re.split(r"[^\w.]", owner)[-1].split(".") for owner in owners)
+    if any(not named.isdisjoint(parts) or parts[-1].lower().endswith("accelerator") for parts in dotted_owners):
+        return True
+    return any(f"{name}(" in text for name in named & _GROUP_AT.keys())
+
+
 def collectives(names: Names) -> Iterator[Collective]:
     """The collectives of a script that only some ranks call."""
     called = _called(names)
     if not called:
         return
     tests = RankTests(names)
-    tested = {place.scope for place in names.places if _is_test_of_ranks(place.node, tests)}
+    tested = {place.scope for place in names.places if place.scope in called and _is_test_of_ranks(place.node, tests)}
     followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
+    if not followed:
+        return
     led_to = {name for scope, callees in called.items() if scope or scope in followed for name in callees}
+    telling = {
+        place.statement for place, call in names.calls if dotted(call.func) in called or _collective(names, call)
+    }
     always: dict[str, Calls] = {}
     """The collectives that the script's own functions call on every rank."""
 
     def by_kind(scope: str, statements: Sequence[ast.stmt]) -> tuple[Calls, Calls]:
-        first = _RankWalk(names, tests, always, True).calls(statements)
-        return first, _RankWalk(names, tests, always, False).calls(statements) if scope in tested else first
+        first = _RankWalk(names, tests, telling, always, True).calls(statements)
+        return first, _RankWalk(names, tests, telling, always, False).calls(statements) if scope in tested else first
 
     for _ in range(2):  # by the second time, what functions further down call is known
         for name, function in names.functions.items():
@@ -127,6 +149,8 @@ def _called(names: Names) -> Mapping[str, set[str]]:
 def _collective(names: Names, call: ast.Call) -> str:
     """The collective that a call is; empty for others, and for one of a group of its own."""
     func, name = call.func, tail(call.func)
+    if name not in _GROUP_AT and name not in _ACCELERATOR:
+        return ""
     if isinstance(func, ast.Attribute) and is_accelerator(func.value):
         return f"accelerator.{name}" if name in _ACCELERATOR else ""
     if name not in _GROUP_AT or not names.origin(func).startswith("torch.distributed."):
@@ -160,10 +184,14 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
     nothing = ()
     handlers = False
 
-    def __init__(self, names: Names, tests: RankTests, always: Mapping[str, Calls], first: bool) -> None:
+    def __init__(
+        self, names: Names, tests: RankTests, telling: Set[ast.stmt], always: Mapping[str, Calls], first: bool
+    ) -> None:
         super().__init__()
         self.names = names
         self.tests = tests
+        self.telling = telling
+        """The statements that call a collective, or a function of the script that may."""
         self.always = always
         self.first = first
         self.under: RankTest | None = None
@@ -218,10 +246,11 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
-        if isinstance(node, ast.Call) and not self.gone:
-            self._note(node)
-        if not isinstance(node, ast.Lambda):
-            self.parts(node)
+        if self.statement in self.telling:
+            if isinstance(node, ast.Call) and not self.gone:
+                self._note(node)
+            if not isinstance(node, ast.Lambda):
+                self.parts(node)
         return ()
 
     def _note(self, call: ast.Call) -> None:

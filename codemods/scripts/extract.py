@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import ScriptFacts
-from ckpt_surgery.codemods.scripts.collectives import COLLECTIVES, collectives
+from ckpt_surgery.codemods.scripts.collectives import collectives, may_call_collectives
 from ckpt_surgery.codemods.scripts.launches import commands, launches
 from ckpt_surgery.codemods.scripts.loads import SPLITTING, split_loads
 from ckpt_surgery.codemods.scripts.losses import LossReader
@@ -17,7 +17,9 @@ from ckpt_surgery.codemods.scripts.ranks import RANKS
 from ckpt_surgery.codemods.scripts.signs import checkpoint_modes, checkpoint_switches, signs, trainer_origins
 from ckpt_surgery.model_patches.release_names import TRAINING_SWITCH
 
-PROCESSES = (
+SIGNS = ("use_reentrant", "heckpoint", "device_map", "backward(", "compute_loss", "distributed", "accelerator.")
+"""A file without any of these has nothing that rules about scripts look at."""
+_PROCESSES = (
     "import distributed",
     "accelerate launch",
     "DistributedDataParallel",
@@ -36,7 +38,6 @@ PROCESSES = (
     "deepspeed.initialize",
 )
 """A file without any of these is no training script."""
-_COLLECTIVE = re.compile(rf"(?:{'|'.join(sorted(COLLECTIVES))})\((?<!torch\.gather\()(?<!torch\.scatter\()")
 _RANK = re.compile(rf"\b(?:{'|'.join(sorted(RANKS))})\b|\.grad is (?:not )?None")
 _INNER = re.compile(
     r"\.module\b|unwrap_model|extract_model_from_parallel|Trainer\)|Trainer, |DistributedDataParallel|DDP|\.prepare"
@@ -62,14 +63,13 @@ def _interests(text: str) -> _Interests:
         checkpoints="use_reentrant" in text or bool(_CHECKPOINTS.search(text)),
         loads="device_map" in text and bool(_SPLITTING.search(text)),
         around=("backward(" in text or "compute_loss" in text) and bool(_INNER.search(text)),
-        ranks=("distributed" in text or "accelerator." in text)
-        and bool(_COLLECTIVE.search(text) and _RANK.search(text)),
+        ranks=may_call_collectives(text) and bool(_RANK.search(text)),
     )
 
 
 def may_be_script(text: str) -> bool:
-    """Whether rules about scripts may find something in a file."""
-    return any(_interests(text))
+    """Whether rules about scripts may find something in a file that has one of the signs."""
+    return any(_interests(text)) and any(process in text for process in _PROCESSES)
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
 from ckpt_surgery.codemods.facts.syntax import NO_GRADIENT, called, dotted, span_of, walk
 from ckpt_surgery.codemods.scripts.names import Names, is_accelerator, parameters, tail, words
 from ckpt_surgery.codemods.scripts.ranks import asks_for_several
+from ckpt_surgery.codemods.scripts.slices import SYNCHRONISES, UNWRAP, functions_to_follow, prepares
 from ckpt_surgery.codemods.scripts.values import UNTRACED, Inner, Reached, TracedValue, join, mix
 
 _DEEPEST = 6
-_MOST_STEPS = 400_000
-"""Expressions evaluated for one file: a script whose functions call each other without end stops here."""
-_UNWRAP = {"unwrap_model", "extract_model_from_parallel"}
+_MOST_STEPS = 50_000
+"""Calls evaluated for one file: a script whose functions call each other without end stops here."""
 _SAME_MODULE = words("to cuda train eval half float bfloat16 double requires_grad_ compile convert_sync_batchnorm")
 _CUTS = words("detach item numpy tolist generate deepcopy DataParallel FullyShardedDataParallel FSDP")
 """Calls whose result has no gradient, or is another module or another kind of wrapper."""
@@ -37,7 +35,6 @@ _RUNS_NOTHING = words(
     """
 )
 _RUNS_A_MODEL = {"compute_loss", "functional_call"}
-_SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|average|reduce)", re.I)
 
 
 @dataclass(slots=True)
@@ -110,50 +107,30 @@ class LossReader(Interpreter[TracedValue]):
 
     def read(self) -> tuple[Bypass, ...]:
         """Each such forward, once, unless the script synchronises the gradients itself."""
-        concerned = self._concerned()
-        self._everything(concerned)
+        followed = functions_to_follow(self.names)
+        if followed is None:
+            return ()
+        self._everything(followed)
         if self._learned_late():  # by the second time, what methods further down assign to `self` is known
             self.bypasses.clear()
-            self._everything(concerned)
+            self._everything(followed)
         found: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
             found.setdefault(bypass.spot, bypass)
         return tuple(found.values())
 
-    def _concerned(self) -> set[str]:
-        """The functions and classes that deal with wrappers, or call one that does; all, where the module does."""
-        found = {name for name, cls in self.names.classes.items() if self.names.is_trainer(cls)}
-        calls: dict[str, set[str]] = {}
-        for place in self.names.places:
-            unit = place.prefix.partition(".")[0]
-            match place.node:
-                case ast.Attribute(attr="module"):
-                    found.add(unit)
-                case ast.Call(func=func):
-                    calls.setdefault(unit, set()).add(tail(func))
-                    if tail(func) in _UNWRAP or _prepares(func) or self.names.is_wrapper(func):
-                        found.add(unit)
-        while more := {name for name, called in calls.items() if name not in found and called & found}:
-            found |= more
-        return found if "" not in found else {*self.names.functions, *self.names.classes}
-
-    def _everything(self, concerned: Collection[str]) -> None:
-        """Follow the module, and the functions and methods that are concerned, each on its own."""
+    def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
+        """Follow the module and these functions and methods, each on its own."""
         self.env = {}
         self.follow(self.names.tree.body)
-        for name, function in self.names.functions.items():
-            if name in concerned:
-                self._run(function, None, {})
-        for cls in self.names.classes.values():
-            is_concerned = any(ancestor.name in concerned for ancestor in self.names.lineage(cls))
-            for method in methods_of(cls) if is_concerned else ():
-                # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
-                asked = method.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
-                is_given = asked and list(parameters(method))[1:2] == ["model"]
-                model = TracedValue(wrappers=frozenset({"Trainer"}))
-                result = self._run(method, cls, {"model": model} if is_given else {})
-                if is_given and method.name == "compute_loss":
-                    self.bypasses |= dict.fromkeys(result.around)
+        for function, cls in followed:
+            # A Trainer passes the wrapped model to some methods, and runs backward on their loss.
+            asked = cls and function.name in ("compute_loss", "training_step") and self.names.is_trainer(cls)
+            is_given = asked and list(parameters(function))[1:2] == ["model"]
+            model = TracedValue(wrappers=frozenset({"Trainer"}))
+            result = self._run(function, cls, {"model": model} if is_given else {})
+            if is_given and function.name == "compute_loss":
+                self.bypasses |= dict.fromkeys(result.around)
 
     def _may_run(self, function: Function) -> bool:
         """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
@@ -224,7 +201,7 @@ class LossReader(Interpreter[TracedValue]):
     def assign(self, target: ast.expr, value: ast.expr) -> None:
         """`target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
         match target, value:
-            case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if _prepares(func) and len(targets) == len(
+            case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if prepares(func) and len(targets) == len(
                 items
             ):
                 wrappers = [self._wrap(self.value(item), value, f".{at}") for at, item in enumerate(items)]
@@ -251,7 +228,7 @@ class LossReader(Interpreter[TracedValue]):
 
     def part(self, value: TracedValue, position: int) -> TracedValue:
         """One of the values that a tuple is unpacked into: another object, computed in the same way."""
-        return replace(value, objects=frozenset(f"{identity}.{position}" for identity in value.objects))
+        return value._replace(objects=frozenset(f"{identity}.{position}" for identity in value.objects))
 
     def subscript(self, node: ast.Subscript) -> TracedValue:
         """What is taken out of a container is all that it holds."""
@@ -279,13 +256,11 @@ class LossReader(Interpreter[TracedValue]):
             return TracedValue(inners=frozenset({Inner("self.model", "Trainer", True)}))
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
-    def value(self, node: ast.expr) -> TracedValue:
-        """The value of an expression, unless the script is too large."""
-        self.steps += 1
-        return UNTRACED if self.gave_up else super().value(node)
-
     def call(self, node: ast.Call) -> TracedValue:
         """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
+        self.steps += 1
+        if self.gave_up:
+            return UNTRACED
         func, owner = node.func, UNTRACED
         if isinstance(func, ast.Attribute):
             owner = self.value(func.value)
@@ -296,13 +271,13 @@ class LossReader(Interpreter[TracedValue]):
         keywords = {keyword.arg: self.value(keyword.value) for keyword in node.keywords}
         call = _EvaluatedCall(node, tail(func), owner, callee, positional, keywords)
         first = positional[0] if positional else UNTRACED
-        if node.args and (self.names.is_wrapper(func) or _prepares(func)):
+        if node.args and (self.names.is_wrapper(func) or prepares(func)):
             return self._wrap(first, node)
         self._note(call)
         local = self._local(func)
         if local and self._may_run(local) and self._is_worth(call):
             return self._run_called(call, local)
-        if call.name in _UNWRAP:
+        if call.name in UNWRAP:
             return first.inside(ast.unparse(node))
         if call.name in _CUTS:
             return UNTRACED
@@ -385,7 +360,7 @@ class LossReader(Interpreter[TracedValue]):
             taken = is_accelerator(func.value) or self.names.origin(func) == "torch.autograd.backward"
             loss = call.args[0] if taken and call.args else call.owner
             self.bypasses |= dict.fromkeys(bypass._replace(backward=call.node.lineno) for bypass in loss.around)
-        elif _SYNCHRONISES.search(call.name) or (
+        elif SYNCHRONISES.search(call.name) or (
             call.name.startswith("all_reduce")
             and any(isinstance(inner, ast.Attribute) and inner.attr == "grad" for inner in walk(self.frame.node))
         ):
@@ -433,16 +408,11 @@ class LossReader(Interpreter[TracedValue]):
         spot = self._spot(call.node)
         for name, value in given.items():
             inners = frozenset(inner._replace(site=inner.site or spot) for inner in value.inners)
-            given[name] = replace(value, inners=inners) if inners else value
+            given[name] = value._replace(inners=inners) if inners else value
         return self._run(function, cls, given)
 
     def _spot(self, node: ast.expr) -> Spot:
         return Spot(span_of(node), self.statement.lineno, self.frame.scope)
-
-
-def _prepares(func: ast.expr) -> bool:
-    """`accelerator.prepare`."""
-    return isinstance(func, ast.Attribute) and func.attr in ("prepare", "prepare_model") and is_accelerator(func.value)
 
 
 def _switches_gradients_off(node: ast.expr) -> bool:

@@ -41,20 +41,29 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.places = _places(tree)
-        self.calls = [(place, place.node) for place in self.places if isinstance(place.node, ast.Call)]
-        self.parameters = {place.node.arg for place in self.places if isinstance(place.node, ast.arg)}
-        self.imported = {name: full for place in self.places for name, full in _imported(place.node)}
-        top = [place.node for place in self.places if not place.prefix]
-        self.functions = {node.name: node for node in top if isinstance(node, Function)}
-        self.classes = {node.name: node for node in top if isinstance(node, ast.ClassDef)}
+        self.calls: list[tuple[ScriptNode, ast.Call]] = []
+        self.parameters: set[str] = set()
+        self.imported: dict[str, str] = {}
+        self.functions: dict[str, Function] = {}
+        self.classes: dict[str, ast.ClassDef] = {}
         self.assigned: dict[str, list[tuple[ScriptNode, ast.expr]]] = {}
         """What is assigned to each name, `a.b.c`, and to each entry of a dict, `a["key"]`."""
         for place in self.places:
-            node = place.node
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    name = dotted(target) or ast.unparse(target)
-                    self.assigned.setdefault(name, []).append((place, node.value))
+            match place.node:
+                case ast.Call() as call:
+                    self.calls.append((place, call))
+                case ast.arg(arg=name):
+                    self.parameters.add(name)
+                case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) as node:
+                    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                        name = dotted(target) or ast.unparse(target)
+                        self.assigned.setdefault(name, []).append((place, value))
+                case ast.Import() | ast.ImportFrom() as node:
+                    self.imported.update(_imported(node))
+                case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
+                    self.functions[node.name] = node
+                case ast.ClassDef() as node if not place.prefix:
+                    self.classes[node.name] = node
 
     def origin(self, node: ast.expr) -> str:
         """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""
@@ -168,40 +177,52 @@ def tail(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-_UNPLACED = frozenset(
+_LEAVES = frozenset(
     kind
     for group in (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
     for kind in group.__subclasses__()
 ) | {ast.Name, ast.Constant}
-"""Nodes that hold no others, and that nobody asks the place of."""
+"""Nodes that hold no others."""
+_STATEMENTS = frozenset(ast.stmt.__subclasses__())
+_PLACED = _STATEMENTS | {ast.Attribute, ast.Call, ast.Dict, ast.IfExp, ast.Subscript, ast.arg}
+"""Nodes that somebody asks the place of."""
 
 
 def _places(tree: ast.Module) -> list[ScriptNode]:
-    """Every node but names and constants with its place, in the order of `ast.walk`."""
-    places = [ScriptNode(tree, ast.Pass())]
-    for node, statement, scope, tests, prefix in places:  # grows while it is read
-        if isinstance(node, Function):
-            scope = f"{prefix}{node.name}"
-            prefix = f"{scope}."
-        elif isinstance(node, ast.ClassDef):
-            prefix = f"{prefix}{node.name}."
-        elif isinstance(node, ast.If | ast.IfExp):
-            tests = (*tests, node.test)
+    """The nodes that somebody asks for, each with its place, in the order of `ast.walk`."""
+    places: list[ScriptNode] = []
+    waiting: list[tuple[ast.AST, ast.stmt, str, tuple[ast.expr, ...], str]] = [(tree, ast.Pass(), "", (), "")]
+    for here in waiting:  # grows while it is read
+        node, statement, scope, tests, prefix = here
+        if node.__class__ in _PLACED:
+            places.append(ScriptNode(*here))
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    scope = f"{prefix}{name}"
+                    prefix = f"{scope}."
+                case ast.ClassDef(name=name):
+                    prefix = f"{prefix}{name}."
+                case ast.If(test=test) | ast.IfExp(test=test):
+                    tests = (*tests, test)
         for field in node._fields:
             value = getattr(node, field, None)
-            for child in value if value.__class__ is list else (value,):
-                if isinstance(child, ast.AST) and child.__class__ not in _UNPLACED:
-                    inner = child if isinstance(child, ast.stmt) else statement
-                    places.append(ScriptNode(child, inner, scope, tests, prefix))
+            if value.__class__ is list:
+                for child in value:
+                    if child.__class__ in _STATEMENTS:
+                        waiting.append((child, child, scope, tests, prefix))
+                    elif isinstance(child, ast.AST) and child.__class__ not in _LEAVES:
+                        waiting.append((child, statement, scope, tests, prefix))
+            elif value.__class__ not in _LEAVES and isinstance(value, ast.AST):
+                waiting.append((value, statement, scope, tests, prefix))
     return places
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
     """The names that an import binds, and what each stands for."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-    elif isinstance(node, ast.ImportFrom):
+    else:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
             yield alias.asname or alias.name, f"{module}.{alias.name}"

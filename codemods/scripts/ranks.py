@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.script_facts import RankDependence
@@ -58,6 +59,7 @@ class RankTests:
         self.names = names
         self.ranks: set[str] = set()
         self.answers: dict[str, bool] = {}
+        self._tests: dict[ast.expr, RankTest | None] = {}
         targets = [place.node.target for place in names.places if isinstance(place.node, ast.For)]
         self.looped = {node.id for target in targets for node in walk(target) if isinstance(node, ast.Name)}
         for name, assigned in names.assigned.items():
@@ -70,6 +72,11 @@ class RankTests:
 
     def of(self, test: ast.expr) -> RankTest | None:
         """The test as a test of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
+        if test not in self._tests:
+            self._tests[test] = self._read(test)
+        return self._tests[test]
+
+    def _read(self, test: ast.expr) -> RankTest | None:
         kinds: dict[RankDependence, _Answer] = {"rank": self._on_rank_0, "gradient": self._with_gradient}
         for dependence, simple in kinds.items():
             if (answer := _answer(test, simple)) is not None:
@@ -139,6 +146,7 @@ class RankTests:
         return False
 
 
+@lru_cache(maxsize=256)
 def asks_for_several(test: ast.expr) -> bool | None:
     """Whether a test is true where there are several processes, the other way round, or neither (None)."""
     match test:

@@ -108,16 +108,17 @@ def _adapters(names: Names) -> Iterator[Sign]:
 def checkpoint_modes(names: Names) -> Iterator[CheckpointMode]:
     """Where the mode is chosen."""
     for place in names.places:
-        callee, chosen = "", None
+        chosen = None
         match place.node:
             case ast.Call(func=func) as call:
-                callee, given = ast.unparse(func), keywords(call)
+                given = keywords(call)
                 chosen = given.get(_OPTION)
                 if names.origin(func) in _CHECKPOINT and not {_OPTION, None} & given.keys():
-                    yield CheckpointMode(place.spot(call), callee, "default", arguments_of(call))
+                    yield CheckpointMode(place.spot(call), ast.unparse(func), "default", arguments_of(call))
             case ast.Dict() as options:
                 chosen = entries(options).get(_OPTION)
         if isinstance(chosen, ast.Constant) and isinstance(chosen.value, bool):
+            callee = ast.unparse(place.node.func) if isinstance(place.node, ast.Call) else ""
             yield CheckpointMode(place.spot(chosen), callee, "reentrant" if chosen.value else "non_reentrant")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.script_facts import Bypass, Spot
@@ -35,8 +34,7 @@ class Inner(NamedTuple):
     site: Spot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TracedValue:
+class TracedValue(NamedTuple):
     """Any of: plain `objects` by where they were made (with a blank: `f x` for the parameter x of f),
     `wrappers`, `inners`; and how it was computed.
 
@@ -73,6 +71,8 @@ UNTRACED = TracedValue()
 
 def join(values: Sequence[TracedValue]) -> TracedValue:
     """Any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
+    if len(values) == 1:
+        return values[0]
     inners = frozenset[Inner]().union(*(value.inners for value in values))
     wrappers = frozenset[str]().union(*(value.wrappers for value in values))
     return TracedValue(
@@ -87,5 +87,7 @@ def join(values: Sequence[TracedValue]) -> TracedValue:
 def mix(values: Sequence[TracedValue]) -> TracedValue:
     """What is computed from all the values."""
     through = sum(value.through for value in values)
+    if not through and not any(value.around for value in values):
+        return UNTRACED
     around = frozenset[Bypass]().union(*(value.around for value in values if through - value.through == 0))
     return TracedValue(around=around, through=through > 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
 from ckpt_surgery.codemods.facts.file_facts import ELEMENT, AttributePath, Build, Maker
+from ckpt_surgery.codemods.facts.file_reader import maker_of
 from ckpt_surgery.codemods.tree.answers import kept, reachable
 from ckpt_surgery.codemods.tree.bases import BaseChains
 from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target, renames
@@ -27,6 +29,7 @@ class Containers:
 
     names: TreeNames
     bases: BaseChains
+    function_node: Callable[[str, str], ast.FunctionDef | None]
     _following: set[tuple[ClassRef, Build | str]] = field(default_factory=set)
     """Builds that are made of one another end here."""
     _answers: dict[tuple[str, ClassRef, ClassRef, Build], tuple[Any, ...]] = field(default_factory=dict)
@@ -166,11 +169,18 @@ class Containers:
                     results = _results(built.name, built, base.cls.makers, base.cls.class_values)
                     yield from ((user, base, result) for result in results)
             case "class":
-                path, function = self.names.function(owner.path, built.name) or (owner.path, "")
-                there, makers = self._in_file(owner, path), self.names.read(path).makers
-                yield from ((user, there, result) for result in _results(function, built, makers, ()))
+                if place := self.names.function(owner.path, built.name):
+                    makers, there = self._makers(*place), self._in_file(owner, place[0])
+                    yield from ((user, there, result) for result in _results(place[1], built, makers, ()))
                 values = self.names.read(owner.path).values
                 yield from ((user, owner, result) for result in _results(built.name, built, (), values))
+
+    @kept
+    def _makers(self, path: str, name: str) -> tuple[Maker, ...]:
+        """What a function of a file returns, if it makes modules."""
+        function = self.function_node(path, name)
+        maker = maker_of(function) if function else None
+        return (maker,) if maker else ()
 
     @kept
     def _in_file(self, owner: ClassRef, path: str) -> ClassRef:

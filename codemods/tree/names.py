@@ -13,7 +13,7 @@ from ckpt_surgery.codemods.tree.classes import ClassRef, External, Target
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 _NO_MODULES = ("configuration_", "tokenization_", "processing_", "image_processing_", "feature_extraction_")
-_NOTHING = FileFacts(imports=(), classes=(), values=(), makers=(), functions=(), provided={})
+_NOTHING = FileFacts(imports=(), classes=(), values=(), functions=(), provided={})
 
 Loader = Callable[[str], FileFacts | None]
 

@@ -68,7 +68,7 @@ class SourceTree:
         self.configuration = configuration
         self.names = TreeNames(files, load, unparsed)
         self.bases = BaseChains(self.names)
-        self.containers = Containers(self.names, self.bases)
+        self.containers = Containers(self.names, self.bases, self.function_node)
         self.layers = LayerSources(self.names, required, installed_layers)
         self.switches = Switches(self.bases, self.containers, self.layers)
         self._converts = converts
@@ -127,7 +127,7 @@ class SourceTree:
     def function_node(self, path: str, name: str) -> ast.FunctionDef | None:
         """That of the function which a name means at module level of a file; None where it cannot be read alone."""
         file, original = self.names.function(path, name) or ("", "")
-        text = self.text(file) if file else ""
+        text = f"{self.text(file)}\n" if file else ""
         match = re.search(rf"^(?:@.*\n)*def {re.escape(original)}\b.*\n(?:(?:[ \t)#].*)?\n)*", text, re.M)
         with contextlib.suppress(SyntaxError):  # a line of a string may look like the end
             body = ast.parse(match.group()).body if match else []

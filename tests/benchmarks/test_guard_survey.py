@@ -37,7 +37,7 @@ ROWS = [
     examined("Right", Comparison.SAME),
     examined("Alarm", Comparison.ONLY_GUARD, wrong=1),
     examined("Missed", Comparison.ONLY_VERIFY),
-    examined("Unvouched", Comparison.NOT_VOUCHED, **{"proved": 1, "did not run": 1}),
+    examined("Unvouched", Comparison.NOT_VOUCHED, **{"proved": 1, "not seen to run": 1}),
     examined("Unreached", Comparison.NOT_PROVED, **{"proved": 1, "no gradient reached it": 2}),
     {"class": "Refusing", "problem": "ValueError: it does not support activation checkpointing"},
 ]
@@ -72,7 +72,7 @@ def test_of_a_class_that_is_broken_in_both_the_page_counts_what_the_guard_names(
 def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
     text = page(figures_of([ROWS[3]], VERSIONS, 9))
     assert "disagree" not in text
-    assert "| `Unvouched` | reentrant | verify | proved: 1, did not run: 1 | `a.weight` |" in text
+    assert "| `Unvouched` | reentrant | verify | proved: 1, not seen to run: 1 | `a.weight` |" in text
     assert "1 of 9 classes, a random sample" in text
     assert "random sample" not in page(figures_of([ROWS[3]], VERSIONS, 1))
 
@@ -81,15 +81,15 @@ def test_what_the_guard_does_not_prove_is_no_disagreement() -> None:
     ("broken", "changed", "statuses", "comparison"),
     [
         (set(), set(), {"proved": 2}, Comparison.SAME),
-        (set(), set(), {"proved": 1, "did not run": 1}, Comparison.NOT_PROVED),
+        (set(), set(), {"proved": 1, "not seen to run": 1}, Comparison.NOT_PROVED),
         ({"a.weight"}, set(), {"proved": 2}, Comparison.ONLY_VERIFY),
-        ({"a.weight"}, set(), {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
+        ({"a.weight"}, set(), {"proved": 1, "not seen to run": 1}, Comparison.NOT_VOUCHED),
         ({"b.weight"}, set(), {"proved": 1, "wrong": 1}, Comparison.BOTH_BROKEN),
         (set(), set(), {"proved": 1, "wrong": 1}, Comparison.ONLY_GUARD),
         (set(), {"b.mean"}, {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.BOTH_BROKEN),
         (set(), {"a.mean", "b.mean"}, {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.ONLY_VERIFY),
         (set(), {"a.mean"}, {"proved": 2}, Comparison.ONLY_VERIFY),
-        (set(), {"a.mean"}, {"proved": 1, "did not run": 1}, Comparison.NOT_VOUCHED),
+        (set(), {"a.mean"}, {"proved": 1, "not seen to run": 1}, Comparison.NOT_VOUCHED),
         (set(), set(), {"proved": 1, ProofStatus.WRITTEN_TWICE: 1}, Comparison.ONLY_GUARD),
         ({"b.weight"}, {"a.mean"}, {"proved": 1, "wrong": 1}, Comparison.ONLY_VERIFY),
     ],

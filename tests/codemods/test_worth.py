@@ -73,6 +73,8 @@ def test_what_may_checkpoint_speaks_of_it(text: str) -> None:
         "model = load_checkpoint_and_dispatch(model)",
         "callbacks = [ModelCheckpoint(monitor='loss')]",
         "shards = get_checkpoint_files(folder)",
+        "model = Net.load_from_checkpoint(path)",
+        "last = get_last_checkpoint(folder)",
     ],
 )
 def test_files_of_weights_are_no_checkpointing(text: str) -> None:
@@ -156,6 +158,15 @@ def test_what_is_not_parsed_is_still_read_where_a_name_leads_to_it(tmp_path: Pat
     for number, at_hand in enumerate((files, {"foo/model.py": model})):
         (finding,) = check([tree(tmp_path / str(number), at_hand)], jobs=1).findings
         assert (finding.applicability is Applicability.UNKNOWN) == (at_hand is not files)
+
+
+def test_a_function_that_makes_blocks_is_read_from_where_it_is_defined(tmp_path: Path) -> None:
+    """It is the last of a file that does not end its last line."""
+    maker = "from .blocks import Foo\n\n\ndef FooLayer(config):\n    block = Foo(config)\n    return block"
+    files = {"foo/model.py": MODEL.format(imports="from .maker import FooLayer"), "foo/maker.py": maker}
+    root = tree(tmp_path, {**files, "foo/blocks.py": BLOCK.replace("FooLayer", "Foo")})
+    (finding,) = check([root], jobs=1).findings
+    assert (finding.code, Path(finding.path).name) == ("CKPT001", "blocks.py")
 
 
 def test_a_file_in_which_nothing_can_be_is_not_parsed_in_a_folder_and_is_by_name(tmp_path: Path) -> None:

@@ -309,6 +309,62 @@ def plain_blocks(faulty: bool) -> nn.Module:
     return model
 
 
+class InLoop(Model):
+    """Checkpoints a function that finds its block in the variable of a loop, or has it `bound`."""
+
+    bound = True
+
+    def forward(self, values: Tensor) -> Any:
+        hidden_states = self.first(values)
+        for layer in self.layers:
+            if self.bound:
+                hidden_states = cast("Tensor", checkpoint(layer, hidden_states, use_reentrant=False))
+            else:
+                hidden_states = cast("Tensor", checkpoint(lambda h: layer(h), hidden_states, use_reentrant=False))  # noqa: B023
+        return self.last(hidden_states)
+
+
+def bound_late(faulty: bool) -> nn.Module:
+    """Blocks that nothing but their checkpoint shows to be some."""
+    model = model_of(SureLayer, SureLayer, whole=InLoop)
+    model.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(2)).to(model.first.weight)
+    cast(Any, model).bound = not faulty
+    return model
+
+
+class Reading(SureLayer):
+    """Reads features from a bank that the model fills."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bank: list[Tensor] = []
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.tanh(self.linear(sum(self.bank, hidden_states)))
+
+
+class Banked(Model):
+    """Empties the banks before the backward, or before the next forward."""
+
+    early = False
+
+    def forward(self, values: Tensor) -> Any:
+        banks = [cast(Any, layer).bank for layer in self.layers]
+        for bank in banks:
+            bank[:] = [torch.ones(4)]
+        result = super().forward(values)
+        for bank in banks if self.early else ():
+            bank.clear()
+        return result
+
+
+def bank_emptied(faulty: bool) -> nn.Module:
+    model = model_of(Reading, Reading, whole=Banked)
+    cast(Any, model).early = faulty
+    enable(model)
+    return model
+
+
 @dataclass(frozen=True)
 class Planted:
     """A training, what is wrong in it, of which blocks or parameters, and what is said."""
@@ -333,6 +389,8 @@ PLANTED = [
     Planted(wrong_mode, GuardFaultKind.CUT_OFF, ("layers.0",), "let the inputs of the first block need gradient"),
     Planted(weights_exchanged, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight changed"),
     Planted(weights_patched_in_place, GuardFaultKind.OTHER_RECOMPUTE, ("layers.1", "frozen.weight"), "frozen.weight"),
+    Planted(bank_emptied, GuardFaultKind.OTHER_RECOMPUTE, ("layers.0",), "bank (1 entry, and then 0 entries) changed"),
+    Planted(bound_late, GuardFaultKind.OTHER_BLOCK, ("layers.1", "layers.0"), "ran block layers.1 in their place"),
     Planted(statistics, GuardFaultKind.WRITTEN_TWICE, ("layers.0", "norm.running_mean"), "once more in its recompute"),
     Planted(history, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its forward"),
     Planted(history_of_a_surgery, GuardFaultKind.GROWN_TWICE, ("layers.0", "counts"), "adds to log, counts in its"),

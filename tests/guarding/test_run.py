@@ -100,7 +100,8 @@ def test_a_script_sees_what_it_sees_without_it(tmp_path: Path) -> None:
 
 
 def test_a_script_knows_its_full_path_wherever_it_goes(tmp_path: Path) -> None:
-    text = "import os, sys\nos.chdir('/')\nprint(__file__, __loader__.get_source('__main__'), sys.argv)\n1 / 0\n"
+    text = "import os, sys\nos.chdir('/')\nprint(__file__, __loader__.get_source('__main__'), sys.argv)\n"
+    text += "print(__builtins__)\n1 / 0\n"
     path = script(tmp_path, text)
     bare, ran = python(path.name, cwd=tmp_path), run(path.name, cwd=tmp_path)
     assert (ran.stdout, ran.stderr) == (bare.stdout, bare.stderr)

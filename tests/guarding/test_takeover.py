@@ -20,12 +20,14 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as composable_checkpoint
-from torch.utils.checkpoint import CheckpointFunction, checkpoint
+from torch.utils.checkpoint import CheckpointFunction, checkpoint, checkpoint_sequential
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked
+from ckpt_surgery.guarding.faults import CoverageCause
 from ckpt_surgery.guarding.guard import GuardOptions
 from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
@@ -177,11 +179,138 @@ def test_a_model_that_checkpoints_by_itself_is_watched_and_its_line_named(reentr
 
 
 def test_a_function_that_is_not_torchs_is_seen_by_what_it_recomputes() -> None:
-    trained = taken(Own(OwnFunction.apply))
+    trained = taken(Own(OwnFunction.apply), 5)
     assert line_of(trained.place) == "torch.autograd.backward(ctx.block(values), gradients[0])"
     assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
     assert trained.report is not None
     assert [block.counts for block in trained.report.blocks] == [(1, 1)] * 3
+    assert trained.report.proved == 3
+
+
+class Dropping(PlainLayer):
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return torch.dropout(super().forward(hidden_states), 0.5, True)
+
+
+class InItself(Dropping):
+    """A block that checkpoints itself, in a function that adds to gradients and does not put generators back."""
+
+    def forward(self, hidden_states: Tensor) -> Any:
+        return OwnFunction.apply(super().forward, hidden_states)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("wrap", [None, False])
+def test_a_function_that_does_not_put_generators_back_is_told_so(wrap: bool | None) -> None:
+    model = Own(OwnFunction.apply)
+    model.blocks = nn.ModuleList(Dropping() for _ in range(2))
+    report = taken(model, wrap=wrap).report
+    assert report is not None
+    assert {fault.cause for fault in report.faults} == {CoverageCause.DRAWN_ANEW}
+
+
+def test_a_block_that_checkpoints_itself_is_not_proved_and_trains_as_without_us() -> None:
+    def train_alone() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Own(plainly).double()
+        model.blocks = nn.ModuleList(InItself() for _ in range(3)).double()
+        for _ in range(3):
+            model(torch.ones(2, WIDTH, dtype=torch.float64)).square().mean().backward()
+        return [cast("Tensor", parameter.grad) for parameter in model.parameters()] + [torch.rand(1)]
+
+    bare, watched = train_alone(), []
+    (trained,) = looked_at(lambda: watched.extend(train_alone()), wrap=False)
+    assert all(map(torch.equal, bare, watched))
+    assert trained.report is not None
+    assert trained.report.proved == 0
+
+
+@pytest.mark.parametrize("wrap", [None, False, True])
+def test_a_compiled_block_in_a_checkpoint_of_the_script_trains_as_without_us(wrap: bool | None) -> None:
+    model = Own(lambda block, given: checkpoint(fast[block], given, use_reentrant=False))
+    fast = {block: torch.compile(block, backend="eager") for block in model.blocks}
+    trained = taken(model, wrap=wrap)
+    assert trained.said == [f"Own checkpoints by itself at {trained.place}"]
+    assert "checkpoint(fast[block]" in line_of(trained.place)
+    assert trained.report is not None
+    assert trained.report.ok
+
+
+@pytest.mark.parametrize("wrap", [None, False])
+def test_what_the_script_checkpoints_is_watched_whatever_it_is(wrap: bool | None) -> None:
+    pairs = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+
+    class InSegments(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.pairs = nn.Linear(WIDTH, WIDTH), nn.Sequential(*pairs)
+
+        def forward(self, values: Tensor) -> Any:
+            first = self.first(values)
+            return checkpoint_sequential(self.pairs, 3, first, use_reentrant=False)  # type: ignore[no-untyped-call]
+
+    trained = taken(InSegments(), 5, wrap)
+    assert trained.report is not None
+    assert [block.counts for block in trained.report.blocks] == [(1, 1), (1, 1), (1, 0)]
+    assert (trained.report.proved, trained.report.ok) == (3, True)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_weight_that_autocast_casts_once_for_several_uses_is_no_fault(outside: bool) -> None:
+    model = Own(lambda block, given: checkpoint(block, block.linear(given) if outside else given, use_reentrant=False))
+    for block in [] if outside else model.blocks:  # used twice inside of the block instead
+        cast("Any", block).linear.register_forward_hook(lambda linear, _, made: F.linear(made, linear.weight))
+    for block in model.blocks:
+        for hook in list(cast("Any", block).linear._forward_hooks.values()):
+            hook.__module__ = "peft.hooks"  # a part of what a block computes
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(0))
+
+    def training() -> None:
+        for _ in range(4):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+
+    (trained,) = looked_at(training)
+    assert trained.report is not None
+    assert (trained.report.proved, trained.report.faults) == (3, ())
+
+
+def test_what_runs_before_its_model_does_is_no_model() -> None:
+    model = Own(partial(checkpoint, use_reentrant=False))
+    model.first = nn.utils.parametrizations.weight_norm(model.first)
+    before = looked_at(lambda: (model.first(torch.ones(2, WIDTH)), train(model.double())), wrap=False)
+    assert [trained.name for trained in before] == ["Own"]
+
+
+def test_what_a_block_checkpoints_in_itself_is_watched_in_its_place() -> None:
+    class InParts(PlainLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Sequential(nn.Linear(WIDTH, WIDTH))
+
+        def forward(self, values: Tensor) -> Tensor:
+            return cast("Tensor", checkpoint(self.last, super().forward(values), use_reentrant=False)).tanh()
+
+    model = Own(plainly)
+    model.blocks = nn.ModuleList(InParts() for _ in range(3))
+    report = taken(model, wrap=False).report
+    assert report is not None
+    assert [(block.name, block.counts) for block in report.blocks] == [(f"blocks.{n}.last", (1, 1)) for n in range(3)]
+
+
+def test_the_second_backward_through_an_earlier_forward_is_no_second_switch() -> None:
+    model = Own(partial(checkpoint, use_reentrant=False)).double()
+    real = torch.ones(2, WIDTH, dtype=torch.float64, requires_grad=True)
+
+    def penalised() -> None:
+        for _ in range(3):
+            score = model(real).sum()
+            (gradient,) = torch.autograd.grad(score, real, create_graph=True)
+            (model(real.detach() + 1).sum() - score + gradient.square().sum()).backward()
+
+    (trained,) = looked_at(penalised)
+    assert trained.report is not None
+    assert trained.report.faults == ()
 
 
 def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() -> None:
@@ -282,6 +411,17 @@ def test_a_switch_is_followed_however_many_forwards_ran_before() -> None:
     assert "2 of 2 blocks checkpointed" in trained.table
     assert trained.report is not None
     assert (trained.report.steps, trained.report.proved) == (4, 2)
+
+
+def test_the_table_is_that_of_the_training_whatever_follows() -> None:
+    model = model_of(SureLayer, SureLayer)
+
+    def training() -> None:
+        train(model, 4)
+        model.eval()
+
+    (trained,) = looked_at(training, wrap=True)
+    assert "2 of 2 blocks checkpointed" in trained.table
 
 
 @pytest.mark.parametrize("wrap", [None, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,12 @@ from ckpt_surgery import guard
 from ckpt_surgery.guarding.torch_errors import explain
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def torch_logs_in_its_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch logs in its debug mode is for its own handler: where a test has set a level, pytest's would fail."""
+    monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)
 
 
 class Net(nn.Module):
@@ -112,6 +119,23 @@ class Outside(Linear):
 
 
 COUNT = [0]
+
+
+class Balanced(Linear):
+    """Takes other rows once a hook has moved its bias."""
+
+    bias: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("bias", torch.zeros(()))
+        self.register_forward_hook(self.move)
+
+    def move(self, *_: object) -> None:
+        self.bias += 1
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.tanh(self.linear(hidden[: 1 + int(self.bias)])).mean(0)
 
 
 class Greedy(torch.autograd.Function):
@@ -294,6 +318,13 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
                 "not seen",
             ),
             id="a length that is counted outside of the block",
+        ),
+        pytest.param(
+            lambda: Net(Balanced(), Balanced()),
+            steps,
+            "have different metadata",
+            ("layers.1 (Balanced) found other things", "bias (written in between)"),
+            id="a buffer that a hook writes",
         ),
         pytest.param(
             lambda: Net(OfGreedy()),

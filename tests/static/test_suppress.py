@@ -125,6 +125,7 @@ def test_a_text_without_the_words_is_never_tokenized(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(tokenize, "generate_tokens", fail)
     assert not read_suppressions("layer(x)\n", KNOWN).by_line
+    assert not read_suppressions("def load(ckpt: str): ...\n", KNOWN).by_line
     with pytest.raises(AssertionError):
         read_suppressions("# ckpt: ignore\n", KNOWN)
 

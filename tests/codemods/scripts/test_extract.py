@@ -11,9 +11,11 @@ import pytest
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.extract import extract
 from ckpt_surgery.codemods.providers import script
+from ckpt_surgery.codemods.scripts.collectives import may_call_collectives
 from ckpt_surgery.codemods.scripts.extract import may_be_script
 from ckpt_surgery.codemods.scripts.losses import LossReader
 from ckpt_surgery.codemods.scripts.names import names_of
+from ckpt_surgery.codemods.scripts.slices import functions_to_follow
 from ckpt_surgery.static.check import check
 from ckpt_surgery.static.render.report import check_report
 from ckpt_surgery.static.render.sarif import to_sarif
@@ -70,6 +72,30 @@ def test_a_script_is_followed_again_only_for_what_it_says_too_late(
     monkeypatch.setattr(LossReader, "_everything", lambda *given: followed.append(everything(*given)))
     LossReader(names_of(ast.parse(text))).read()
     assert len(followed) == passes
+
+
+def test_only_what_deals_with_wrappers_or_leads_to_a_backward_is_followed() -> None:
+    text = SCRIPT + "    shown(batch)\n\n\ndef shown(rows):\n    return sum(map(len, rows))\n\n\ntrain(model, batch)\n"
+    followed = functions_to_follow(names_of(ast.parse(text)))
+    assert [function.name for function, _ in followed or ()] == ["train"]
+    assert functions_to_follow(names_of(ast.parse(text.replace(".backward()", "")))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("import torch.distributed as td\ntd.barrier()", True),
+        ("from torch import distributed\ndistributed.all_reduce(x)", True),
+        ("import torch\nwork = torch.distributed.barrier()", True),
+        ("from torch.distributed import (\n    ReduceOp,\n    all_reduce,\n)\nall_reduce(x)", True),
+        ("from torch.distributed import distributed_c10d as c10d\nc10d.broadcast(x, 0)", True),
+        ("self.accelerator.wait_for_everyone()", True),
+        ("from torch.distributed.fsdp import FullyShardedDataParallel\nx.gather(1, index)", False),
+        ("import torch.distributed as td\nfunctools.reduce(add, parts)\ntd.get_rank()", False),
+    ],
+)
+def test_collectives_are_looked_for_by_what_a_file_calls_them(text: str, may: bool) -> None:
+    assert may_call_collectives(text) is may
 
 
 def test_a_finding_names_the_function_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
