@@ -15,7 +15,6 @@ from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.blocks.discovery import owner_of
 from ckpt_surgery.runtime.tools.classes import is_flattened
-from ckpt_surgery.static.check import check
 
 
 class UntrainedParameters:
@@ -104,6 +103,8 @@ def faulty_branches(model: nn.Module, blocks: Collection[str], parameters: Colle
 @cache
 def _branches_of(kind: type) -> tuple[str, ...]:
     try:
+        from ckpt_surgery.static.check import check  # its packages are not needed to watch a model
+
         file = inspect.getfile(kind)
         found = check(file, select="CKPT002", include_unsupported=True, jobs=1, cache=False).findings
     except Exception:  # classes of no file; what cannot be read says nothing

@@ -58,5 +58,5 @@ def _generated_from(file: FileSyntax) -> str:
 COPIES = FileFact[tuple[CopiedFrom, ...]](
     "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from transformers.",)
 )
-GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("automatically generated",))
+GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("modular_",))
 """The modular file named in a generated file's header; empty where there is none."""
