@@ -8,17 +8,13 @@ Prints microseconds for each block of a step; writes json. Two minutes on an idl
 from __future__ import annotations
 
 import argparse
-import gc
 import os
-import random
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +23,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.figures import Figure, Target, document, finish, lacking, option_parser, plain_table, rounds_option
 
-LAYERS, TOKENS, WARM_UP = 24, 32, 5
+LAYERS, TOKENS = 24, 32
 NONE, LIBRARY, SELECTIVE = "no checkpointing", "transformers", "torch's policy for attention"
 PLAIN, ATTENTION, MATMUL, CHECKED = "wrap_blocks", "save attention", "save matmul:2", "self_check always"
 OURS: Mapping[str, Mapping[str, Any]] = {
@@ -58,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
     layers, rounds = (2, 1) if options.toy else (LAYERS, options.rounds)
-    measured = [figure for ways in GROUPS for figure in figures(timed(ways, layers, rounds), layers)]
+    measured = [figure for ways in GROUPS for figure in figures(seconds_of(ways, layers, rounds), layers)]
     return finish(
         "host_cost", measured, document(measured, layers=layers), options.out, [plain_table("host_cost", measured)]
     )
@@ -73,22 +69,14 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def timed(ways: Sequence[str], layers: int, rounds: int) -> dict[str, list[float]]:
+def seconds_of(ways: Sequence[str], layers: int, rounds: int) -> Mapping[str, Sequence[float]]:
     """The seconds of each round's step in each way."""
-    models = {way: ready(way, layers) for way in ways}
-    ids = _token_ids()
-    for model in models.values():
-        for _ in range(WARM_UP):
-            step(model, ids)
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    order = list(ways)
-    shuffle = random.Random(0).shuffle
-    for _ in range(rounds):
-        shuffle(order)
-        with _no_collection():
-            for way in order:
-                seconds[way].append(step(models[way], ids))
-    return seconds
+    import torch
+
+    from benchmarks.step_cost_runs import timed
+
+    ids = torch.randint(0, 128, (1, TOKENS), generator=torch.Generator().manual_seed(1))
+    return timed({way: ready(way, layers) for way in ways}, {"input_ids": ids, "labels": ids}, rounds)
 
 
 def ready(way: str, layers: int) -> Any:
@@ -123,14 +111,6 @@ def ready(way: str, layers: int) -> Any:
     return model
 
 
-def step(model: Any, ids: Any) -> float:
-    """The processor's seconds of a forward and a backward."""
-    model.zero_grad(set_to_none=True)
-    begin = process_time()
-    model(input_ids=ids, labels=ids).loss.backward()
-    return process_time() - begin
-
-
 def figures(seconds: Mapping[str, Sequence[float]], layers: int) -> list[Figure]:
     """What a block takes with transformers' own checkpointing, and the others more than that, round by round."""
 
@@ -144,23 +124,6 @@ def figures(seconds: Mapping[str, Sequence[float]], layers: int) -> list[Figure]
         ours, theirs = (statistics.median(more(way)) for way in (ATTENTION, SELECTIVE))
         found.append(Figure(f"{ATTENTION}, in units of {SELECTIVE}", (ours / theirs,), "x", FIFTH))
     return found
-
-
-def _token_ids() -> Any:
-    import torch
-
-    return torch.randint(0, 128, (1, TOKENS), generator=torch.Generator().manual_seed(1))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Inside, no garbage is collected: it would be in the midst of somebody's step."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter, process_time
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
@@ -30,6 +30,7 @@ from ckpt_surgery.runtime.blocks.discovery import find_blocks
 from ckpt_surgery.runtime.self_check.schedule import FIRST_STEPS
 from ckpt_surgery.tiny import tiny_model
 
+W = TypeVar("W")
 _WRAPPED = "._checkpoint_wrapped_module"
 """What checkpoint_wrapper adds to the names of what it wraps."""
 
@@ -168,8 +169,8 @@ def counted(models: Mapping[Way, nn.Module], inputs: Mapping[str, Any]) -> dict[
 
 
 def timed(
-    models: Mapping[Way, nn.Module], inputs: Mapping[str, Any], rounds: int, device: str = "cpu"
-) -> dict[Way, tuple[float, ...]]:
+    models: Mapping[W, nn.Module], inputs: Mapping[str, Any], rounds: int, device: str = "cpu"
+) -> dict[W, tuple[float, ...]]:
     """The host's seconds of `rounds` steps of each model; every round has one of each, in another order.
 
     A step right after one of the same model finds warm caches: in a fixed order that would always be the same models.
@@ -177,7 +178,7 @@ def timed(
     On a GPU a step starts when the device is idle and ends when the host has queued it all.
     """
     clock = process_time if device == "cpu" else perf_counter
-    seconds: dict[Way, list[float]] = {way: [] for way in models}
+    seconds: dict[W, list[float]] = {way: [] for way in models}
     for model in models.values():
         for _ in range(FIRST_STEPS):
             _step(model, inputs)

@@ -104,8 +104,7 @@ class EntryLooks(StepWatch):
         name, looks = self._names[block], self._looks[block]
         if looks and name not in self.changes:
             now = self._look(block)
-            left = self._left.get(block, {})
-            buffers = {path: version(buffer) for path, buffer in block.named_buffers()}
+            left, buffers = self._left.get(block, {}), _buffer_versions(block)
             self.changes[name] = [Written(path) for path in left if left[path] != buffers.get(path, left[path])]
             self.changes[name] += [
                 Change(path, looks[-1].get(path), now.get(path))
@@ -128,7 +127,7 @@ class EntryLooks(StepWatch):
 
     def _leave(self, block: nn.Module, *_: object) -> None:
         if self.phase is WatchedPhase.FORWARD:
-            self._left[block] = {path: version(buffer) for path, buffer in block.named_buffers()}
+            self._left[block] = _buffer_versions(block)
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
         """Look at the attributes and weights in a block, and at the containers and caches that it was given."""
@@ -144,3 +143,8 @@ class EntryLooks(StepWatch):
                 look = Look(list, int(value.get_seq_length(self._signatures[block].layer)))
             looks[f"its argument {name}"] = look
         return looks
+
+
+def _buffer_versions(block: nn.Module) -> dict[str, int]:
+    """Return how often each buffer in a block was written."""
+    return {path: version(buffer) for path, buffer in block.named_buffers()}

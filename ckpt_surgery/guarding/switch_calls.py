@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import site
 import sys
 import sysconfig
@@ -19,14 +18,13 @@ from weakref import WeakKeyDictionary
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import ckpt_surgery
+from ckpt_surgery.measure.own_checkpoints import OURS
 from ckpt_surgery.model_patches.release_names import DIFFUSERS_FUNCTION as FUNCTION
 from ckpt_surgery.model_patches.release_names import INNER_SWITCH
 from ckpt_surgery.runtime.blocks.library_switch import options_of, takes_switch
 from ckpt_surgery.runtime.surgery.surgery import CheckpointingSwitch
 from ckpt_surgery.undo import Undoable
 
-_OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _LIBRARIES = tuple(filter(None, (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), site.USER_SITE, "<")))
 
 
@@ -137,7 +135,7 @@ class SwitchCalls(Undoable):
 def _calling_line(switch: str) -> str:
     """Return the file and line of the script that has called a method in the file `switch`; else of a library."""
     frames = ((frame.f_code.co_filename, line) for frame, line in walk_stack(sys._getframe(3)))
-    inside = takewhile(lambda call: not call[0].startswith(_OURS), frames)  # up to what runs the script
+    inside = takewhile(lambda call: not call[0].startswith(OURS), frames)  # up to what runs the script
     calls = [(file, line) for file, line in inside if file != switch]
     file, line = next((call for call in calls if not call[0].startswith(_LIBRARIES)), calls[0])
     return f"{file}:{line}"

@@ -22,8 +22,8 @@ class Trained:
     of the call that did, where that is known. With `evaluating` it was trained in evaluation mode alone, and `asked`
     tells whether checkpointing was switched on then. With `calls_checkpoint` its code calls something that
     checkpoints, perhaps functions in which no module runs. With `can_be_wrapped` it has blocks that --wrap would
-    checkpoint. `overrides` are the calls that have switched
-    checkpointing on again with other options, and `replaced` is the line of the script's own calls that run through.
+    checkpoint. `overrides` are the calls that have switched checkpointing on again with other options, and `replaced`
+    is the line of the script's own calls that run through.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -25,7 +25,7 @@ from ckpt_surgery.undo import UndoableHooks
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _ENGINE = {torch.autograd.graph.__file__, torch.autograd.function.__file__}
-_OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
+OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
 _REENTRANT = torch.utils.checkpoint.CheckpointFunction.forward.__code__
 
 
@@ -97,7 +97,7 @@ def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: Fal
         if file == _CHECKPOINT:
             inside, held = True, frame.f_locals
         if inside and not file.startswith(_TORCH):
-            if not (file.startswith(_OURS) or but_for(held)):
+            if not (file.startswith(OURS) or but_for(held)):
                 return f"{file}:{line}"
             inside = False
     return ""

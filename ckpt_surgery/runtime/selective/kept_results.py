@@ -93,13 +93,15 @@ class KeptResults:
             self._plainly = True
         self.recomputing += 1
         try:
-            giving: AbstractContextManager[Any] = _Giving(self)
-            if self._sequence is not None:
-                giving = Watching(_GivingCalls(self, self._sequence), self._shortcuts)
-            with giving:
+            with self._giving():
                 yield
         finally:
             self.recomputing -= 1
+
+    def _giving(self) -> AbstractContextManager[Any]:
+        if self._sequence is None:
+            return _Giving(self)
+        return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
 
     def end(self, outputs: Iterable[Tensor]) -> None:
         """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from ckpt_surgery.runtime.selective.operator_result import memory_of
 from ckpt_surgery.runtime.selective.policies import Choice, arguments_read
 from ckpt_surgery.torch_names import innermost_transform, saved_tensors_hooks_now
 
@@ -125,14 +126,14 @@ def replay_of(
         return BY_MODE
     arguments: list[tuple[int | str, Tensor]] = [(i, a) for i, a in enumerate(args) if isinstance(a, Tensor)]
     arguments += [(name, a) for name, a in kwargs.items() if isinstance(a, Tensor)]
-    if {_memory(each) for each in results} & {_memory(a) for _, a in arguments}:
+    if {memory_of(each) for each in results} & {memory_of(a) for _, a in arguments}:
         return BY_MODE
     found: list[tuple[Source, Any, Any]] = []
     for tensor in saved:
         if type(tensor) not in (Tensor, nn.Parameter):
             return BY_MODE
         source = next(
-            ((p, a) for p, a in arguments if _memory(a) == _memory(tensor) and a.dtype == tensor.dtype), None
+            ((p, a) for p, a in arguments if memory_of(a) == memory_of(tensor) and a.dtype == tensor.dtype), None
         )
         same = next((i for i, each in enumerate(results) if _geometry(each) == _geometry(tensor)), None)
         if source is not None:
@@ -150,9 +151,5 @@ def replay_of(
     return Replay(operator, choices, flops, tuple(found), needs, isinstance(output, Tensor), arguments_read(operator))
 
 
-def _memory(tensor: Tensor) -> Any:
-    return tensor.untyped_storage()._cdata
-
-
 def _geometry(tensor: Tensor) -> Any:
-    return _memory(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+    return memory_of(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
