@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import signal
 from collections import Counter
@@ -29,6 +30,15 @@ def hear_interrupts() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def torch_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence the debug mode of torch's checkpoint, whose log records pytest cannot format.
+
+    After its first use the logger no longer propagates, and pytest then listens to it in every later test.
+    """
+    monkeypatch.setattr(logging.getLogger("LoggingTensor"), "disabled", True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,12 +25,6 @@ from ckpt_surgery import guard
 from ckpt_surgery.guarding.torch_errors import explain
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def torch_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch logs in its debug mode has a form of its own, at which other handlers fail."""
-    monkeypatch.setattr(logging.getLogger("LoggingTensor"), "disabled", True)
 
 
 class Net(nn.Module):
