@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import PlanningError, SurgeryError, SurgeryWarning
 from ckpt_surgery.measure.arguments import positional_key
@@ -73,7 +74,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WayCosts:
-    """The predicted seconds of a step with a way, and its peak in bytes; infinite seconds where a `problem` bars it."""
+    """The predicted seconds of a step with a way, infinite where a `problem` bars it, and its peak in bytes."""
 
     way: Way
     seconds: float
@@ -134,7 +135,7 @@ def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any)
     Of those that fit into nine tenths of the memory that is there, with the state of AdamW, and of pinned host memory,
     the first is taken whose time is within 5 % of the least. The choice stays, whatever sizes later batches have.
     Ranks choose together in DistributedDataParallel, by the slowest and fullest; without it, several ranks keep
-    nothing. So does a model of which nothing can be predicted: a SurgeryWarning says why.
+    nothing, and so does what torch compiles. Where nothing can be predicted, a SurgeryWarning says why.
 
     Args:
         model: as in `wrap_blocks`.
@@ -159,8 +160,10 @@ class FastestWrap(Undoable):
     """A surgery whose way to checkpoint is chosen as the first batch comes, until `undo`; also a context manager.
 
     `surgery` is that of `wrap_blocks`, and `choice` is None until then. It is itself the hook that waits on the model,
-    and is nothing in copies of that. `tell` is called with the choice in words.
+    and is nothing in copies of that. `tell` is called with the choice in one line.
     """
+
+    _handle: RemovableHandle
 
     def __init__(
         self, surgery: Surgery, device: Device | None = None, tell: Callable[[str], object] | None = None
@@ -177,7 +180,8 @@ class FastestWrap(Undoable):
         return ModelHook, (nothing,)
 
     def __str__(self) -> str:
-        return f"{self.surgery}\n{self.choice or f'{Way.NOTHING_KEPT}, until a first batch trains'}"
+        waits = f"{Way.NOTHING_KEPT}, until a batch trains uncompiled (of several ranks, in DistributedDataParallel)"
+        return f"{self.surgery}\n{self.choice or waits}"
 
     @property
     def undone(self) -> bool:
@@ -193,20 +197,22 @@ class FastestWrap(Undoable):
         """Choose in the first call that trains."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or current_graph_task_id() != -1:
             return
-        if not self.undone and not any(stack.checkpointed for stack in self.surgery.summary().stacks):
-            return  # it is in evaluation mode, or switched off
-        wrapper = next((each for each in running_modules() if isinstance(each, DistributedDataParallel)), None)
-        alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
-        if not self.undone and wrapper is None and not alone:
-            return  # it is not known that other ranks are here
-        self._handle.remove()
         if self.undone:
+            self._handle.remove()
             return
+        alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        wrappers = () if alone else (each for each in running_modules() if isinstance(each, DistributedDataParallel))
+        wrapper = next(iter(wrappers), None)
+        if wrapper is None and not alone:
+            return  # it is not known that other ranks are here
+        if not any(stack.checkpointed for stack in self.surgery.summary().stacks):
+            return  # it is in evaluation mode, or switched off
+        self._handle.remove()
         inputs = {positional_key(place): value for place, value in enumerate(args)} | kwargs
-        self.choice = self._choice(inputs, None if alone else wrapper)
+        self.choice = self._choice(inputs, wrapper)
         if self.choice.way is not Way.NOTHING_KEPT:
             self.surgery.change(**self.choice.way.options)
-        words = f"{type(model).__name__}: {self.choice}"
+        words = f"{type(model).__name__}: {str(self.choice).splitlines()[0]}"
         if self._tell is not None:
             self._tell(words)
         elif self.choice.problem:
