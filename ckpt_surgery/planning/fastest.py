@@ -1,6 +1,6 @@
 """`wrap_fastest`: of a few ways to checkpoint, the one with the least predicted time for the first batch on this card.
 
-1. A step with each way is metered on shapes, as `explain` does it: nothing is computed, and no second model is made.
+1. A step with each way is metered on shapes, as `explain` does it: nothing is computed, and the model is only read.
 2. Until then, and wherever nothing can be predicted, blocks are checkpointed and keep nothing.
 3. Ranks of DistributedDataParallel choose together, by the slowest and fullest of them.
 """
@@ -220,10 +220,10 @@ class FastestWrap(Undoable):
 
     def _choice(self, inputs: Mapping[str, Any], wrapper: DistributedDataParallel | None) -> FastestChoice:
         """Choose, together with the other ranks of a wrapper."""
-        model, problem, device, memory = self.surgery.model, "", self._device, math.inf
+        model, device, memory = self.surgery.model, self._device, math.inf
         try:
             if not isinstance(self.surgery.checkpointing, Checkpointing):
-                raise PlanningError("a function checkpoints that is not torch's")
+                raise PlanningError("a function of the script checkpoints the blocks")
             if self.surgery.options.offload is not None or self.surgery.options.save.names:
                 raise PlanningError("offload or save was given")
             device, memory, others = _card(model, device)
@@ -270,7 +270,8 @@ def costs_of(model: nn.Module, inputs: Mapping[str, Any], device: Device) -> lis
             except (SurgeryError, PlanningError) as error:
                 if way is Way.NOTHING_KEPT:
                     raise
-                costs.append(WayCosts(way, math.inf, 0, str(error.__cause__ or error)))
+                cause = error.__cause__
+                costs.append(WayCosts(way, math.inf, 0, str(cause if isinstance(cause, SurgeryError) else error)))
                 continue
             told = explanation_of(copied, step, drawn, training)
             moved = 0 if surgery.stats is None else surgery.stats.bytes
