@@ -28,24 +28,19 @@ def _add_words(pointers, owners, starts, sizes, sums, chunk: tl.constexpr, step:
     size = tl.load(sizes + owner)
     memory = tl.load(pointers + owner)
     words = memory.to(tl.pointer_type(tl.int32))
+    bytes_ = memory.to(tl.pointer_type(tl.uint8))
+    whole = size // 4
     total = tl.zeros((step,), tl.int64)
     for offset in range(0, chunk, step):
         at = first + offset + tl.arange(0, step).to(tl.int64)
-        word = tl.load(words + at, mask=at < size // 4, other=0).to(tl.int64)
-        total += word * _odd_number(at)
-    # the bytes behind the last whole word
-    at = size // 4
-    byte = tl.arange(0, 4)
-    inside = byte < tl.where(at // chunk == first // chunk, size % 4, 0)
-    rest = tl.load(memory.to(tl.pointer_type(tl.uint8)) + at * 4 + byte, mask=inside, other=0).to(tl.int64)
-    tl.atomic_add(sums + owner, tl.sum(total, 0) + tl.sum(rest << (8 * byte), 0) * _odd_number(at))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _odd_number(at):  # type: ignore[no-untyped-def]
-    mixed = at.to(tl.uint32) * 0x9E3779B1
-    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
-    return 2 * mixed.to(tl.int64) + 1
+        word = tl.load(words + at, mask=at < whole, other=0).to(tl.int64)
+        for byte in tl.static_range(3):  # those behind the last whole word
+            left = tl.where(at == whole, size % 4, 0)
+            word += tl.load(bytes_ + at * 4 + byte, mask=left > byte, other=0).to(tl.int64) << (8 * byte)
+        mixed = at.to(tl.uint32) * 0x9E3779B1
+        mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
+        total += word * (2 * mixed.to(tl.int64) + 1)
+    tl.atomic_add(sums + owner, tl.sum(total, 0))
 
 
 def sums_in_one_launch(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

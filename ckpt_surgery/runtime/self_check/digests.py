@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import c_char
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import accumulate
+from math import prod
 from typing import Any
 from zlib import crc32
 
@@ -31,31 +33,40 @@ Sum = int | Tensor
 """A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
 
 _NOT_COMPARED = -1
-_MAYBE_UNSET = {torch.uint8, torch.int64, torch.uint64}
 _LONGEST_ROW, _MOST_ROWS = 65_536, 1024
 """What a tensor is cut into: rows of words, which are weighted alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """What one run saved: by tensor its form, and which of the `sums` is its own. Those of the same memory share one.
+class _Kind(Enum):
+    """What a saved tensor is: a parameter, one to sum over, one in the memory of that, or one that is not compared."""
 
-    The form of a parameter is its id, that of another tensor its shape and dtype. It `is_ready` where all sums are
-    numbers.
+    PARAMETER = "parameter"
+    OWN = "own"
+    SHARED = "shared"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which of the tensors that a run saves count: settled once, and looked at again in each run.
+
+    The form of a parameter is its id, that of another tensor its shape and dtype. `places` says which sum is whose.
+    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
     """
 
     forms: Sequence[Any]
     places: Sequence[int]
+    entries: Sequence[tuple[_Kind, Any, Any, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What one run saved, so many tensors. It `is_ready` where all sums are numbers."""
+
+    plan: Plan
+    count: int
     sums: Sequence[Sum]
     is_ready: bool
-
-    def __len__(self) -> int:
-        return len(self.forms)
-
-    @property
-    def sums_on_devices(self) -> Sequence[Tensor]:
-        """The sums that are no numbers."""
-        return () if self.is_ready else [each for each in self.sums if isinstance(each, Tensor)]
 
     def compare(
         self, again: Digest, parameters: Callable[[], Iterable[nn.Parameter]]
@@ -65,17 +76,19 @@ class Digest:
         Returns the number of the first tensor that is known to differ, if any, and else the sums that are still to be
         compared. `parameters` are those of the block: one that a run has gathered is as good as another.
         """
-        count = min(len(self), len(again))
-        if self.forms[:count] != again.forms[:count]:
-            own = {id(parameter) for parameter in parameters()}
-            for number, (ours, theirs) in enumerate(zip(self.forms, again.forms, strict=False)):
-                are_gathered = type(ours) is int and type(theirs) is int and own.isdisjoint((ours, theirs))
-                if ours != theirs and not are_gathered:
-                    return number, ()
-        if self.is_ready and self.places[:count] == again.places and self.sums[: len(again.sums)] == again.sums:
+        if self.is_ready and self.plan is again.plan and self.sums[: len(again.sums)] == again.sums:
             return None, ()
+        pairs = zip(self.plan.forms[: self.count], again.plan.forms[: again.count], strict=False)
+        if different := [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]:
+            own = {id(parameter) for parameter in parameters()}
+            for number in different:
+                ours, theirs = self.plan.forms[number], again.plan.forms[number]
+                are_gathered = type(ours) is int and type(theirs) is int and own.isdisjoint((ours, theirs))
+                if not are_gathered:
+                    return number, ()
         waiting: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        for number, (place, other) in enumerate(zip(self.places, again.places, strict=False)):
+        places = zip(self.plan.places[: self.count], again.plan.places[: again.count], strict=False)
+        for number, (place, other) in enumerate(places):
             if place == _NOT_COMPARED or other == _NOT_COMPARED:
                 continue
             first, second = self.sums[place], again.sums[other]
@@ -86,35 +99,85 @@ class Digest:
         return None, list(waiting.values())
 
 
-def digest(saved: Iterable[Tensor], may_be_unset: Callable[[Tensor], bool]) -> Digest:
-    """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`."""
+def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: Plan | None = None) -> Digest:
+    """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
+
+    `plan` is that of another run, which is taken where it holds; else the digest has one of its own.
+    """
+    if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
+        sums, is_ready = _sums(distinct)
+        return Digest(plan, len(saved), sums, is_ready)
+    parts = [part for tensor in saved for part in ((tensor,) if _is_simple(tensor) else _parts(tensor))]
+    plan, distinct = _planned(parts, may_be_unset, keep=all(map(_is_simple, saved)))
+    sums, is_ready = _sums(distinct)
+    return Digest(plan, len(parts), sums, is_ready)
+
+
+def _is_simple(tensor: Tensor) -> bool:
+    return (type(tensor) is Tensor or is_parameter(tensor)) and tensor.layout is torch.strided
+
+
+def _by_plan(plan: Plan, saved: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return the tensors to sum over; None where the plan does not hold."""
+    if plan.entries is None or len(saved) > len(plan.entries):
+        return None
+    distinct: list[Tensor] = []
+    for tensor, (kind, first, second, third) in zip(saved, plan.entries, strict=False):
+        if kind is _Kind.OWN:
+            if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not torch.strided:
+                return None
+            if tensor.shape != first or tensor.stride() != second:
+                return None
+            if not tensor.untyped_storage().nbytes():
+                return None
+            distinct.append(tensor)
+        elif kind is _Kind.PARAMETER:
+            if id(tensor) != first and id(tensor._base) != first:
+                return None
+        elif kind is _Kind.SHARED:
+            if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
+                return None
+            if tensor.shape != first or tensor.stride() != second:
+                return None
+        elif tensor.shape != first or tensor.dtype is not third:
+            return None
+    return distinct
+
+
+def _planned(
+    parts: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], *, keep: bool
+) -> tuple[Plan, list[Tensor]]:
+    """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
     forms: list[Any] = []
     places: list[int] = []
+    entries: list[tuple[_Kind, Any, Any, Any]] = []
     found: dict[Any, int] = {}
     distinct: list[Tensor] = []
-    for tensor in saved:
-        for part in (tensor,) if type(tensor) is Tensor else _parts(tensor):
-            owner = part if part._base is None else part._base
-            if type(owner) is not Tensor and isinstance(owner, nn.Parameter):
-                forms.append(id(owner))
-                places.append(_NOT_COMPARED)
-                continue
-            shape, dtype = part.shape, part.dtype
+    for part in parts:
+        owner = part if part._base is None else part._base
+        shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
+        if is_parameter(part):
+            forms.append(id(owner))
+            entries.append((_Kind.PARAMETER, id(owner), None, None))
+        else:
             forms.append((shape, dtype, dtype.is_complex and part.is_conj()))
-            if dtype in _MAYBE_UNSET and may_be_unset(part):
-                places.append(_NOT_COMPARED)
-                continue
-            memory = part.data_ptr(), dtype, shape, None if part.is_contiguous() else part.stride()
-            place = found.get(memory)
-            if place is None:
-                if part.is_meta or not part.untyped_storage().nbytes():  # or freed, as what FSDP gathers for a while
-                    places.append(_NOT_COMPARED)
-                    continue
+            strides = part.stride()
+            memory = part.data_ptr(), dtype, shape, strides
+            if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
+                entries.append((_Kind.SHARED, shape, strides, place))
+            elif _has_nothing_to_read(part) or may_be_unset(part):
+                entries.append((_Kind.NOT_COMPARED, shape, None, dtype))
+            else:
                 place = found[memory] = len(distinct)
                 distinct.append(part)
-            places.append(place)
-    sums = _sums(distinct)
-    return Digest(forms, places, sums, all(type(each) is int for each in sums))
+                entries.append((_Kind.OWN, shape, strides, dtype))
+        places.append(place)
+    return Plan(forms, places, entries if keep else None), distinct
+
+
+def _has_nothing_to_read(tensor: Tensor) -> bool:
+    """Tell whether a tensor has no memory: on "meta", or as what FSDP gathers for a while, once that is freed."""
+    return not has_values(tensor) or not tensor.untyped_storage().nbytes()
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
@@ -127,7 +190,8 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         yield dense.int_repr() if dense.is_quantized else dense
 
 
-def _sums(tensors: Sequence[Tensor]) -> Sequence[Sum]:
+def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
+    """Return the sum over each tensor, and whether all are numbers."""
     sums: list[Sum] = []
     elsewhere: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
     for tensor in tensors:
@@ -142,7 +206,7 @@ def _sums(tensors: Sequence[Tensor]) -> Sequence[Sum]:
             made = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
         for (index, *_), each in zip(memory, made, strict=True):
             sums[index] = each
-    return sums
+    return sums, not elsewhere
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -151,13 +215,16 @@ def _is_readable(tensor: Tensor) -> bool:
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a tensor whose elements are all in so many bytes from its first on: a copy where there are gaps."""
-    span = 1 + sum([(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)])
-    if span > tensor.numel():
+    """Return a tensor with the elements of another in so many bytes from its start, those that it repeats once.
+
+    It is a copy where there are gaps between them.
+    """
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    count = prod(sizes)
+    if 1 + sum([(size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True)]) > count:
         with unseen(), torch.no_grad():
-            tensor = tensor.contiguous()
-        span = tensor.numel()
-    return tensor, span * tensor.element_size()
+            tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+    return tensor, count * tensor.element_size()
 
 
 @lru_cache(4096)

@@ -1,8 +1,8 @@
 """The self-check of one call by exact sums alone, which costs next to nothing.
 
-Where they can be read at once and differ, the block is run some more times: if it makes the same each time, that is no
-noise, and told. Sums that a device has still to make are compared once, when the backward has ended. Where a difference
-may be noise, the block is suspected: its next call is looked at closely.
+Where they can be read at once and differ, the block is run some more times: if it makes the same each time, that is
+told, for it is no noise. Sums that a device has still to make are compared once, when the backward has ended. Where a
+difference may be noise, the block is suspected: its next call is looked at closely.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class QuickCheck(SelfCheck):
         if (made := self._made) is None:  # a backward inside of the forward
             run()
             return
-        look = partial(self._look_closely, run, torch_states({each.device for each in made.sums_on_devices}))
+        look = partial(self._look_closely, run, torch_states(())) if made.is_ready else None
         held: list[Tensor] = []
         try:
             with self._saved_tensors(held.append):
@@ -72,19 +72,24 @@ class QuickCheck(SelfCheck):
             self._hold(made, self._digest(held), look, complete=True)
 
     def _digest(self, held: list[Tensor]) -> Digest:
-        made = digest(held, partial(may_be_unset, block=self._block))
+        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan)
+        self._schedule.plan = made.plan
         held.clear()  # the graph holds the function that adds to it
         return made
 
-    def _hold(self, made: Digest, again: Digest, look: Callable[[], CloseTrace], *, complete: bool = False) -> None:
+    def _hold(
+        self, made: Digest, again: Digest, look: Callable[[], CloseTrace] | None, *, complete: bool = False
+    ) -> None:
         """Hold a recompute, `complete` or as far as it came, against the forward."""
         if self._refusals.told:
             return
         number, waiting = made.compare(again, self._block.parameters)
-        if number is None and complete and len(again) < len(made):
-            number = len(again)
-        if number is not None:
-            self._tell(number, len(made), look)
+        if number is None and complete and again.count < made.count:
+            number = again.count
+        if number is not None and look is not None:
+            self._tell(number, made.count, look)
+        elif number is not None:
+            self._schedule.suspected = True
         elif waiting:
             _waiting.append((self._schedule, waiting))
             try:

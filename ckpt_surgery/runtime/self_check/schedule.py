@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from ckpt_surgery.runtime.self_check.digests import Plan
 
 SelfCheckOption = Literal["first", "always", "never"] | int
 """The first steps and then one block in each, every step, none, or every n-th."""
@@ -28,13 +30,18 @@ class CheckSchedule:
 
     `checked` counts the calls that were to be checked, and `compared` the recomputes that were. The first steps are
     looked at closely, and so is the next call of a block that is `suspected` of having made something else; from then
-    on each of one that is `noisy`, whose kernels add up in another order each time.
+    on each of one that is `noisy`, whose kernels add up in another order each time. `plan` says which of the tensors
+    that the block saves count.
     """
 
     def __init__(self, when: SelfCheckOption) -> None:
         self.checked = self.compared = 0
         self.suspected = self.noisy = False
+        self.plan: Plan | None = None
         self.restart(when)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "plan": None}
 
     def restart(self, when: SelfCheckOption, turn: int = 0, turns: int = 1) -> None:
         """Begin again with the first step, as after a change of mode; the block is one of so many, in this order."""
