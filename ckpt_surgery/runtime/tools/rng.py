@@ -70,8 +70,9 @@ def set_generator_states(states: GeneratorStates) -> None:
 
 def drawn_since(states: GeneratorStates) -> bool:
     """Tell whether somebody has drawn from one of the generators."""
-    if random.getstate() != states.python:
-        return True
+    (_, words, normal), (_, before_words, before_normal) = random.getstate(), states.python
+    if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
+        return True  # the place of the next word, which stays only if all words are new
     if states.memory is not None:
         return _numpy_memory() != states.memory
     now, before = _numpy_state(), states.numpy

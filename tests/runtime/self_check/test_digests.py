@@ -129,7 +129,7 @@ def test_views_are_summed_over_their_elements(way: str, view: Any) -> None:
 
 
 def test_tensors_of_other_classes_are_summed_over_what_they_hold(way: str) -> None:
-    jagged = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
+    jagged: Tensor = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
     sparse = some(torch.float32).relu().to_sparse()
     for tensor, other in ((jagged, jagged + 1), (sparse, sparse * 2)):
         assert not differ(digest(tensor), digest(tensor.clone()))
@@ -145,7 +145,8 @@ def test_what_has_no_values_is_passed_over() -> None:
 
 def test_parameters_count_by_which_they_are() -> None:
     own, other, gathered = (nn.Parameter(torch.ones(4, 4)) for _ in range(3))
-    for view in (lambda p: p, lambda p: p.t()):
+    views: list[Any] = [lambda p: p, lambda p: p.t()]
+    for view in views:
         assert not differ(digest(view(own)), digest(view(own)), own, other)
         assert differ(digest(view(own)), digest(view(other)), own, other)
         assert not differ(digest(view(other)), digest(view(gathered)), own)

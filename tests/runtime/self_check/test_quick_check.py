@@ -151,7 +151,7 @@ def test_copies_and_pickles_settle_anew_which_tensors_count() -> None:
 def test_what_a_run_saved_is_let_go_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     model = quiet()
     seen: list[Any] = []
-    digest = quick_check.digest
+    digest = digests.digest
 
     def noted(held: Any, *others: Any) -> Any:
         seen.extend(weakref.ref(tensor) for tensor in held if tensor.grad_fn is not None)
