@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcuts_of
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
-from ckpt_surgery.runtime.self_check.schedule import CheckSchedule, Look
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule, CheckDepth
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
@@ -148,7 +148,7 @@ class BlockForward:
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check: SelfCheck | None = None
         if (look := self.schedule.due(call.tensors)) is not None:
-            kind = SelfCheck if look is Look.CLOSE else QuickCheck
+            kind = SelfCheck if look is CheckDepth.CLOSE else QuickCheck
             check = kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
         return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)

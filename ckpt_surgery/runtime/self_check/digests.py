@@ -48,7 +48,7 @@ class _Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
     The form of a parameter is its id, that of another tensor its shape and dtype. `places` says which sum is whose.
@@ -66,7 +66,7 @@ class Plan:
 class Digest:
     """What one run saved, so many tensors. It `is_ready` where all sums are numbers."""
 
-    plan: Plan
+    plan: DigestPlan
     count: int
     sums: Sequence[Sum]
     is_ready: bool
@@ -102,7 +102,7 @@ class Digest:
         return None, list(waiting.values())
 
 
-def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: Plan | None = None) -> Digest:
+def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: DigestPlan | None = None) -> Digest:
     """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
 
     `plan` is that of another run, which is taken where it holds; else the digest has one of its own.
@@ -123,7 +123,7 @@ def _is_simple(tensor: Tensor) -> bool:
     return (type(tensor) is Tensor or is_parameter(tensor)) and tensor.layout is torch.strided
 
 
-def _by_plan(plan: Plan, saved: Sequence[Tensor]) -> list[Tensor] | None:
+def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
     """Return the tensors to sum over; None where the plan does not hold."""
     if plan.entries is None or len(saved) > len(plan.entries):
         return None
@@ -150,7 +150,7 @@ def _by_plan(plan: Plan, saved: Sequence[Tensor]) -> list[Tensor] | None:
 
 def _planned(
     parts: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], *, keep: bool
-) -> tuple[Plan, list[Tensor]]:
+) -> tuple[DigestPlan, list[Tensor]]:
     """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
     forms: list[Any] = []
     places: list[int] = []
@@ -176,7 +176,7 @@ def _planned(
                 distinct.append(part)
                 entries.append((_Kind.OWN, shape, strides, dtype))
         places.append(place)
-    return Plan(forms, places, entries if keep else None, _readers(distinct)), distinct
+    return DigestPlan(forms, places, entries if keep else None, _readers(distinct)), distinct
 
 
 def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:

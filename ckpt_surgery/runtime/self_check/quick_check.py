@@ -54,8 +54,9 @@ class QuickCheck(SelfCheck):
 
         Raises SurgeryError where the recompute is known to have made something else than the forward.
         """
-        if (made := self._made) is None:  # a backward inside of the forward
-            run()
+        if (made := self._made) is None:  # a backward inside of the forward, of which nothing is noted
+            with self._saved_tensors(lambda tensor: None):
+                run()
             return
         look = partial(self._look_closely, run, torch_states(())) if made.is_ready else None
         held: list[Tensor] = []

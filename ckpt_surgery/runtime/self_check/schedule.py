@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ckpt_surgery.runtime.self_check.digests import Plan
+from ckpt_surgery.runtime.self_check.digests import DigestPlan
 
 SelfCheckOption = Literal["first", "always", "never"] | int
 """The first steps and then one block in each, every step, none, or every n-th."""
@@ -18,7 +18,7 @@ FIRST_STEPS = 3
 _MOST_SHAPES = 256
 
 
-class Look(Enum):
+class CheckDepth(Enum):
     """How a recompute is held against its forward: by exact sums alone, or also by how far the two are apart."""
 
     QUICK = "quick"
@@ -37,7 +37,7 @@ class CheckSchedule:
     def __init__(self, when: SelfCheckOption) -> None:
         self.checked = self.compared = 0
         self.suspected = self.noisy = False
-        self.plan: Plan | None = None
+        self.plan: DigestPlan | None = None
         self.restart(when)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class CheckSchedule:
         self._recomputed = False
         self._shapes: set[tuple[torch.Size, ...]] = set()
 
-    def due(self, given: Sequence[Tensor]) -> Look | None:
+    def due(self, given: Sequence[Tensor]) -> CheckDepth | None:
         """Tell whether and how a call with these gradient tensors is to be checked. To be asked once a call."""
         if self._recomputed:
             self._step += 1
@@ -60,7 +60,7 @@ class CheckSchedule:
         if self.when == "never" or not (self._is_due(given) or self.suspected):
             return None
         self.checked += 1
-        return Look.CLOSE if self._step < FIRST_STEPS or self.suspected or self.noisy else Look.QUICK
+        return CheckDepth.CLOSE if self._step < FIRST_STEPS or self.suspected or self.noisy else CheckDepth.QUICK
 
     def recomputed(self, *, compared: bool = False) -> None:
         """Note that a call is run again, and whether it is `compared` with its forward."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery.runtime.self_check import digests
-from ckpt_surgery.runtime.self_check.digests import Digest, Plan
+from ckpt_surgery.runtime.self_check.digests import Digest, DigestPlan
 
 pytestmark = [pytest.mark.torch]
 
@@ -58,7 +58,7 @@ def test_all_of_this_holds_for_the_kernel() -> None:
     assert " passed" in run.stdout
 
 
-def digest(*tensors: Tensor, plan: Plan | None = None) -> Digest:
+def digest(*tensors: Tensor, plan: DigestPlan | None = None) -> Digest:
     return digests.digest(tensors, lambda tensor: False, plan)
 
 
