@@ -22,7 +22,7 @@ from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcuts_of
 from ckpt_surgery.runtime.self_check.check import SelfCheck
 from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
-from ckpt_surgery.runtime.self_check.schedule import CheckSchedule, CheckDepth
+from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 

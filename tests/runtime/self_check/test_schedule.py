@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ckpt_surgery.runtime.self_check.schedule import CheckSchedule, CheckDepth, SelfCheckOption
+from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule, SelfCheckOption
 
 pytestmark = [pytest.mark.torch]
 
