@@ -147,8 +147,9 @@ class BlockForward:
             kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept, shortcuts=self._shortcuts)
         call = RecordedCall(forward, self._signature, self._state, arguments)
         check: SelfCheck | None = None
-        if (look := self.schedule.due(call.tensors)) is not None:
-            kind = SelfCheck if look is CheckDepth.CLOSE else QuickCheck
+        depth = self.schedule.due(call.tensors)
+        if depth is not None and not _is_captured(call.tensors):
+            kind = SelfCheck if depth is CheckDepth.CLOSE else QuickCheck
             check = kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
         return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
@@ -183,6 +184,11 @@ class BlockForward:
     def _innermost(self) -> Any:
         """Return the function to which the arguments of the block go."""
         return self.replacement or self.original or type(self.block).forward
+
+
+def _is_captured(given: Iterable[Tensor]) -> bool:
+    """Tell whether a CUDA graph is made of a call: what it runs again, nobody compares."""
+    return any(tensor.is_cuda for tensor in given) and torch.cuda.is_current_stream_capturing()
 
 
 def _derives() -> bool:

@@ -188,8 +188,8 @@ def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
 
 
 def _has_nothing_to_read(tensor: Tensor) -> bool:
-    """Tell whether a tensor has no memory: on "meta", or as what FSDP gathers for a while, once that is freed."""
-    return not has_values(tensor) or not tensor.untyped_storage().nbytes()
+    """Tell whether a tensor has no elements in memory: on "meta", or freed, as what FSDP gathers for a while."""
+    return not has_values(tensor) or not tensor.numel() or not tensor.untyped_storage().nbytes()
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
