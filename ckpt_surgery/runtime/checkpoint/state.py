@@ -20,7 +20,7 @@ modules and training flags, and every one that checks itself. Other calls note t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -48,6 +48,8 @@ _SMALL = 4096
 """Elements of a buffer of which a copy costs next to nothing: it is made in every call."""
 _MOST_COPIED = 64 * 2**20
 """Bytes of a frozen parameter that is copied in a watched call, in case the block writes it."""
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 Attribute = tuple[dict[str, Any], str]
 """A dictionary of a module (its attributes, buffers or parameters), and a name in it."""
@@ -164,7 +166,7 @@ class StateEntry:
             self.changing |= set() if result is None else {key}
             return result
 
-        return self._script_hooks_in(note)
+        return self._script_hooks_in(note) if self.hooks else _NOTHING
 
     def tolerating_hooks(self, failed: Callable[[Exception], None]) -> AbstractContextManager[None]:
         """Return what has hooks of the script tell `failed` what they raise in the recompute inside."""
@@ -252,7 +254,7 @@ class BlockState:
             {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
             [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
             generator_states(exact=self._draws) if watching or self._draws else None,
-            [(table, dict(table)) for table in layout.hooks if table],
+            [(table, dict(table)) for table in layout.hooks if table] if any(layout.hooks) else [],
             set(),
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,
         )

@@ -20,6 +20,7 @@ from ckpt_surgery.runtime.selective.operator_result import memory_of
 from ckpt_surgery.runtime.selective.policies import Choice, arguments_read
 from ckpt_surgery.torch_names import innermost_transform, saved_tensors_hooks_now
 
+_STRIDED = torch.strided
 OTHER = "other"
 """The plan of calls that run no operator of the policy."""
 BY_MODE = "by mode"
@@ -81,7 +82,7 @@ def form_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
         if kind is Tensor or kind is nn.Parameter:
-            if value.layout is not torch.strided or value.is_nested:
+            if value.layout is not _STRIDED or value.is_nested:
                 return None
             form += (value.shape, value.stride(), value.dtype, value.device, grad and value.requires_grad)
         elif kind in _VALUES:
