@@ -35,7 +35,7 @@ _MORE_AGAIN = 6
 """How often a training is repeated once more where its kernels add up in any order."""
 
 _NARROW = 1e-4
-"""The eps from which on a single rounding may move a gradient further than its root: where it crosses a ReLU's bend."""
+"""From this eps on, one rounding may move a gradient further than its root: where it crosses the bend of a ReLU."""
 
 Runs = Callable[[int], Sequence[RunRecord]]
 """The steps of one training, by their order, with rounding perturbed by a seed that is not 0."""

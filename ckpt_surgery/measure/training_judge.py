@@ -21,8 +21,8 @@ _TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
 class TrainingJudge:
     """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
 
-    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely` and
-    `eps` are as in `NoisyReference`.
+    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely`
+    and `eps` are as in `NoisyReference`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ _LEFT = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1}
 
 
 class AnyOrder(TorchDispatchMode):
-    """Inside, products, sums, `index_add` and the gradients of embeddings take their terms in an order of their own."""
+    """Inside, products, sums, `index_add` and gradients of embeddings take their terms in an order of their own."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
