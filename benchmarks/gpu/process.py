@@ -105,7 +105,7 @@ def _run(command: Sequence[str], stderr: int, settings: dict[str, str]) -> None:
     os.environ.update(settings)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda._is_in_bad_fork():  # an import took the GPU after all
-        os.execv(command[0], command)
+        os.execv(command[0], list(command))
     is_module = command[1] == "-m"
     sys.argv = list(command[2 if is_module else 1 :])
     if is_module:

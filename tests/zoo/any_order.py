@@ -14,11 +14,11 @@ _LEFT = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1}
 """The index of the left factor of a product."""
 
 
-class AnyOrder(TorchDispatchMode):
+class AnyOrder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, products, sums, `index_add` and gradients of embeddings take their terms in an order of their own."""
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
