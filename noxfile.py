@@ -147,7 +147,7 @@ def stacks(session: nox.Session) -> None:
 @nox.session
 def integrations(session: nox.Session) -> None:
     """Trainings of other packages, with `run` and with the callbacks: as without them, and proved."""
-    install(session, "integrations", TORCH, "transformers==5.23.0", *TRAINERS, project="test")
+    install(session, "integrations", TORCH, "transformers==5.23.0", *TRAINERS, "triton", project="test")
     run_tests(session, "not transformers4", "tests/integrations")
 
 

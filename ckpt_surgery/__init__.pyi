@@ -29,6 +29,8 @@ from ckpt_surgery.measure.results import ModeReport as ModeReport
 from ckpt_surgery.measure.verify import verify as verify
 from ckpt_surgery.planning.explain import explain as explain
 from ckpt_surgery.planning.explanation import Explanation as Explanation
+from ckpt_surgery.planning.fastest import FastestWrap as FastestWrap
+from ckpt_surgery.planning.fastest import wrap_fastest as wrap_fastest
 from ckpt_surgery.planning.plan import Plan as Plan
 from ckpt_surgery.planning.plan import plan as plan
 from ckpt_surgery.runtime.surgery.surgery import Surgery as Surgery

@@ -13,7 +13,7 @@ functions of `kernel_reader` have a substitute.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
@@ -141,6 +141,13 @@ def kernel_reader(name: str) -> Callable[[], bool]:
 def is_compiled(module: nn.Module) -> bool:
     """Tell whether a module is what torch.compile made, or was compiled in place."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def skip_frames(code: CodeType) -> None:
+    """Have the compiler leave calls of a function alone, without the wrapper of `torch.compiler.disable`."""
+    frames = torch._C._dynamo.eval_frame
+    action = frames._FrameAction
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

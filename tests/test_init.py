@@ -36,6 +36,7 @@ NEED_TORCH = [
     "plan",
     "verify",
     "wrap_blocks",
+    "wrap_fastest",
     *NEED_TRANSFORMERS,
 ]
 WITHOUT = """
@@ -109,7 +110,10 @@ def test_a_star_import_brings_every_name() -> None:
 @pytest.mark.parametrize(
     ("package", "absent"),
     [
-        ("torch", {*NEED_TORCH, "Explanation", "Guard", "GuardReport", "LongContext", "Plan", "Surgery"}),
+        (
+            "torch",
+            {*NEED_TORCH, "Explanation", "FastestWrap", "Guard", "GuardReport", "LongContext", "Plan", "Surgery"},
+        ),
         pytest.param("transformers", {*NEED_TRANSFORMERS}, marks=pytest.mark.both),
     ],
 )

@@ -19,13 +19,14 @@ from ckpt_surgery.cli.options import choice_names, choice_of, count
 from ckpt_surgery.cli.terminal import check_writable, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.planning.devices import Device, device_of
 from ckpt_surgery.static.options import is_count
 from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ckpt_surgery.guarding.takeover import Takeover
+    from ckpt_surgery.guarding.takeover import Operation, Takeover
     from ckpt_surgery.guarding.trained_model import Trained
     from ckpt_surgery.undo import Undoable
 
@@ -136,6 +137,20 @@ def run_command(
         int | None,
         typer.Option(parser=count, metavar="N", help="For --long-context: how many tokens a batch has."),
     ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option(
+            "--auto",
+            help="Choose as the first whole batch comes whether blocks offload and keep attention, by the predicted "
+            "time on this card.",
+        ),
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="For --auto: whose figures are used, as in plan (default: those of the card)."
+        ),
+    ] = None,
     every: Annotated[
         int | None,
         typer.Option(parser=count, metavar="N", help="Check every n-th step after the first three (default: 100)."),
@@ -187,15 +202,23 @@ def run_command(
             "every_n": every_n,
             "self_check": self_check,
         }
+        operation: Operation | None = None
         if long_context:
-            _refuse_beside_long_context(wrap, wrapping)
+            others = [*given(wrapping), *(["auto"] if auto else [])]
+            _refuse_beside("--long-context wraps blocks in its own way", wrap, others)
+            operation = partial(_long_context, tokens)
         elif tokens is not None:
             raise OptionError("--tokens is for --long-context: give both, or neither")
+        if auto:
+            others = [name for name in ("offload", "save", "save_offload") if wrapping[name] is not None]
+            _refuse_beside("--auto chooses what blocks keep, and where", wrap, others)
+            operation = partial(_fastest, None if device is None else device_of(device), given(wrapping))
+        elif device is not None:
+            raise OptionError("--device is for --auto: give both, or neither")
         guarding = {"every": every, "prove": prove, "patience": patience, "on_fault": on_fault and on_fault.value}
         script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()
-        operation = partial(_long_context, tokens) if long_context else None
         code = _run(
             script,
             [launched, *rest] if launched else rest,
@@ -269,12 +292,21 @@ def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Und
     return context
 
 
-def _refuse_beside_long_context(wrap: bool | None, wrapping: Mapping[str, Any]) -> None:
-    """Raise OptionError where --long-context came with options of wrapping: it has its own."""
+def _fastest(device: Device | None, options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:
+    """The operation of --auto. A forward that is `running` began without it: the next one is the first."""
+    from ckpt_surgery.guarding.asked_options import wrap_as_asked
+    from ckpt_surgery.planning.fastest import FastestWrap
+
+    is_first = rank_of_process() == "0"
+    return FastestWrap(wrap_as_asked(model, **options), device, lambda words: _tell(words) if is_first else None)
+
+
+def _refuse_beside(why: str, wrap: bool | None, options: Iterable[str]) -> None:
+    """Raise OptionError where an option that wraps by itself came with others of wrapping."""
     names = ["--no-wrap"] if wrap is False else []
-    names += ["--" + name.replace("_", "-") for name in given(wrapping)]
+    names += ["--" + name.replace("_", "-") for name in options]
     if names:
-        raise OptionError(f"--long-context wraps blocks in its own way: leave out {listed(names)}")
+        raise OptionError(f"{why}: leave out {listed(names)}")
 
 
 def _bytes(text: str | None) -> int | None:

@@ -5,15 +5,13 @@ One hook of torch's on every module, or hooks on the modules of one, find them. 
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
-from traceback import walk_stack
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -32,14 +30,14 @@ from ckpt_surgery.guarding.torch_errors import explain
 from ckpt_surgery.guarding.trained_model import Trained
 from ckpt_surgery.guarding.waiting import LOOKS, WaitingModel
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.measure.own_checkpoints import checkpoint_call
+from ckpt_surgery.measure.own_checkpoints import checkpoint_call, running_modules
 from ckpt_surgery.measure.switch import blocks_of, has_surgery
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import can_wrap
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import error_line
-from ckpt_surgery.torch_names import MODULE_CALL
+from ckpt_surgery.torch_names import FakeTensor
 from ckpt_surgery.undo import Undoable, UndoableHooks
 
 Operation = Callable[..., Undoable]
@@ -167,7 +165,8 @@ class Takeover:
                 return
         model = module.module if isinstance(module, DistributedDataParallel) else module
         parameters = nn.Module.parameters(model)  # others may take arguments
-        if any(parameter.requires_grad for parameter in parameters) and any(model.children()):
+        trains = any(each.requires_grad and not isinstance(each, FakeTensor) for each in parameters)  # none on shapes
+        if trains and any(model.children()):
             if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
                 return
             inside = {self._waiting[part].trained for part in parts if part in self._waiting}
@@ -315,10 +314,3 @@ class Takeover:
 
 def _said(error: Exception) -> str:
     return str(error) if isinstance(error, CkptSurgeryError) else error_line(error)
-
-
-def running_modules() -> Iterator[nn.Module]:
-    """Iterate over the modules whose calls run, the innermost first."""
-    for frame, _ in walk_stack(inspect.currentframe()):
-        if frame.f_code is MODULE_CALL:
-            yield frame.f_locals["self"]

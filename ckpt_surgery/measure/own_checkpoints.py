@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from traceback import walk_stack
@@ -19,7 +19,7 @@ from torch import nn
 import ckpt_surgery
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
 from ckpt_surgery.undo import UndoableHooks
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -123,3 +123,10 @@ def recomputing_call() -> str:
 def is_composable(module: nn.Module) -> bool:
     """Tell whether torch's composable checkpoint is on a module: hooks, so that no line calls it."""
     return any(getattr(hook, "__module__", "") == COMPOSABLE_CHECKPOINT for hook in module._forward_pre_hooks.values())
+
+
+def running_modules() -> Iterator[nn.Module]:
+    """Iterate over the modules whose calls run, the innermost first."""
+    for frame, _ in walk_stack(inspect.currentframe()):
+        if frame.f_code is MODULE_CALL:
+            yield frame.f_locals["self"]

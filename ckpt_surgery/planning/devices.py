@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -81,3 +82,15 @@ def device_of(name: str) -> Device:
     if wrong:
         raise PlanningError(f"{wrong[0]} in {path} is {numbers[wrong[0]]!r}: give a number above 0")
     return Device(str(values["name"]), **numbers, source=str(values["source"]))
+
+
+def device_like(card: str) -> Device:
+    """The device that is meant by the name that a driver has for a card, such as "NVIDIA H100 80GB HBM3".
+
+    Raises:
+        PlanningError: no figures of it are known.
+    """
+    for word in re.findall(r"\w+", card.lower()):
+        if word in DEVICES:
+            return DEVICES[word]
+    raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")

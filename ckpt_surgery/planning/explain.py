@@ -229,7 +229,7 @@ def without_values(model: nn.Module) -> nn.Module:
 def _without_self_check(model: nn.Module) -> nn.Module:
     for surgery in surgeries_in(model):
         if surgery.checkpointing is not None:
-            surgery.apply(replace(surgery.options, self_check="never"))
+            surgery.change(self_check="never")
     return model
 
 

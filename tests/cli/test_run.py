@@ -18,6 +18,7 @@ from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.long_sequences.long_context import LongContext
+from ckpt_surgery.planning.devices import DEVICES
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = pytest.mark.torch
@@ -83,6 +84,13 @@ def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any
     assert wrap is True
     assert options["wrap_options"] == {}
     assert options["operation"].args == (96,)
+
+
+def test_auto_chooses_for_models_that_are_wrapped_with_the_other_options(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--auto", "--device", "h200", "--every-n", "2", "train.py"]) == 0
+    ((_, _, _, wrap, options, _),) = started
+    assert wrap is None
+    assert options["operation"].args == (DEVICES["h200"], {"every_n": 2})
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -235,6 +243,11 @@ def test_the_rank_is_what_the_launcher_says(
         (["--offload-pinned", "much", "train.py"], "--offload-pinned is 'much': give a size with its unit"),
         (["--offload", "--offload-to", "disk", "train.py"], "--offload is --offload-to cpu: give one of them"),
         (["--tokens", "8", "train.py"], "--tokens is for --long-context"),
+        (["--device", "H100", "train.py"], "--device is for --auto"),
+        (["--auto", "--device", "H1000", "train.py"], "no device is called 'H1000'"),
+        (["--auto", "--no-wrap", "train.py"], "and where: leave out --no-wrap"),
+        (["--auto", "--offload", "--save", "norm", "train.py"], "and where: leave out --offload and --save"),
+        (["--auto", "--long-context", "train.py"], "in its own way: leave out --auto"),
         (["--no-wrap", "--long-context", "train.py"], "in its own way: leave out --no-wrap"),
         (
             ["--long-context", "--every-n", "2", "--no-skip-frozen", "train.py"],

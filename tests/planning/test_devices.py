@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.devices import DEVICES, device_of
+from ckpt_surgery.planning.devices import DEVICES, device_like, device_of
 
 FILE = """name = "Mine"
 flops = 1e14
@@ -59,3 +59,14 @@ def test_a_file_that_describes_none_is_refused(tmp_path: Path, text: str | None,
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(PlanningError, match="no device is called 'H1000': give one of H100"):
         device_of("H1000")
+
+
+@pytest.mark.parametrize("card", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X"])
+def test_a_card_is_known_by_the_word_for_it_in_its_name(card: str) -> None:
+    assert device_like(card).name in card
+
+
+@pytest.mark.parametrize("card", ["NVIDIA GH200 480GB", "Tesla T4"])
+def test_a_card_of_another_name_is_not_known(card: str) -> None:
+    with pytest.raises(PlanningError, match=f"no figures are known of {card}"):
+        device_like(card)

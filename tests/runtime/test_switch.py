@@ -20,10 +20,11 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
+from ckpt_surgery import Surgery, SurgeryError, explain, wrap_blocks
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.surgery import checkpointing
 from ckpt_surgery.runtime.surgery.checkpointing import Checkpointing
+from ckpt_surgery.runtime.surgery.options import SaveOption
 from tests.measure.toys import Layer, Model, SureLayer, model_of
 from tests.zoo.surgery_toys import KEPT, ONCE, Step, counted, differences, step
 from tests.zoo.tiny_models import LENGTH, gpt_bigcode, layers_of, llama, tokens
@@ -203,6 +204,19 @@ def test_every_nth_layer_counts_in_each_stack(name: str) -> None:
     assert differences(record, trained(small_llama())) == []
     enable(model, name)
     assert set(trained(model).entries.values()) == {ONCE}
+
+
+@only_in_5
+def test_a_change_leaves_off_what_is_off_and_keeps_what_torch_was_given() -> None:
+    model = small_llama()
+    surgery = wrap_blocks(model)
+    enable(model, options={"use_reentrant": False, "determinism_check": "none"}, every_n_layers=2)
+    surgery.change(save=SaveOption((("*", ("attention",)),)))
+    assert cast(Any, surgery.checkpointing).more == {"determinism_check": "none"}
+    record = trained(model)
+    assert list(record.entries.values()) == [ONCE, KEPT, ONCE]
+    assert differences(record, trained(small_llama())) == []
+    assert explain(model, tokens(8)).checkpointed == 2
 
 
 @only_in_5

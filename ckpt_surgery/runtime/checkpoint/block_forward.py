@@ -21,7 +21,8 @@ from ckpt_surgery.runtime.selective.kept_results import KeptResults
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.selective.watched_operators import Shortcuts, shortcuts_of
 from ckpt_surgery.runtime.self_check.check import SelfCheck
-from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
+from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
+from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
@@ -145,7 +146,11 @@ class BlockForward:
                 self._shortcuts = shortcuts_of(self.block) if policy.keeps_linears else ()
             kept = KeptResults(policy, self.name, self.place, moves=self.options.moves_kept, shortcuts=self._shortcuts)
         call = RecordedCall(forward, self._signature, self._state, arguments)
-        check = SelfCheck(self.place, self.block, self.refusals) if self.schedule.due(call.tensors) else None
+        check: SelfCheck | None = None
+        depth = self.schedule.due(call.tensors)
+        if depth is not None and not _is_captured(call.tensors):
+            kind = SelfCheck if depth is CheckDepth.CLOSE else QuickCheck
+            check = kind(self.place, self.block, self.refusals, self.schedule)
         recomputed = partial(self.schedule.recomputed, compared=check is not None)
         return call.tensors, Computation(self.block, call, arguments, check, kept, recomputed, self.refusals)
 
@@ -179,6 +184,11 @@ class BlockForward:
     def _innermost(self) -> Any:
         """Return the function to which the arguments of the block go."""
         return self.replacement or self.original or type(self.block).forward
+
+
+def _is_captured(given: Iterable[Tensor]) -> bool:
+    """Tell whether a CUDA graph is made of a call: what it runs again, nobody compares."""
+    return any(tensor.is_cuda for tensor in given) and torch.cuda.is_current_stream_capturing()
 
 
 def _derives() -> bool:

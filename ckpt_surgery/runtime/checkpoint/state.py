@@ -251,7 +251,7 @@ class BlockState:
             versions(layout.parameters),
             {key: (attribute, _held(*attribute)) for key, attribute in self._set.items()} if self._set else {},
             [_TensorCopy.of(*each) for each in copied.values() if isinstance(_held(*each), Tensor)] if copied else [],
-            generator_states() if watching or self._draws else None,
+            generator_states(exact=self._draws) if watching or self._draws else None,
             [(table, dict(table)) for table in layout.hooks if table],
             set(),
             [(home, dict(home)) for home in layout.dictionaries] if watching else None,

@@ -84,24 +84,24 @@ class KeptResults:
         self._sequence = []
         return Watching(_KeepingCalls(self, self._sequence), self._shortcuts)
 
-    @contextmanager
-    def recompute(self) -> Iterator[None]:
-        """Run the block again inside, with what was kept. Raises SurgeryError as `SavePolicy` does."""
+    def recompute(self) -> AbstractContextManager[Any]:
+        """Return a context in which the block runs again, with what was kept. Raises as `SavePolicy` does."""
         if self._ended:
             self.policy.recomputed()
         else:  # a backward inside the forward
             self._plainly = True
+        if self._sequence is None:
+            return self._giving()
+        return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
+
+    @contextmanager
+    def _giving(self) -> Iterator[None]:
         self.recomputing += 1
         try:
-            with self._giving():
+            with _Giving(self):
                 yield
         finally:
             self.recomputing -= 1
-
-    def _giving(self) -> AbstractContextManager[Any]:
-        if self._sequence is None:
-            return _Giving(self)
-        return Watching(_GivingCalls(self, self._sequence), self._shortcuts)
 
     def end(self, outputs: Iterable[Tensor]) -> None:
         """Count what is kept, and let it leave, after the forward. Raises SurgeryError where that has written it.
@@ -114,12 +114,16 @@ class KeptResults:
         if not kept:
             return
         self._counted = counted = KeptOfCall(self._block)
+        leaving: list[OperatorResult] = []
         for result in kept:
-            memory = {key: size for key, size in map(memory_of, result.tensors()) if key not in returned}
+            memory = dict(map(memory_of, result.tensors()))
+            if self._moves or not returned.keys().isdisjoint(memory):
+                leaving.append(result)
+                memory = {key: size for key, size in memory.items() if key not in returned}
             name = operator_name(result.operator)
             counted.results.append(CountedResult(result.choices, name, memory, result.flops))
         self.policy.note(counted)
-        for result in kept:
+        for result in leaving:
             result.move(returned, moves=self._moves)
 
     def __del__(self) -> None:
@@ -261,8 +265,6 @@ class _KeepingCalls:
 
     def call(self, operator: Any, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of a call of an operator, which `run` runs."""
-        if self._kept.recomputing:
-            return run(*args, **kwargs)
         form = form_of(operator, args, kwargs)
         plan = self._plans.get(form) if form is not None else None
         if plan is None:

@@ -9,6 +9,7 @@ some more times: what differs between recomputes is noise, and what is far above
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -21,14 +22,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
-from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.errors import SurgeryError, SurgeryWarning
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude, placeholder
 from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, rerouted
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
 from ckpt_surgery.text import one_line, some
-from ckpt_surgery.torch_names import saved_tensors_hooks_now
+from ckpt_surgery.torch_names import saved_tensors_hooks_now, skip_frames
 
 _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
@@ -68,7 +70,7 @@ class _Trace:
 
 
 @dataclass(slots=True)
-class _CloseTrace(_Trace):
+class CloseTrace(_Trace):
     """A trace that also has the magnitude of each tensor, and where it was saved; for errors, for it is slow."""
 
     magnitudes: list[float] = field(default_factory=list)
@@ -78,16 +80,17 @@ class _CloseTrace(_Trace):
 class SelfCheck:
     """Holds what one call of `block` made until its recompute. `place` names the block in messages.
 
-    Where the two differ, that is raised, or told, as `refusals` say.
+    Where the two differ, that is raised, or told, as `refusals` say, and what is learned of the block is noted on its
+    `schedule`.
     """
 
-    __slots__ = ("_attributes", "_block", "_first", "_note_now", "_place", "_refusals", "_routes")
+    __slots__ = ("_attributes", "_block", "_first", "_note_now", "_place", "_refusals", "_schedule")
 
-    def __init__(self, place: str, block: nn.Module, refusals: Refusals) -> None:
+    def __init__(self, place: str, block: nn.Module, refusals: Refusals, schedule: CheckSchedule) -> None:
         self._refusals = refusals
         self._place = place
         self._block = block
-        self._routes = has_router(block)
+        self._schedule = schedule
         self._note_now: Callable[[Tensor], None] | None = None  # while what operators save is seen
         self._first = _Trace()
         self._attributes: Mapping[str, Any] = {}  # as the forward ended
@@ -127,20 +130,22 @@ class SelfCheck:
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
+        with self._refusals:
+            trace.prints.append(self._print_of(trace, tensor))
+
+    def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
         # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
-        if is_parameter(tensor) or _may_be_unset(tensor, self._block):
-            trace.prints.append(placeholder(tensor, self._number_of(tensor, trace)))
-            return
+        if is_parameter(tensor) or may_be_unset(tensor, self._block):
+            return placeholder(tensor, self._number_of(tensor, trace))
         elements = _elements(tensor)
         seen = next((seen.print for seen in trace.recent if seen.elements == elements == _elements(seen.tensor)), None)
         if seen is not None:
-            trace.prints.append(seen)
-            return
+            return seen
         index = len(trace.prints)
         made = fingerprint(tensor, trace.expected[index] if index < len(trace.expected) else None)
-        trace.prints.append(made)
         if elements is not None:
             trace.recent.append(_Seen(tensor.detach(), elements, made))
+        return made
 
     def _number_of(self, tensor: Tensor, trace: _Trace) -> int:
         """Tell which parameter of the block this is, by a number; 0 for others, as those that the run has gathered."""
@@ -150,7 +155,7 @@ class SelfCheck:
         return trace.parameters.get(parameter, 0)
 
     def _choices(self, trace: _Trace) -> AbstractContextManager[Any]:
-        return RoutingRecord(trace.choices) if self._routes else nullcontext()
+        return RoutingRecord(trace.choices) if has_router(self._block) else nullcontext()
 
     @contextmanager
     def _saved_tensors(self, note: Callable[[Tensor], None], *, passed_on: bool = True) -> Iterator[None]:
@@ -162,8 +167,7 @@ class SelfCheck:
         pack, unpack = hooks if passed_on else (Tensor.detach, Tensor.detach)
 
         def noting(tensor: Tensor) -> Any:
-            with self._refusals:
-                note(tensor)
+            note(tensor)
             return pack(tensor)
 
         def unpacking(packed: Any) -> Any:
@@ -175,18 +179,17 @@ class SelfCheck:
                     f'"{one_line(error)}"; leave the block out'
                 ) from error
 
-        # compiled parts of a block would be compiled together with the check
-        hidden: Callable[[Tensor], Any] = torch.compiler.disable(noting)  # type: ignore[no-untyped-call]
+        skip_frames(noting.__code__)  # compiled parts of a block would be compiled together with the check
         outer, self._note_now = self._note_now, note
         try:
-            with saved_tensors_hooks(hidden, unpacking):
+            with saved_tensors_hooks(noting, unpacking):
                 yield
         finally:
             self._note_now = outer
 
-    def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> _CloseTrace:
+    def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> CloseTrace:
         """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
-        trace = _CloseTrace()
+        trace = CloseTrace()
         inside: list[str] = []
 
         def note(tensor: Tensor) -> None:
@@ -206,20 +209,24 @@ class SelfCheck:
                 run()
         return trace
 
-    def _judge(self, again: _Trace, look: Callable[[], _CloseTrace], *, complete: bool = False) -> None:
+    def _judge(self, again: _Trace, look: Callable[[], CloseTrace], *, complete: bool = False) -> None:
         """Raise SurgeryError where a recompute, `complete` or as far as it came, differs by more than noise."""
         first = self._first.prints
         if self._refusals.told:
             return
-        if _equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
+        suspected, self._schedule.suspected = self._schedule.suspected, False
+        if equal(first, again.prints) and not (complete and len(again.prints) < len(first)):
+            if suspected:
+                self._explain(again, look)
             return
         routed = rerouted(self._first.choices, again.choices)
-        more: list[_CloseTrace] = []
+        more: list[CloseTrace] = []
         for runs in _MORE_RUNS:
             more += [look() for _ in range(runs)]
-            repeatable = all(_equal(again.prints, trace.prints) for trace in more)
-            may_be_noise = routed is None and not repeatable and _has_noise(self._block)
+            repeatable = all(equal(again.prints, trace.prints) for trace in more)
+            may_be_noise = routed is None and not repeatable and has_noise(self._block)
             if may_be_noise and _is_noise(first, again.prints, more):
+                self._schedule.noisy = True
                 return
             if routed is not None or repeatable:
                 break
@@ -227,7 +234,20 @@ class SelfCheck:
         changed = [f"its {name}" for name, value in self._attributes.items() if now.get(name) != value]
         raise SurgeryError(
             f"recomputing {self._place} gave a different result than its forward: "
-            f"{_difference(first, again.prints, more[0])}; {_cause(routed, changed, repeatable=repeatable)}"
+            f"{_difference(first, again.prints, more[0])}; {cause(routed, changed, repeatable=repeatable)}"
+        )
+
+    def _explain(self, again: _Trace, look: Callable[[], CloseTrace]) -> None:
+        """Find out why bits differed in the step before, and no longer do."""
+        if any(not equal(again.prints, look().prints) for _ in range(_MORE_RUNS[0])):
+            self._schedule.noisy = True
+            return
+        warnings.warn(
+            f"recomputing {self._place} gave other bits than its forward in the step before, and none in this one: "
+            "either one of its kernels now and then adds up in another order, which is rounding, or something changed "
+            "between the forward and the backward of that step",
+            SurgeryWarning,
+            stacklevel=2,
         )
 
 
@@ -237,12 +257,12 @@ def on_accelerator(block: nn.Module) -> bool:
     return parameter is not None and parameter.device.type != "cpu"
 
 
-def _has_noise(block: nn.Module) -> bool:
+def has_noise(block: nn.Module) -> bool:
     """Tell whether kernels may add up in another order each time: one thread of a processor never does."""
     return on_accelerator(block) or torch.get_num_threads() > 1
 
 
-def _may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
+def may_be_unset(tensor: Tensor, block: nn.Module) -> bool:
     """Tell whether a tensor has the form of those that kernels save without having set them.
 
     cuDNN and oneDNN save room for notes of their own, bytes in one dimension. On an accelerator attention saves the
@@ -276,7 +296,7 @@ def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
     return {each.bits.device for each in prints if each is not None and each.bits.device.type != "cpu"}
 
 
-def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
+def equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
     """Tell whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
     if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
@@ -292,11 +312,11 @@ def _equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | No
 
 
 def _differ(a: Fingerprint | None, b: Fingerprint | None) -> bool:
-    return not _equal([a], [b])
+    return not equal([a], [b])
 
 
 def _is_noise(
-    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[_CloseTrace]
+    first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], more: Sequence[CloseTrace]
 ) -> bool:
     """Tell whether what differs between forward and recompute is of the size of what differs between recomputes."""
     if any(len(trace.prints) < len(again) for trace in more):
@@ -325,7 +345,7 @@ def _share(a: Fingerprint | None, b: Fingerprint | None, size: float) -> float:
     return apart / size if size > 0 and apart == apart else float("inf")
 
 
-def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: _CloseTrace) -> str:
+def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint | None], third: CloseTrace) -> str:
     """Say which tensor is the first that differs."""
     pairs = enumerate(zip(first, again, strict=False))
     index, (a, b) = next(((i, pair) for i, pair in pairs if _differ(*pair)), (len(again), (None, None)))
@@ -334,14 +354,15 @@ def _difference(first: Sequence[Fingerprint | None], again: Sequence[Fingerprint
     if a is None or b is None:
         return f"{len(again)} tensors of the {len(first)} that the forward saved"
     if a.shape != b.shape or a.dtype != b.dtype:
-        return f"a tensor of {_form(b)}{where} in place of one of {_form(a)}"
+        return f"a tensor of {form(b)}{where} in place of one of {form(a)}"
     size = third.magnitudes[index] if index < len(third.magnitudes) else 0.0
     share = _share(a, b, size)
     apart = f"is off by about {share:.1g} of its magnitude" if 0 < share < float("inf") else "has other values"
-    return f"a tensor of {_form(a)}{where} {apart}"
+    return f"a tensor of {form(a)}{where} {apart}"
 
 
-def _form(tensor: Fingerprint) -> str:
+def form(tensor: Fingerprint) -> str:
+    """Return shape and dtype in words."""
     return f"{'x'.join(map(str, tensor.shape)) or 'one'} {str(tensor.dtype).removeprefix('torch.')}"
 
 
@@ -356,7 +377,8 @@ def _plain_attributes(block: nn.Module) -> Mapping[str, Any]:
     return attributes
 
 
-def _cause(routed: tuple[int, int] | None, changed: Sequence[str], *, repeatable: bool) -> str:
+def cause(routed: tuple[int, int] | None, changed: Sequence[str], *, repeatable: bool) -> str:
+    """Say why a recompute differs: what was routed otherwise, which attributes have changed, or neither."""
     if routed is not None:
         return (
             f"the recompute routed {routed[0]} of {routed[1]} tokens to other experts: keep the precision and the "

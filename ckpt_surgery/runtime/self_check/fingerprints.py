@@ -34,7 +34,7 @@ _FEW = 4096
 _BETWEEN = 6_364_136_223_846_793_005
 """What the sum of a part is multiplied by before the next one is added: two changes do not cancel each other."""
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
@@ -58,9 +58,9 @@ def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerpr
 
     Returns `expected` itself where the bits are the same and can be read without waiting for a device.
     """
-    if not _has_values(tensor):
+    if not has_values(tensor):
         return None
-    with unseen(), torch.no_grad(), _without_autocast(tensor.device.type):
+    with unseen(), torch.no_grad(), without_autocast(tensor.device.type):
         parts = _parts(tensor)
         bits = _all_bits(parts)
         if expected is not None and _is_of(expected, tensor, bits):
@@ -77,7 +77,7 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
 def placeholder(tensor: Tensor, number: int = 0) -> Fingerprint | None:
     """Return a fingerprint that is the same for all tensors of a shape, dtype and number, whatever their values."""
     bits = _constant(number, tensor.device)
-    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None) if _has_values(tensor) else None
+    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None) if has_values(tensor) else None
 
 
 @cache
@@ -86,20 +86,22 @@ def _constant(number: int, device: torch.device) -> Tensor:
         return torch.full((), number, dtype=torch.int64, device=device)
 
 
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return what switches autocast off for a kind of device where it is on."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
 
 
 def magnitude(tensor: Tensor) -> float:
     """Return the root of the sum of squares, by which a difference of `values` is measured."""
-    if not _has_values(tensor) or tensor.numel() == 0:
+    if not has_values(tensor) or tensor.numel() == 0:
         return 0.0
     with unseen(), torch.no_grad():
         values = (_real(part) for part in _parts(tensor))
         return hypot(*(float(norm(each, dtype=torch.float64)) for each in values if each.is_floating_point()))
 
 
-def _has_values(tensor: Tensor) -> bool:
+def has_values(tensor: Tensor) -> bool:
+    """Tell whether a tensor has values: not on "meta", and not fake."""
     return not any(inner.is_meta or descends(type(inner), "FakeTensor") for inner in inner_tensors(tensor))
 
 
@@ -110,7 +112,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _all_bits(parts: Iterable[Tensor]) -> Tensor:
-    return reduce(lambda total, more: _BETWEEN * total + more, map(_sum_of_bits, parts))
+    return reduce(lambda total, more: _BETWEEN * total + more, map(sum_of_bits, parts))
 
 
 def _all_values(parts: Iterable[Tensor]) -> Tensor | None:
@@ -131,7 +133,8 @@ def _real(flat: Tensor) -> Tensor:
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
-def _sum_of_bits(flat: Tensor) -> Tensor:
+def sum_of_bits(flat: Tensor) -> Tensor:
+    """Return a weighted sum over the bits of `flat`, as int64 of shape ()."""
     size = flat.numel() * flat.element_size()
     if flat.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=flat.device)
@@ -139,7 +142,7 @@ def _sum_of_bits(flat: Tensor) -> Tensor:
     aligned = flat.storage_offset() * flat.element_size() % width == 0
     if not aligned or flat.stride(0) != 1:  # one element has any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
-    return _weighted(flat.view(_INTEGERS[width]), torch.int64)
+    return _weighted(flat.view(INTEGERS[width]), torch.int64)
 
 
 def _sum_of_values(flat: Tensor) -> Tensor | None:
@@ -160,15 +163,16 @@ def _weighted(flat: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _weigh(flat: Tensor, dtype: torch.dtype) -> Tensor:
-    weights, count = _weights(dtype, flat.device), flat.numel()
+    drawn, count = weights(dtype, flat.device), flat.numel()
     if count <= _PERIOD:
-        return (flat * weights[:count]).sum(dtype=dtype)
+        return (flat * drawn[:count]).sum(dtype=dtype)
     whole = count // _PERIOD * _PERIOD
     return _weigh(flat[:whole].view(-1, _PERIOD).sum(0, dtype=dtype), dtype) + _weigh(flat[whole:], dtype)
 
 
 @cache
-def _weights(dtype: torch.dtype, device: torch.device) -> Tensor:
+def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the weights, drawn once: odd ones of int64, or of a float dtype."""
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.int64:
         drawn = torch.randint(-(2**62), 2**62, (_PERIOD,), generator=generator) * 2 + 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from enum import Enum
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from ckpt_surgery.runtime.self_check.digests import DigestPlan
 
 SelfCheckOption = Literal["first", "always", "never"] | int
 """The first steps and then one block in each, every step, none, or every n-th."""
@@ -15,15 +18,30 @@ FIRST_STEPS = 3
 _MOST_SHAPES = 256
 
 
+class CheckDepth(Enum):
+    """How a recompute is held against its forward: by exact sums alone, or also by how far the two are apart."""
+
+    QUICK = "quick"
+    CLOSE = "close"
+
+
 class CheckSchedule:
     """The schedule of one block. A step begins with the first forward that follows a recompute.
 
-    `checked` counts the calls that were to be checked, and `compared` the recomputes that were.
+    `checked` counts the calls that were to be checked, and `compared` the recomputes that were. The first steps are
+    looked at closely, and so is the next call of a block that is `suspected` of having made something else; from then
+    on each of one that is `noisy`, whose kernels add up in another order each time. `plan` says which of the tensors
+    that the block saves count.
     """
 
     def __init__(self, when: SelfCheckOption) -> None:
         self.checked = self.compared = 0
+        self.suspected = self.noisy = False
+        self.plan: DigestPlan | None = None
         self.restart(when)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "plan": None}
 
     def restart(self, when: SelfCheckOption, turn: int = 0, turns: int = 1) -> None:
         """Begin again with the first step, as after a change of mode; the block is one of so many, in this order."""
@@ -34,14 +52,15 @@ class CheckSchedule:
         self._recomputed = False
         self._shapes: set[tuple[torch.Size, ...]] = set()
 
-    def due(self, given: Sequence[Tensor]) -> bool:
-        """Tell whether a call with these gradient tensors is to be checked. To be asked once a call."""
+    def due(self, given: Sequence[Tensor]) -> CheckDepth | None:
+        """Tell whether and how a call with these gradient tensors is to be checked. To be asked once a call."""
         if self._recomputed:
             self._step += 1
             self._recomputed = False
-        due = self._is_due(given)
-        self.checked += due
-        return due
+        if self.when == "never" or not (self._is_due(given) or self.suspected):
+            return None
+        self.checked += 1
+        return CheckDepth.CLOSE if self._step < FIRST_STEPS or self.suspected or self.noisy else CheckDepth.QUICK
 
     def recomputed(self, *, compared: bool = False) -> None:
         """Note that a call is run again, and whether it is `compared` with its forward."""
@@ -51,9 +70,7 @@ class CheckSchedule:
     def _is_due(self, given: Sequence[Tensor]) -> bool:
         if self.when == "first":
             return self._is_new(given) or self._step < FIRST_STEPS or self._step % self._turns == self._turn
-        if self.when == "always":
-            return True
-        return self.when != "never" and self._step % self.when == 0
+        return self.when == "always" or (self.when != "never" and self._step % self.when == 0)
 
     def _is_new(self, given: Sequence[Tensor]) -> bool:
         """Tell whether tensors of these shapes come for the first time; nothing is new once there were many."""

@@ -11,6 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -155,6 +156,21 @@ class Surgery(Undoable):
         except BaseException:
             self._restore()
             raise
+
+    def change(self, **options: Any) -> None:
+        """Apply other options of these names; blocks that are switched off, and what torch was given, stay so.
+
+        Raises:
+            SurgeryError: they do not go with the model, which is as it was.
+        """
+        blocks = [block for stack in self.stacks if stack.wanted for block in stack.blocks]
+        off = [block.module for block in blocks if not self.checkpoints(block)]
+        more = self._checkpointing.more
+        self.apply(replace(self.options, **options))
+        if more:
+            self.enable(self.model, partial(checkpoint, **more))
+        for module in off:
+            self.disable(module)
 
     def enable(self, model: nn.Module, function: Callable[..., Any], every_n: int = 1) -> None:
         """Checkpoint the blocks inside a part of the model.

@@ -1,0 +1,287 @@
+"""Exact sums over the bits of all that a run of a block saves, made at its end in as few launches as can be.
+
+They tell whether two runs saved the same, and not how far they are apart: see `fingerprints` for that. A sum is
+
+1. on a CPU the CRC-32 of the memory. Its polynomial is primitive: no change within 32 bits goes unseen, and no two
+   words of 32 bits that have changed places within 512 MB;
+2. on a GPU with Triton a weighted sum, all of them in one launch: see `digest_kernel`;
+3. on other devices a weighted sum, by two operators a tensor.
+
+Nothing waits for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import c_char
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import accumulate
+from math import prod
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.runtime.self_check.fingerprints import INTEGERS, has_values, sum_of_bits, weights, without_autocast
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_parameter, unseen
+
+Sum = int | Tensor
+"""A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
+
+_NOT_COMPARED = -1
+_STRIDED = torch.strided
+_LONGEST_ROW, _MOST_ROWS = 65_536, 1024
+"""What a tensor is cut into: rows of words, which are weighted alike."""
+
+
+class _Kind(Enum):
+    """What a saved tensor is: a parameter, one to sum over, one in the memory of that, or one that is not compared."""
+
+    PARAMETER = "parameter"
+    OWN = "own"
+    SHARED = "shared"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class DigestPlan:
+    """Which of the tensors that a run saves count: settled once, and looked at again in each run.
+
+    The form of a parameter is its id, that of another tensor its shape and dtype. `places` says which sum is whose.
+    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
+    `readers` read the memory of each tensor to sum over; None where somebody else does.
+    """
+
+    forms: Sequence[Any]
+    places: Sequence[int]
+    entries: Sequence[tuple[_Kind, Any, Any, Any]] | None
+    readers: Sequence[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What one run saved, so many tensors. It `is_ready` where all sums are numbers."""
+
+    plan: DigestPlan
+    count: int
+    sums: Sequence[Sum]
+    is_ready: bool
+
+    def compare(
+        self, again: Digest, parameters: Callable[[], Iterable[nn.Parameter]]
+    ) -> tuple[int | None, Sequence[tuple[Tensor, Tensor]]]:
+        """Hold another run against this, as far as both came.
+
+        Returns the number of the first tensor that is known to differ, if any, and else the sums that are still to be
+        compared. `parameters` are those of the block: one that a run has gathered is as good as another.
+        """
+        if self.is_ready and self.plan is again.plan and self.sums[: len(again.sums)] == again.sums:
+            return None, ()
+        pairs = zip(self.plan.forms[: self.count], again.plan.forms[: again.count], strict=False)
+        if different := [number for number, (ours, theirs) in enumerate(pairs) if ours != theirs]:
+            own = {id(parameter) for parameter in parameters()}
+            for number in different:
+                ours, theirs = self.plan.forms[number], again.plan.forms[number]
+                are_gathered = type(ours) is int and type(theirs) is int and own.isdisjoint((ours, theirs))
+                if not are_gathered:
+                    return number, ()
+        waiting: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        places = zip(self.plan.places[: self.count], again.plan.places[: again.count], strict=False)
+        for number, (place, other) in enumerate(places):
+            if place == _NOT_COMPARED or other == _NOT_COMPARED:
+                continue
+            first, second = self.sums[place], again.sums[other]
+            if isinstance(first, Tensor) and isinstance(second, Tensor) and first.device == second.device:
+                waiting[place, other] = first, second
+            elif isinstance(first, Tensor) or isinstance(second, Tensor) or first != second:
+                return number, ()
+        return None, list(waiting.values())
+
+
+def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: DigestPlan | None = None) -> Digest:
+    """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
+
+    `plan` is that of another run, which is taken where it holds; else the digest has one of its own.
+    """
+    if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
+        if plan.readers is not None:
+            read = zip(plan.readers, distinct, strict=False)
+            return Digest(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
+        sums, is_ready = _sums(distinct)
+        return Digest(plan, len(saved), sums, is_ready)
+    parts = [part for tensor in saved for part in ((tensor,) if _is_simple(tensor) else _parts(tensor))]
+    plan, distinct = _planned(parts, may_be_unset, keep=all(map(_is_simple, saved)))
+    sums, is_ready = _sums(distinct)
+    return Digest(plan, len(parts), sums, is_ready)
+
+
+def _is_simple(tensor: Tensor) -> bool:
+    return (type(tensor) is Tensor or is_parameter(tensor)) and tensor.layout is torch.strided
+
+
+def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return the tensors to sum over; None where the plan does not hold."""
+    if plan.entries is None or len(saved) > len(plan.entries):
+        return None
+    distinct: list[Tensor] = []
+    for tensor, (kind, first, second, third) in zip(saved, plan.entries, strict=False):
+        if kind is _Kind.OWN:
+            if type(tensor) is not Tensor or tensor.dtype is not third or tensor.layout is not _STRIDED:
+                return None
+            if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
+                return None
+            distinct.append(tensor)
+        elif kind is _Kind.PARAMETER:
+            if id(tensor) != first and id(tensor._base) != first:
+                return None
+        elif kind is _Kind.SHARED:
+            if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
+                return None
+            if tensor.shape != first or tensor.stride() != second:
+                return None
+        elif tensor.shape != first or tensor.dtype is not third:
+            return None
+    return distinct
+
+
+def _planned(
+    parts: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], *, keep: bool
+) -> tuple[DigestPlan, list[Tensor]]:
+    """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
+    forms: list[Any] = []
+    places: list[int] = []
+    entries: list[tuple[_Kind, Any, Any, Any]] = []
+    found: dict[Any, int] = {}
+    distinct: list[Tensor] = []
+    for part in parts:
+        owner = part if part._base is None else part._base
+        shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
+        if is_parameter(part):
+            forms.append(id(owner))
+            entries.append((_Kind.PARAMETER, id(owner), None, None))
+        else:
+            forms.append((shape, dtype, dtype.is_complex and part.is_conj()))
+            strides = part.stride()
+            memory = part.data_ptr(), dtype, shape, strides
+            if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
+                entries.append((_Kind.SHARED, shape, strides, place))
+            elif _has_nothing_to_read(part) or may_be_unset(part):
+                entries.append((_Kind.NOT_COMPARED, shape, None, dtype))
+            else:
+                place = found[memory] = len(distinct)
+                distinct.append(part)
+                entries.append((_Kind.OWN, shape, strides, dtype))
+        places.append(place)
+    return DigestPlan(forms, places, entries if keep else None, _readers(distinct)), distinct
+
+
+def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
+    """Return what reads the memory at an address that each of these tensors takes; None where there is more to do."""
+    dense = [_dense(tensor) for tensor in tensors]
+    if any(whole is not tensor or not _is_readable(tensor) for (whole, _), tensor in zip(dense, tensors, strict=True)):
+        return None
+    return [(c_char * size).from_address for _, size in dense]
+
+
+def _has_nothing_to_read(tensor: Tensor) -> bool:
+    """Tell whether a tensor has no elements in memory: on "meta", or freed, as what FSDP gathers for a while."""
+    return not has_values(tensor) or not tensor.numel() or not tensor.untyped_storage().nbytes()
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield what holds the values of a tensor of another class or layout, strided; itself if it has no values."""
+    if is_parameter(tensor) or not has_values(tensor):
+        yield tensor
+        return
+    for inner in inner_tensors(tensor):
+        dense = inner if inner.layout is torch.strided else inner.to_dense()
+        yield dense.int_repr() if dense.is_quantized else dense
+
+
+def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
+    """Return the sum over each tensor, and whether all are numbers."""
+    sums: list[Sum] = []
+    elsewhere: dict[torch.device, list[tuple[int, Tensor, int]]] = {}
+    for tensor in tensors:
+        dense, size = (tensor, tensor.nbytes) if tensor.is_contiguous() else _dense(tensor)
+        if _is_readable(dense):
+            sums.append(crc32((c_char * size).from_address(dense.data_ptr())))
+        else:
+            elsewhere.setdefault(dense.device, []).append((len(sums), dense, size))
+            sums.append(0)
+    for device, memory in elsewhere.items():
+        with unseen(), torch.no_grad(), without_autocast(device.type):
+            made = sums_on_device([tensor for _, tensor, _ in memory], [size for *_, size in memory]).unbind()
+        for (index, *_), each in zip(memory, made, strict=True):
+            sums[index] = each
+    return sums, not elsewhere
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Tell whether the memory of a tensor can be read without waiting for a device."""
+    return tensor.is_cpu
+
+
+def _dense(tensor: Tensor) -> tuple[Tensor, int]:
+    """Return a tensor with the elements of another in so many bytes from its start, those that it repeats once.
+
+    It is a copy where there are gaps between them.
+    """
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    count = prod(sizes)
+    if 1 + sum([(size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True)]) > count:
+        with unseen(), torch.no_grad():
+            tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+    return tensor, count * tensor.element_size()
+
+
+def sums_on_device(tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Return a sum for each of these tensors, of int64, over so many bytes from its start. All are on one device."""
+    if tensors[0].is_cuda and _has_triton():
+        from ckpt_surgery.runtime.self_check.digest_kernel import sums_in_one_launch
+
+        return sums_in_one_launch(tensors, sizes)
+    rows = [_sums_of_rows(tensor, size) for tensor, size in zip(tensors, sizes, strict=True)]
+    ends = tuple(accumulate(map(len, rows)))
+    up_to = (torch.cat(rows) * _odd_numbers(ends[-1], rows[0].device)).cumsum(0)
+    return up_to[_indices(ends, rows[0].device)].diff(prepend=up_to.new_zeros(1))
+
+
+@lru_cache(1)
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
+    """Return weighted sums of words of the memory of a tensor, row by row, of int64 and shape (rows,)."""
+    flat = tensor.as_strided((size // tensor.element_size(),), (1,)).resolve_conj().resolve_neg()
+    width = next(width for width in (8, 4, 2, 1) if size % width == 0)
+    if flat.storage_offset() * flat.element_size() % width:
+        flat = flat.clone()
+    words = flat.view(INTEGERS[width])
+    row = _row_of(len(words))
+    if row is None:
+        return sum_of_bits(flat).view(1)
+    return (words.view(-1, row) * weights(torch.int64, tensor.device)[:row]).sum(1)
+
+
+@lru_cache(1024)
+def _row_of(words: int) -> int | None:
+    """Return how many words make a row, so that there are few, and all are of one length; None where none are."""
+    if words <= _LONGEST_ROW:
+        return words
+    return next((row for row in range(_LONGEST_ROW, words // _MOST_ROWS, -1) if words % row == 0), None)
+
+
+@lru_cache(64)
+def _odd_numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(1, 2 * count, 2, device=device)
+
+
+@lru_cache(64)
+def _indices(ends: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(ends, device=device) - 1

@@ -1,0 +1,137 @@
+"""The self-check of one call by exact sums alone, which costs next to nothing.
+
+Where they can be read at once and differ, the block is run some more times: if it makes the same each time, that is
+told, for it is no noise. Sums that a device has still to make are compared once, when the backward has ended. Where a
+difference may be noise, the block is suspected: its next call is looked at closely.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.runtime.self_check.check import CloseTrace, SelfCheck, cause, equal, form, has_noise, may_be_unset
+from ckpt_surgery.runtime.self_check.digests import Digest, digest
+from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
+from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.runtime.tools.rng import torch_states
+from ckpt_surgery.runtime.tools.tensors import unseen
+from ckpt_surgery.torch_names import engine
+
+_RUNS = 3
+"""How often a block is run again to tell whether it makes the same each time."""
+
+_waiting: deque[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = deque()
+"""The sums on devices that are still to be compared, with the schedules of their blocks."""
+
+
+class QuickCheck(SelfCheck):
+    """Holds what one call of a block saves until its recompute, by exact sums."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, place: str, block: nn.Module, refusals: Refusals, schedule: CheckSchedule) -> None:
+        super().__init__(place, block, refusals, schedule)
+        self._made: Digest | None = None
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Sum over what operators in the forward inside save."""
+        held: list[Tensor] = []
+        with self._saved_tensors(held.append):
+            yield
+        with self._refusals:
+            self._made = self._digest(held)
+
+    def recompute(self, run: Callable[[], None]) -> None:
+        """Run a recompute, and hold it against the forward. `run` may be called several times.
+
+        Raises SurgeryError where the recompute is known to have made something else than the forward.
+        """
+        if (made := self._made) is None:  # a backward inside of the forward, of which nothing is noted
+            with self._saved_tensors(lambda tensor: None):
+                run()
+            return
+        look = partial(self._look_closely, run, torch_states(())) if made.is_ready else None
+        held: list[Tensor] = []
+        try:
+            with self._saved_tensors(held.append):
+                run()
+        except (SurgeryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # torch ends a recompute by one as soon as it has what it needs
+            with self._refusals:
+                self._hold(made, self._digest(held), look)
+            raise
+        with self._refusals:
+            self._hold(made, self._digest(held), look, complete=True)
+
+    def _digest(self, held: list[Tensor]) -> Digest:
+        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan)
+        self._schedule.plan = made.plan
+        held.clear()  # the graph holds the function that adds to it
+        return made
+
+    def _hold(
+        self, made: Digest, again: Digest, look: Callable[[], CloseTrace] | None, *, complete: bool = False
+    ) -> None:
+        """Hold a recompute, `complete` or as far as it came, against the forward."""
+        if self._refusals.told:
+            return
+        number, waiting = made.compare(again, self._block.parameters)
+        if number is None and complete and again.count < made.count:
+            number = again.count
+        if number is not None and look is not None:
+            self._tell(number, made.count, look)
+        elif number is not None:
+            self._schedule.suspected = True
+        elif waiting:
+            _waiting.append((self._schedule, waiting))
+            try:
+                engine.queue_callback(_compare_waiting)
+            except RuntimeError:  # what is saved is asked for outside of a backward
+                _compare_waiting()
+
+    def _tell(self, number: int, count: int, look: Callable[[], CloseTrace]) -> None:
+        """Raise SurgeryError for the tensor of this number, of so many; suspect the block where it may be noise."""
+        looks = [look() for _ in range(_RUNS)]
+        repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
+        if not repeatable and has_noise(self._block):
+            self._schedule.suspected = True
+            return
+        found = looks[0].prints[number] if number < len(looks[0].prints) else None
+        what = f"it saves {number} tensors of {count}"
+        if found is not None:
+            name = looks[0].names[number]
+            what = f"a tensor of {form(found)}{f' in {name}' if name else ''} has other values"
+        raise SurgeryError(
+            f"recomputing {self._place} gave a different result than its forward: {what}; "
+            f"{cause(None, (), repeatable=repeatable)}"
+        )
+
+
+def _compare_waiting() -> None:
+    """Compare the sums of all blocks, and wait for their devices: once, if all are equal."""
+    entries: list[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = []
+    while _waiting:
+        entries.append(_waiting.popleft())
+    with unseen(), torch.no_grad():
+        if entries and not _all_equal([pair for _, pairs in entries for pair in pairs]):
+            for schedule, pairs in entries:
+                schedule.suspected |= not _all_equal(pairs)
+
+
+def _all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Tell whether the sums of all pairs are equal. Waits once for each device."""
+    by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = {}
+    for ours, theirs in pairs:
+        first, second = by_device.setdefault(ours.device, ([], []))
+        first.append(ours)
+        second.append(theirs)
+    return all(torch.equal(torch.stack(first), torch.stack(second)) for first, second in by_device.values())
