@@ -114,8 +114,8 @@ class NoisyReference:
     def irreproducible(self) -> Fault | None:
         """The first thing that differs by more than rounding whenever the training is repeated.
 
-        In a narrow dtype kernels that add up in any order may make it differ as much now and then, and so no two of a
-        few runs have to agree.
+        In a narrow dtype, kernels that add up in any order make a run differ as much now and then: there it is only
+        reported where no two of four runs agree.
         """
         fault = self._difference(self.records, self._again)
         if fault is None or max(self._eps, *(root_of_eps(record) ** 2 for record in self.records)) < _NARROW:
