@@ -156,7 +156,7 @@ def _plan(model: Any, inputs: Mapping[str, Any]) -> None:
     from ckpt_surgery import explain, plan
 
     inputs = {name: torch.cat([value] * 8) if torch.is_tensor(value) else value for name, value in inputs.items()}
-    plain = explain(model, inputs, optimizer="none")
+    plain = explain(model, inputs, optimizer="none", device="H100")
     before, _ = gradients(model, inputs)
     found = plan(model, inputs, plain.peak_bytes - 1, optimizer="none")
     applied = found.apply(model)

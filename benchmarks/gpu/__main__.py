@@ -1,9 +1,10 @@
 """Measure and test everything that needs one CUDA GPU, and write docs/gpu.md from what was measured.
 
-All of it takes less than 40 minutes. Every part is a process of its own with a time limit, and what it measures is
-kept in out/gpu: a run that was ended, however it was, goes on where it stopped. Where the code, the machine or a
-version has changed since, everything is measured anew. `--dry` runs every part on the processor with toy sizes, to
-show that the run holds together; its page is put beside its json files and never into docs/.
+All of it takes less than 40 minutes. With fewer, what does not fit is left out: the parts that prove most come first.
+Every part is a process of its own with a time limit, and what it measures is kept in out/gpu: a run that was ended,
+however it was, goes on where it stopped. Where the code, the machine or a version has changed since, everything is
+measured anew. `--dry` runs every part on the processor with toy sizes, to show that the run holds together; its page
+is put beside its json files and never into docs/.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _result(part: Part, run: Run, left: float, *, again: bool) -> Result:
         if kept.state not in (State.WAITING, State.SKIPPED):
             return kept
         return _keep(file, replace(kept, state=State.SKIPPED, problem=_too_late(part, run, left)))
-    print(f"gpu: {part.name}: {part.question}", file=sys.stderr, flush=True)
+    print(f"gpu: {part.name}: would prove that {part.claim}", file=sys.stderr, flush=True)
     if not part.resumes:
         file.unlink(missing_ok=True)
     ended = run_part(part, file, dry=run.dry, seconds=min(part.limit, left))

@@ -226,7 +226,7 @@ def _on_shapes(
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
-    from ckpt_surgery.planning.text import caveats, saved_words
+    from ckpt_surgery.planning.text import beside_rows, caveats, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
@@ -239,6 +239,7 @@ def _lines(
         ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),
         ("gradients", [size(step.gradient_bytes) for step in explanations.values()]),
         (state, [size(step.optimizer_bytes) for step in explanations.values()]),
+        *((name, [held] * len(explanations)) for name, held in beside_rows(any_one)),
         ("kept for the backward", [size(step.kept_bytes) for step in explanations.values()]),
         *([("of that by save", [saved_words(step.saved) for step in explanations.values()])] if request.save else []),
         ("peak", [size(step.peak_bytes) for step in explanations.values()]),

@@ -80,6 +80,10 @@ def verify_command(
     fix: Annotated[
         bool, typer.Option("--fix", help="Examine each model again after wrap_blocks; that decides the exit code.")
     ] = False,
+    device: Annotated[
+        str,
+        typer.Option(metavar="DEVICE", help="Where models run, such as cuda (default: where they are built)."),
+    ] = "",
     output_format: Annotated[
         VerifyFormat,
         typer.Option(
@@ -111,7 +115,9 @@ def verify_command(
         start = perf_counter()
         place = output or (HTML_FILE if output_format is VerifyFormat.HTML else None)
         _check_output(place, output_format)
-        request = _Request(list(models or ()), everything, trust_remote_code, modes, levels, deep, shard, timeout)
+        request = _Request(
+            list(models or ()), everything, trust_remote_code, modes, levels, deep, shard, timeout, device
+        )
         workers = jobs or load_config().jobs
         with termination_raises():
             reports = _survey(request, fix, workers, resume)
@@ -148,6 +154,7 @@ class _Request:
         deep: bool,
         shard: str | None,
         timeout: float,
+        device: str,
     ) -> None:
         from ckpt_surgery.measure.results import LEVELS, LONE_LEVELS, MODES, QUICK_LEVELS
         from ckpt_surgery.survey.options import checked_timeout, parse_shard
@@ -159,6 +166,7 @@ class _Request:
             raise ConfigError("--all and a named model exclude each other: give one of them")
         need_runtime("verify")
         self.names, self.everything, self.trust_remote_code = list(names), everything, trust_remote_code
+        self.device = {"device": device} if device else {}
         self.modes: tuple[Mode, ...] = _chosen(modes, MODES, "--modes") or MODES
         chosen = _chosen(levels, ("all", *LEVELS), "--levels")
         if deep and chosen:
@@ -180,7 +188,8 @@ class _Request:
         """The models that the names mean. Raises TargetError for a name that means none."""
         from ckpt_surgery.survey.resolve import resolve_in
 
-        return resolve_in(pool, names=self.names, everything=self.everything, trust_remote_code=self.trust_remote_code)
+        options = {"names": self.names, "everything": self.everything, "trust_remote_code": self.trust_remote_code}
+        return resolve_in(pool, **options, **self.device)
 
 
 def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | None) -> list[Report]:
@@ -200,6 +209,7 @@ def _survey(request: _Request, fix: bool, workers: int | None, resume: Path | No
             shard=request.shard,
             progress=progress,
             pool=pool,
+            **request.device,
         )
     if request.shard and not reports:
         index, count = request.shard

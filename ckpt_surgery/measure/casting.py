@@ -13,6 +13,8 @@ from ckpt_surgery.measure.kinds import Precision
 from ckpt_surgery.torch_names import ConvNd, TorchDispatchMode
 
 DTYPES = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
+AUTOCAST = torch.bfloat16
+"""In which autocast computes."""
 WIDE = (torch.float32, torch.float64)
 """The dtypes that are cast."""
 _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
@@ -29,7 +31,7 @@ def in_precision(model: nn.Module, precision: Precision | None) -> Iterator[None
         yield
     elif precision is Precision.AUTOCAST:
         device = next((parameter.device.type for parameter in model.parameters()), "cpu")
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=AUTOCAST):
             yield
     else:
         with _cast(model, DTYPES[precision]), _quick_convolutions(model, precision):

@@ -11,6 +11,7 @@ from torch import nn
 from ckpt_surgery.measure.causes import Case, explain
 from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
+from ckpt_surgery.measure.noise import gradient_fault
 from ckpt_surgery.measure.ranks import judge_ranks
 from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.reference import Reference
@@ -68,6 +69,10 @@ class _Judge:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
         verdict = self._reference.verdict(run)
+        if gradient_fault(verdict) and not run.error and self._reference.is_noisy:
+            run = self._setup.run(self._mode)
+            self._case = replace(self._case, run=run)
+            verdict = self._reference.verdict(run)
         if not verdict.ok and (differs := self._reference.irreproducible):
             if self._reference.changed_by_surgery:
                 return self._broken_off(replace(differs, explanation=None))

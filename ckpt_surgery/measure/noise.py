@@ -1,7 +1,8 @@
 """Runs without checkpointing, and what rounding alone changes in them: other runs are held against both.
 
 Equal bits are equal. Only where bits differ is the noise measured: by runs whose sums are taken in another order, and
-by one that is the same again, which differs where kernels add up in any order.
+by one that is the same again. Where that differs too, kernels add up in any order, as those of a GPU that use atomics:
+then more of them are run, as few do not show how far the noise of a narrow dtype goes, and a fault has to show twice.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import combinations
 
 from ckpt_surgery.measure.compare import (
     MANY_ENTRIES,
@@ -29,6 +31,12 @@ _ROUNDINGS = (1, 2)  # a single one hits the same bits in a gradient of few elem
 
 _MORE_ROUNDINGS = (3, 4, 5, 6, 7, 8)
 
+_MORE_AGAIN = 6
+"""How often a training is repeated once more where its kernels add up in any order."""
+
+_NARROW = 1e-4
+"""From this eps on, one rounding may move a gradient further than its root: where it crosses the bend of a ReLU."""
+
 Runs = Callable[[int], Sequence[RunRecord]]
 """The steps of one training, by their order, with rounding perturbed by a seed that is not 0."""
 
@@ -37,7 +45,8 @@ class NoisyReference:
     """The steps of a training without checkpointing. `run` runs it; the first time where `records` are not given.
 
     `likely` gives the noise of one step of the same model in the same dtype: what is within it needs no measurement of
-    its own, which would be several trainings.
+    its own, which would be several trainings. `eps` is that of the dtype in which products are rounded, where it is
+    wider than the gradients tell, as under autocast.
     """
 
     def __init__(
@@ -46,11 +55,13 @@ class NoisyReference:
         records: Sequence[RunRecord] | None = None,
         tolerance: float | None = None,
         likely: Callable[[], Mapping[str, Floor]] | None = None,
+        eps: float = 0.0,
     ) -> None:
         self._run = run
         self._given = records
         self._tolerance = tolerance
         self._likely = likely
+        self._eps = eps
 
     @cached_property
     def records(self) -> Sequence[RunRecord]:
@@ -73,9 +84,16 @@ class NoisyReference:
         if gradient_fault(rounded) is None:
             return rounded
         repeated = compare(reference, run, floors=self.floors(place), tolerance=self._tolerance)
-        if gradient_fault(repeated) is None or not self._may_be_chance(place, repeated):
+        if gradient_fault(repeated) is None:
             return repeated
-        floors = noise_floors(reference, *_in_place(place, [*self._rounded, *self._rounded_more, self._again]))
+        more: list[Sequence[RunRecord]] = []
+        if self.is_noisy:
+            more += self._again_more
+        if self._may_be_chance(place, repeated):
+            more += self._rounded_more
+        if not more:
+            return repeated
+        floors = noise_floors(reference, *_in_place(place, [*self._rounded, self._again, *more]))
         return compare(reference, run, floors=floors, tolerance=self._tolerance)
 
     def _may_be_chance(self, place: int, verdict: Verdict) -> bool:
@@ -94,9 +112,27 @@ class NoisyReference:
 
     @cached_property
     def irreproducible(self) -> Fault | None:
-        """The first thing that differs by more than rounding where the training is repeated."""
-        for record, again in zip(self.records, self._again, strict=False):
-            tolerance = root_of_eps(record) if self._tolerance is None else self._tolerance
+        """The first thing that differs by more than rounding whenever the training is repeated.
+
+        In a narrow dtype, kernels that add up in any order make a run differ as much now and then: there it is only
+        reported where no two of four runs agree.
+        """
+        fault = self._difference(self.records, self._again)
+        if fault is None or max(self._eps, *(root_of_eps(record) ** 2 for record in self.records)) < _NARROW:
+            return fault
+        runs = [self.records, self._again, *self._again_more[:2]]
+        return fault if all(self._difference(run, other) for run, other in combinations(runs, 2)) else None
+
+    @cached_property
+    def is_noisy(self) -> bool:
+        """Whether the training differs in any bit when it is repeated."""
+        pairs = zip(self.records, self._again, strict=False)
+        return any(gradient_fault(compare(record, again, floors={})) for record, again in pairs)
+
+    def _difference(self, training: Sequence[RunRecord], other: Sequence[RunRecord]) -> Fault | None:
+        """The first thing by which two trainings differ by more than rounding."""
+        for record, again in zip(training, other, strict=False):
+            tolerance = max(root_of_eps(record), self._eps**0.5) if self._tolerance is None else self._tolerance
             if fault := gradient_fault(compare(record, again, floors={}, tolerance=tolerance)):
                 return fault
         return None
@@ -112,6 +148,10 @@ class NoisyReference:
     @cached_property
     def _again(self) -> Sequence[RunRecord]:
         return self._run(0)
+
+    @cached_property
+    def _again_more(self) -> list[Sequence[RunRecord]]:
+        return [self._run(0) for _ in range(_MORE_AGAIN)]
 
     @cached_property
     def _rounded(self) -> list[Sequence[RunRecord]]:

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ckpt_surgery.measure.casting import DTYPES, WIDE
+from ckpt_surgery.measure.casting import AUTOCAST, DTYPES, WIDE
 from ckpt_surgery.measure.kinds import FaultKind, Precision, SkipKind
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip
 from ckpt_surgery.measure.setup import Setup
@@ -25,7 +25,15 @@ class PrecisionLevel:
         others = [precision for precision in Precision if DTYPES.get(precision) not in dtypes]
         self._narrow = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes - set(WIDE))
         self._watch = _AutocastWatch(setup)
-        self._judges = [TrainingJudge("precision", precision, partial(self._train, precision)) for precision in others]
+        self._judges = [
+            TrainingJudge(
+                "precision",
+                precision,
+                partial(self._train, precision),
+                eps=torch.finfo(DTYPES.get(precision, AUTOCAST)).eps,
+            )
+            for precision in others
+        ]
 
     def verdict(self, mode: Mode) -> LevelVerdict:
         """What is wrong in this mode, in each precision that the model trains in without checkpointing."""

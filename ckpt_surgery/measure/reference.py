@@ -52,6 +52,11 @@ class Reference:
         """The verdict by equal bits where all are, and by the measured noise otherwise."""
         return self._noisy.verdict(0, run)
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the run without checkpointing differs in any bit when it is repeated."""
+        return self._noisy.is_noisy
+
     @cached_property
     def irreproducible(self) -> Fault | None:
         """The fault of a model whose run without checkpointing differs when it is repeated; None where it does not."""

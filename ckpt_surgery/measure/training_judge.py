@@ -21,8 +21,8 @@ _TRAINING_KINDS: Mapping[Level, tuple[FaultKind, SkipKind, SkipKind]] = {
 class TrainingJudge:
     """A training that `train` runs in a mode, with a seed for its rounding; the one without checkpointing runs once.
 
-    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely` is
-    as in `NoisyReference`.
+    Faults and reasons to skip name its `kind`. Differences up to `tolerance` do not count, as in `verify`. `likely`
+    and `eps` are as in `NoisyReference`.
     """
 
     def __init__(
@@ -32,12 +32,13 @@ class TrainingJudge:
         train: Callable[[Mode | None, int], Training],
         tolerance: float | None = None,
         likely: Callable[[], Mapping[str, Floor]] | None = None,
+        eps: float = 0.0,
     ) -> None:
         self._level: Level = level
         self._train = train
         self._details: dict[str, Detail] = {level: str(kind)}
         self._differs, self._not_run, self._refused = _TRAINING_KINDS[level]
-        self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely)
+        self._reference = NoisyReference(self._alone, tolerance=tolerance, likely=likely, eps=eps)
 
     def judge(self, mode: Mode) -> Training | Fault | Skip:
         """What is wrong in this mode or why that is not known; the training itself where it computes the same."""
@@ -46,7 +47,11 @@ class TrainingJudge:
         training = self._train(mode, 0)
         if training.refused is not None:
             return self._skip(self._refused, training.refused)
-        if fault := self._reference.first_fault(training.steps):
+        fault = self._reference.first_fault(training.steps)
+        if fault and self._reference.is_noisy:
+            training = self._train(mode, 0)
+            fault = self._reference.first_fault(training.steps)
+        if fault:
             return Fault(self._differs, fault.subjects, self._details, fault.explanation, underlying=fault)
         return training
 

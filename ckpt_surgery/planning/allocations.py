@@ -6,7 +6,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import ckpt_surgery
 from ckpt_surgery.measure.meter import Meter, StorageRecord
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import OperatorWork, moved_bytes
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_wrapper, unseen_for
 from ckpt_surgery.torch_names import FakeTensor, current_autograd_node, engine, next_sequence_number
 
@@ -118,6 +119,8 @@ class StepAllocations:
     backward_flops: int
     work: tuple[OperatorWork, ...]
     """Each operator that computes or moves anything, in the order in which they ran."""
+    input_bytes: int = 0
+    """What the step was given and did not allocate."""
 
 
 class AllocationMeter(Meter):  # type: ignore[no-untyped-call]
@@ -304,7 +307,9 @@ def run_metered(
         meter.start_backward(value)
         _run_backward(value)
         del value
-    return meter.result(p.grad for p in model.parameters() if p.grad is not None)
+    given = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors(arguments)}
+    result = meter.result(p.grad for p in model.parameters() if p.grad is not None)
+    return replace(result, input_bytes=sum(given.values()))
 
 
 def _run_backward(loss: Tensor) -> None:

@@ -66,7 +66,8 @@ def explain(
     or not, wrapped or not, in training mode or not. A step that reads values which weights decide cannot run on
     shapes: then a copy of the model runs it with data, if it holds any in at most 2 GiB of parameters, and
     `assumptions` says so. Sizes are those of this machine's operators, exact to the byte
-    for what is kept; workspace inside operators, and what an allocator adds to each tensor, are not counted.
+    for what is kept. With a `device` of CUDA the peak has the inputs and cuBLAS's workspace, too (see `cuda_memory`).
+    Other workspace inside operators, and what an allocator adds to each tensor, are not counted.
 
     Args:
         model: as it stands.
@@ -75,7 +76,7 @@ def explain(
         optimizer: whose state is counted: one of `ckpt_surgery.planning.optimizers.Optimizer`.
         ranks: among how many the model is divided; the explanation is then that of one of them.
         sharding: what they divide: "fsdp" (FSDP2, each block by itself), "zero1", "zero2" or "zero3" (DeepSpeed).
-        device: whose time is estimated, as in `plan`; None for no estimate.
+        device: whose time and workspace are estimated, as in `plan`; None for neither.
 
     Raises:
         PlanningError: the step cannot run on shapes; the message says why and where. An option is none of those above.
@@ -157,6 +158,9 @@ def explanation_of(
     blocks = find_blocks(model)
     step = sharded(step, model, [block.name for block in blocks], training)
     held, buffers = held_states(model.parameters(), training), held_bytes(model.buffers())
+    on_cuda = training.device is not None and training.device.workspace > 0
+    given = step.input_bytes if on_cuda else 0
+    workspace = training.device.workspace if training.device and step.forward_flops else 0
     return Explanation(
         model=type(model).__name__,
         blocks=len(blocks),
@@ -166,13 +170,15 @@ def explanation_of(
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(step, held.parameters + buffers + held.optimizer),
+        peak=peak_of(step, held.parameters + buffers + held.optimizer + given + workspace),
         holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
         backward_flops=step.backward_flops,
         drawn=drawn,
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
+        input_bytes=given,
+        workspace_bytes=workspace,
         saved=_saved_bytes(model),
     )
 

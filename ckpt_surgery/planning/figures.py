@@ -98,6 +98,8 @@ class StepFigures:
     backward_flops: int
     drawn: int
     seconds: float
+    input_bytes: int = 0
+    workspace_bytes: int = 0
     saved: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -108,8 +110,9 @@ class StepFigures:
 
     @property
     def always_bytes(self) -> int:
-        """What lives through the whole step: parameters, buffers and the state of the optimizer."""
-        return self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
+        """What lives through the whole step: parameters, buffers, optimizer, inputs and workspace."""
+        held = self.parameter_bytes + self.buffer_bytes + self.optimizer_bytes
+        return held + self.input_bytes + self.workspace_bytes
 
 
 def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:

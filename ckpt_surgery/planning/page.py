@@ -31,8 +31,9 @@ def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
 
 
 _FOOTER = (
-    "<footer><p>Bytes of tensors. What an allocator adds, workspace inside kernels and the context of a device are "
-    "not counted. Holders are of the moment when the backward begins, unless the peak is named.</p></footer>"
+    "<footer><p>Bytes of tensors. The inputs and the workspace of cuBLAS are counted where a CUDA device was named; "
+    "what an allocator adds, other workspace inside kernels and the context of a device are not. Holders are of the "
+    "moment when the backward begins, unless the peak is named.</p></footer>"
 )
 
 
@@ -84,7 +85,7 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
     base = step.always_bytes * scale_y
     drawn = [
         f'<rect class="always" x="0" y="{_HEIGHT - base:.1f}" width="{_WIDTH:.0f}" height="{base:.1f}">'
-        f"<title>parameters, buffers, optimizer: {size(step.always_bytes)}</title></rect>"
+        f"<title>parameters, buffers, optimizer, inputs, workspace: {size(step.always_bytes)}</title></rect>"
     ]
     for kind, low, high in areas:
         drawn.append(
@@ -106,7 +107,7 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
 
 def _legend(step: StepFigures) -> str:
     kinds = [(_SLUGS[kind], str(kind)) for kind, _, _ in stacked(step.timeline, step.always_bytes)]
-    names = [("always", "parameters, buffers, optimizer"), *kinds]
+    names = [("always", "parameters, buffers, optimizer, inputs, workspace"), *kinds]
     items = "".join(f'<li><i class="{slug}"></i> {escape(name)}</li>' for slug, name in names)
     return f'<ul class="kinds">{items}<li>line: the backward begins; dot: the peak</li></ul>'
 

@@ -138,8 +138,8 @@ def plan(
         model: as it will be trained, in training mode; a surgery on it is left out of account. It is only read.
         inputs: the arguments of its forward, of the size that will be trained with.
         memory: for everything: parameters, gradients, optimizer state and activations. Bytes, or a text such as
-            "80GB" (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of kernels, the
-            allocator's rounding and fragments, the CUDA context.
+            "80GB" (10**9) or "80GiB" (2**30). Leave a margin for what is not counted: the workspace of cuDNN and
+            other kernels, the allocator's rounding and fragments, the CUDA context.
         optimizer: whose state is counted.
         ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
         sharding: what they divide, likewise.

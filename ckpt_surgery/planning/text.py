@@ -45,12 +45,19 @@ def facts_of(step: StepFigures) -> list[tuple[str, str]]:
         ("buffers", size(step.buffer_bytes)),
         ("gradients", size(step.gradient_bytes)),
         ("optimizer", size(step.optimizer_bytes)),
+        *beside_rows(step),
         ("kept for the backward", size(step.kept_bytes)),
         *([("of that by save", saved_words(step.saved))] if step.saved else []),
         ("peak", f"{size(step.peak_bytes)}, {peak_place(step.peak)}"),
         ("blocks checkpointed", f"{step.checkpointed} of {step.blocks}"),
         *([("least time", f"{step.seconds:.3g} s")] if step.seconds else []),
     ]
+
+
+def beside_rows(step: StepFigures) -> list[tuple[str, str]]:
+    """What a CUDA device holds beside the model and the step, with names."""
+    rows = [("inputs", step.input_bytes), ("workspace of cuBLAS", step.workspace_bytes)]
+    return [(name, size(held)) for name, held in rows if held]
 
 
 def saved_words(saved: Mapping[str, int]) -> str:

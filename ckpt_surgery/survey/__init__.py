@@ -38,6 +38,7 @@ def survey(
     progress: SurveyProgress | None = None,
     pool: WorkerPool | None = None,
     examination: str = EXAMINATION,
+    device: str = "",
 ) -> list[Report]:
     """Examine every target in worker processes, and return the reports in the order of the targets.
 
@@ -57,6 +58,7 @@ def survey(
         progress: called with the counts by outcome in words, the number of finished targets, and of all.
         pool: where workers come from; by default one is made and closed.
         examination: `package.module:class` of what examines a model.
+        device: where models run, such as "cuda"; empty for where they are built; `resolve_in` looks for it.
 
     Raises:
         TargetError: `timeout` is not a time limit.
@@ -64,7 +66,7 @@ def survey(
         WorkerPoolError: no worker can be started.
     """
     levels = levels if isinstance(levels, str) else tuple(levels)
-    options = SurveyOptions(tuple(modes), levels, checked_timeout(timeout), examination)
+    options = SurveyOptions(tuple(modes), levels, checked_timeout(timeout), examination, device)
     chosen = part_of(targets, shard) if shard else list(targets)
     versions = installed_versions()
     jobs = [SurveyJob(at, target, options, repair=Repair() if fix else None) for at, target in enumerate(chosen)]
@@ -73,6 +75,7 @@ def survey(
         file = None
         if resume is not None:
             settings = {"versions": versions, "modes": options.modes, "levels": levels, "fix": "yes" if fix else "no"}
+            settings |= {"device": device} if device else {}
             file = stack.enter_context(ResumeFile(resume, settings, timeout))
             reports = {job.index: report for job in jobs if (report := file.report(job.target)) is not None}
 

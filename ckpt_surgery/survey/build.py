@@ -41,6 +41,29 @@ def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
     return tiny.model, tiny.inputs, None
 
 
+def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
+    """A model and the arguments of its forward on another device."""
+    from torch import Tensor
+
+    from ckpt_surgery.torch_names import tree_map_only
+
+    def there(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+
+    return model.to(device), tree_map_only(Tensor, there, inputs)
+
+
+def device_problem(device: str) -> str:
+    """Why no model can run on a device, in one sentence; empty where one can."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).item()  # tensors on meta have no item
+    except Exception as error:  # an unknown name, no driver, a torch without it: each raises something else
+        return f"no model can run on {device} here ({error_line(error)}): name another device, or none"
+    return ""
+
+
 def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
     """The model class of a target that is no factory, and its configuration at its released size.
 

@@ -35,8 +35,9 @@ def examine(
     levels: str | Sequence[Level],
     fix: bool = False,
     examination: str = EXAMINATION,
+    device: str = "",
 ) -> None:
-    """Examine one target in `modes`, and with `fix` what runs once `wrap_blocks` was applied.
+    """Examine one target in `modes`, and with `fix` what runs once `wrap_blocks` was applied; all of it on `device`.
 
     Emits `phase` as each phase begins; `report` with a `Report` without modes as plain data, whose `problem` says why
     nothing follows, and with the digests of the `files` that a factory was read from; `mode` with a report that has
@@ -45,7 +46,7 @@ def examine(
     """
     subject = target_of(target)
     empty = empty_report(subject)
-    examiner, report = _begin(emit, empty, subject, levels, examination)
+    examiner, report = _begin(emit, empty, subject, levels, examination, device)
     emit(Event.REPORT, report=report.to_dict(), files=imported_files(subject))
     if examiner is None or not has_model(report):
         return
@@ -102,10 +103,10 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
 
 
 def _begin(
-    emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str
+    emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
 ) -> tuple[Any, Report]:
     """What examines the target's model, after its reference run, and the report so far."""
-    from ckpt_surgery.survey.build import build
+    from ckpt_surgery.survey.build import build, moved
 
     seconds: dict[str, float] = {}
     examiner, report, phase = None, empty, Phase(PhaseKind.BUILD)
@@ -113,6 +114,7 @@ def _begin(
     _emit_phase(emit, phase)
     try:
         model, inputs, switch = build(target)
+        model, inputs = moved(model, inputs, device) if device else (model, inputs)
         seconds[phase.name] = perf_counter() - start
         phase, start = Phase(PhaseKind.REFERENCE), perf_counter()
         _emit_phase(emit, phase)

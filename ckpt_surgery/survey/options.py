@@ -14,12 +14,16 @@ _LONGEST = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """What is examined in every target. `timeout` is in seconds a phase, `examination` names the class to use."""
+    """What is examined in every target. `timeout` is in seconds a phase, `examination` names the class to use.
+
+    `device` is where models run, as torch names it; empty for where they are built.
+    """
 
     modes: tuple[Mode, ...]
     levels: str | tuple[Level, ...]
     timeout: float
     examination: str
+    device: str = ""
 
 
 def part_of(targets: Sequence[SurveyTarget], shard: tuple[int, int]) -> list[SurveyTarget]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_surgery.survey.build import device_problem
 from ckpt_surgery.survey.configurations import config_targets
 from ckpt_surgery.survey.model_names import catalogue, class_target, left_out, named_targets, nearest_names
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
@@ -51,7 +52,7 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
     """`resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
 
     Raises:
-        TargetError: as `resolve`.
+        TargetError: as `resolve`; or no model can run on the `device` that is named besides.
         WorkerPoolError: no worker can be started, or it died.
     """
     answer = pool.call(f"{__name__}:resolve_apart", **options)
@@ -60,8 +61,10 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
     return [target_of(target) for target in answer["targets"]]
 
 
-def resolve_apart(_emit: object, /, **options: Any) -> dict[str, Any]:
+def resolve_apart(_emit: object, /, device: str = "", **options: Any) -> dict[str, Any]:
     """`resolve` for a caller in another process: the targets or the error, as plain JSON data."""
+    if device and (problem := device_problem(device)):
+        return {"error": problem}
     try:
         return {"targets": [target.to_dict() for target in resolve(**options)]}
     except TargetError as error:

@@ -102,6 +102,7 @@ class Scheduler:
             fix=job.surgery_left,
             levels=job.options.levels,
             examination=job.options.examination,
+            device=job.options.device,
         )
         self._begin_phase(slot, job)
 

@@ -39,13 +39,16 @@ def verify_checkpointing() -> Callable[..., Report]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--ckpt-models` and `--ckpt-timeout`."""
+    """Add `--ckpt-models`, `--ckpt-device` and `--ckpt-timeout`."""
     group = parser.getgroup("ckpt_surgery", "gradient checkpointing")
     group.addoption(
         _OPTION,
         metavar="MODELS",
         help="verify gradient checkpointing, one test per class and mode: model types, classes, config.json files "
         "or FILE.py:factory, separated by commas, or `all`. Test files run only if they are named too.",
+    )
+    group.addoption(
+        "--ckpt-device", default="", metavar="DEVICE", help="where the models run, such as cuda (default: the CPU)"
     )
     group.addoption(
         "--ckpt-timeout",
@@ -61,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     names = config.getoption(_OPTION)
     if names is None:
         return
-    models = _Models(_timeout(config))
+    models = _Models(_timeout(config), config.getoption("--ckpt-device"))
     config.add_cleanup(models.close)
     selection = getattr(config, "workerinput", {}).get(_WORKER_KEY)
     if selection is None:
@@ -73,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(models, "ckpt_surgery-models")
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy puts plugins into sets
 class _Models:
     """The plugin behind `--ckpt-models`: collects the tests and verifies their models.
 
@@ -81,6 +84,7 @@ class _Models:
     """
 
     timeout: float
+    device: str = ""
     selection: dict[str, Any] = field(default_factory=dict)
     _pool: WorkerPool | None = None
     _reports: dict[tuple[SurveyTarget, Mode], Report] = field(default_factory=dict)
@@ -119,6 +123,7 @@ class _Models:
         if not names:
             raise pytest.UsageError(f"{_OPTION} is empty: give model types or classes separated by commas, or `all`")
         options: dict[str, Any] = {"names": [name for name in names if name != "all"], "everything": "all" in names}
+        options |= {"device": self.device}
         try:
             need_runtime(_OPTION)
             return [target.to_dict() for target in resolve_in(self.pool(), **options)]
@@ -140,7 +145,9 @@ class _Models:
         if (target, mode) not in self._reports:
             from ckpt_surgery.survey import survey
 
-            (report,) = survey([target], modes=modes, workers=1, timeout=self.timeout, pool=self.pool())
+            (report,) = survey(
+                [target], modes=modes, workers=1, timeout=self.timeout, pool=self.pool(), device=self.device
+            )
             self._reports |= {(target, covered): report for covered in modes}
         return self._reports.pop((target, mode))
 

@@ -79,6 +79,7 @@ def test_one_rank_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main([*EXPLAIN, *options, "--ranks", "4", "--fsdp", "--device", "H100"]) == 0
     assert ", one of 4 ranks (fsdp)" in (output := capsys.readouterr().out)
     assert "least time (H100)" in output
+    assert "workspace of cuBLAS" in output
     rank = json.loads(file.read_text())["checkpointing_on"]
     for name in ("parameter_bytes", "optimizer_bytes"):
         assert rank[name] == pytest.approx(alone[name] / 4, rel=0.02)

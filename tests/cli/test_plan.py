@@ -21,9 +21,9 @@ def planned(place: Path, memory: str, *options: str) -> int:
 
 
 def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--no-save") == 0
+    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save") == 0
     output = capsys.readouterr()
-    assert "LlamaForCausalLM within 3.7 MiB: a step needs" in output.out
+    assert "LlamaForCausalLM within 69.7 MiB: a step needs" in output.out
     assert "    wrap_blocks(model, first={'model.layers': 2})" in output.out
     assert "->" in output.out
     assert "H100" in output.out
@@ -31,27 +31,27 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
 
 
 def test_with_ranks_less_has_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(tmp_path, "3.9MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
+    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save", "--ranks", "8", "--fsdp") == 0
     assert "wrap_blocks(model, first={'model.layers': 1})" in capsys.readouterr().out
 
 
 def test_a_page_shows_the_front(tmp_path: Path) -> None:
     file = tmp_path / "plan.html"
-    assert planned(tmp_path, "3.9MB", "--html", str(file)) == 0
+    assert planned(tmp_path, "73.1MB", "--html", str(file)) == 0
     page = file.read_text()
-    assert "A plan for LlamaForCausalLM within 3.7 MiB" in page
+    assert "A plan for LlamaForCausalLM within 69.7 MiB" in page
     assert 'class="chosen"' in page
-    assert planned(tmp_path, "3.9MB", "--html", str(tmp_path / "none" / "plan.html")) == 2
+    assert planned(tmp_path, "73.1MB", "--html", str(tmp_path / "none" / "plan.html")) == 2
 
 
 def test_the_calls_are_written_as_yaml(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     options = ["--no-offload", "--no-changes", "--no-save", "--yaml", str(file)]
-    assert planned(tmp_path, "3.9MB", *options) == 0
+    assert planned(tmp_path, "73.1MB", *options) == 0
     written = yaml.safe_load(file.read_text())
-    assert (written["model"], written["memory"], written["device"]) == ("LlamaForCausalLM", 3_900_000, "H100")
+    assert (written["model"], written["memory"], written["device"]) == ("LlamaForCausalLM", 73_100_000, "H100")
     assert written["calls"] == {"wrap_blocks": {"first": {"model.layers": 2}}}
-    assert 0 < written["predicted"]["kept_bytes"] < written["predicted"]["peak_bytes"] <= 3_900_000
+    assert 0 < written["predicted"]["kept_bytes"] < written["predicted"]["peak_bytes"] <= 73_100_000
     assert written["predicted"]["extra_seconds"] > 0
 
 

@@ -137,6 +137,10 @@ class TestWhatTheSurveyIsAsked:
         assert (survey.asked["shard"], survey.asked["workers"], survey.asked["timeout"]) == ((2, 4), 3, 5.0)
         assert survey.asked["resume"] == Path("kept.jsonl")
 
+    def test_a_device_is_looked_for_where_names_are_resolved_and_models_run_there(self, survey: Survey) -> None:
+        run("bert --device cuda:1")
+        assert (survey.named["device"], survey.asked["device"]) == ("cuda:1", "cuda:1")
+
     def test_words_may_be_written_with_dashes(self, survey: Survey) -> None:
         run("bert --modes Non-Reentrant,reentrant --levels all")
         assert (survey.asked["modes"], survey.asked["levels"]) == (MODES, LONE_LEVELS)

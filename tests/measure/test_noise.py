@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count, cycle
 
 import pytest
 
@@ -66,3 +67,30 @@ def test_what_is_within_the_noise_of_one_step_needs_no_run() -> None:
     assert training.seeds == [0]
     assert not reference.verdict(0, training.record(3e-6)).ok, "and what is not is measured"
     assert training.seeds == [0, 0, 1, 2]
+
+
+def bent(moved: Iterator[float], seeds: list[int]) -> NoisyReference:
+    """Steps in bfloat16 whose gradient moves by these when they are run again."""
+
+    def run(seed: int) -> Sequence[RunRecord]:
+        seeds.append(seed)
+        return (step_of(0.0 if seed else next(moved)),)
+
+    return NoisyReference(run)
+
+
+def step_of(moved: float) -> RunRecord:
+    return RunRecord(1.0, {"weight": torch.full((MANY_ENTRIES,), 1 + moved, dtype=torch.bfloat16)})
+
+
+def test_kernels_that_add_up_in_any_order_are_judged_by_more_runs() -> None:
+    seeds: list[int] = []
+    reference = bent(cycle((0.0, 0.02, 0.0, 0.0, 0.25)), seeds)
+    assert reference.verdict(0, step_of(0.25)).ok
+    assert seeds == [0, 0, 1, 2, *[0] * 6]
+    assert not reference.verdict(0, step_of(4)).ok
+
+
+def test_a_narrow_training_may_differ_now_and_then_but_not_always() -> None:
+    assert bent(cycle((0.25, 0.0, 0.0)), []).irreproducible is None
+    assert bent(count(0.0, 0.25), []).irreproducible is not None

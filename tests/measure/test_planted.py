@@ -25,6 +25,7 @@ from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.tiny import tiny_model
 from ckpt_surgery.tiny.padding import padded
 from tests.zoo import planted
+from tests.zoo.any_order import AnyOrder
 from tests.zoo.planted import switch_with
 
 pytestmark = pytest.mark.torch
@@ -81,6 +82,14 @@ FAULTS: Mapping[type[planted.Fault], tuple[Level, set[str], tuple[str, ...]]] = 
     planted.CacheWrittenInBackward: ("state", {FaultKind.CACHE_WRITTEN}, WITH_CACHE),
 }
 """Each fault with the level that tells it, the names under which it does, and the classes where it can be planted."""
+
+IN_ANY_ORDER = (
+    planted.MaskDropped,
+    planted.GradientOverwritten,
+    planted.AutocastDropped,
+    planted.CacheWrittenAgain,
+)
+"""One of each level."""
 
 
 class Planter:
@@ -164,6 +173,25 @@ def in_dtype(name: str, dtype: torch.dtype) -> tuple[Any, Mapping[str, Any]]:
     model, inputs = model_of(name)
     floats = {n: v.to(dtype) for n, v in inputs.items() if torch.is_tensor(v) and v.is_floating_point()}
     return copy.deepcopy(model).to(dtype), {**inputs, **floats}
+
+
+def test_kernels_that_add_up_in_any_order_are_no_fault() -> None:
+    model, inputs = model_of("T5ForConditionalGeneration")
+    with AnyOrder():
+        report = verify(model, inputs, modes=MODES[0], levels=["set", "values", "precision"])
+    assert report.modes[0].outcome("precision") == "ok", str(report)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("fault", IN_ANY_ORDER)
+def test_a_planted_fault_is_caught_where_kernels_add_up_in_any_order(fault: type[planted.Fault]) -> None:
+    level, names, _ = FAULTS[fault]
+    examination, planter = examination_of.__wrapped__("T5ForConditionalGeneration", level)
+    planter.kind = fault
+    with AnyOrder():
+        run = examination.examine(MODES[0])
+    assert run.outcome(level) == "failed", str(run)
+    assert names_in(run) <= names, str(run)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -27,7 +27,15 @@ def test_a_name_in_any_case_and_a_file(tmp_path: Path) -> None:
     assert device_of("mi300x") is device_of("MI300X")
     path = tmp_path / "mine.toml"
     path.write_text(FILE)
-    assert device_of(str(path)).flops == 1e14
+    assert (device_of(str(path)).flops, device_of(str(path)).workspace) == (1e14, 0)
+    path.write_text(f"{FILE}capability = 8.6\n")
+    assert device_of(str(path)).workspace == device_of("A100").workspace
+
+
+def test_the_workspace_of_two_threads_is_known_of_cuda_devices() -> None:
+    assert {device_of(name).workspace for name in ("H100", "H200")} == {2 * (32 + 1) * 2**20}
+    assert {device_of(name).workspace for name in ("A100", "L40S", "4090")} == {2 * (8_519_680 + 2**20)}
+    assert device_of("MI300X").workspace == 0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +70,18 @@ def test_a_wrapped_model_is_explained_as_it_stands(build: Any) -> None:
     assert wrapped.peak_bytes < plain.peak_bytes
     surgery.undo()
     assert explain(model, inputs) == plain
+
+
+def test_a_cuda_device_holds_the_inputs_and_workspace() -> None:
+    plain, told, other = (explain(llama(), tokens(), device=device) for device in (None, "H100", "MI300X"))
+    assert (plain.workspace_bytes, other.workspace_bytes) == (plain.input_bytes, other.input_bytes) == (0, 0)
+    assert (told.workspace_bytes, told.input_bytes) == (2 * 33 * 2**20, tokens()["input_ids"].nbytes)
+    assert told.peak_bytes == plain.peak_bytes + told.workspace_bytes + told.input_bytes
+    assert other.peak_bytes == plain.peak_bytes
+    assert told.kept_bytes == plain.kept_bytes
+    assert re.search(r"\n  workspace of cuBLAS +66.0 MiB\n", str(told))
+    assert "workspace of cuBLAS" not in str(plain)
+    assert "workspace of cuBLAS" in told.to_html()
 
 
 def test_what_is_offloaded_is_not_on_the_device() -> None:

@@ -47,9 +47,9 @@ def released(name: str) -> tuple[nn.Module, dict[str, Any]]:
 def bounds(model: nn.Module, inputs: Any) -> tuple[int, int]:
     """The peak with every block checkpointed, and with none, AdamW's state included."""
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
-    most = explain(model, inputs).peak_bytes + states
+    most = explain(model, inputs, device="H100").peak_bytes + states
     with wrap_blocks(model):
-        return explain(model, inputs).peak_bytes + states, most
+        return explain(model, inputs, device="H100").peak_bytes + states, most
 
 
 def measured(model: nn.Module, inputs: Any) -> int:
@@ -93,7 +93,7 @@ def test_a_plan_fits_and_no_faster_one_does(build: Any, share: float) -> None:
     assert 0 < number <= len(made.stacks[stack]) == 6
     faster = wrap_blocks(model, first=number - 1)
     states = state_bytes(model.parameters(), Optimizer.ADAMW)
-    assert explain(model, inputs).peak_bytes + states > made.memory
+    assert explain(model, inputs, device="H100").peak_bytes + states > made.memory
     faster.undo()
     checked(made, model, inputs)
 
@@ -118,7 +118,7 @@ def test_a_budget_that_needs_nothing_changes_nothing() -> None:
 def test_a_budget_that_cannot_be_met_says_what_is_missing() -> None:
     model, inputs = llama(), tokens()
     least, _ = bounds(model, inputs)
-    with pytest.raises(PlanningError, match=r"does not fit into .* KiB: at the least a step needs .* more"):
+    with pytest.raises(PlanningError, match=r"does not fit into .* MiB: at the least a step needs .* more"):
         plan(model, inputs, least - 1, offload=False, changes=False, save=False)
 
 
@@ -182,7 +182,7 @@ def test_a_large_vocabulary_takes_a_fused_loss() -> None:
 def test_wide_mlps_are_tiled() -> None:
     model, inputs = long_texts(64, 512)
     with fuse_loss(model), wrap_blocks(model):
-        least = explain(model, inputs, optimizer="adamw").peak_bytes
+        least = explain(model, inputs, optimizer="adamw", device="H100").peak_bytes
     tiled = plan(model, inputs, least - 1, offload=False, save=False)
     assert tiled.chosen.choice.tiled == tuple(f"model.layers.{number}.mlp" for number in range(3))
     assert tiled.code.splitlines()[0] == "tile_mlp([block.mlp for block in model.model.layers], shard_size=16)"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpt_surgery.survey.build import device_problem, moved
 from ckpt_surgery.survey.options import checked_timeout, parse_shard, part_of
 from ckpt_surgery.survey.target import SurveyTarget, TargetError
 
@@ -37,3 +38,24 @@ class TestTimeLimits:
     def test_that_no_clock_can_wait_for_are_said_to_be_none(self, text: str) -> None:
         with pytest.raises(TargetError, match="is no time limit: give seconds"):
             checked_timeout(float(text))
+
+
+@pytest.mark.torch
+def test_a_device_on_which_no_model_can_run_is_told_in_one_sentence() -> None:
+    pytest.importorskip("torch")
+    assert device_problem("cpu") == ""
+    for name in ("meta", "nowhere", "cuda:99"):
+        problem = device_problem(name)
+        assert problem.startswith(f"no model can run on {name} here (")
+        assert problem.endswith("): name another device, or none")
+
+
+@pytest.mark.torch
+def test_a_model_and_its_inputs_are_moved() -> None:
+    torch = pytest.importorskip("torch")
+    values = torch.ones(2, requires_grad=True)
+    model, inputs = moved(torch.nn.Linear(2, 2), {"nested": [values], "flag": True}, "meta")
+    assert model.weight.is_meta
+    assert inputs["nested"][0].is_meta
+    assert inputs["nested"][0].requires_grad
+    assert inputs["flag"] is True

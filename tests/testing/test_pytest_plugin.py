@@ -86,6 +86,14 @@ def run(plan: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return plan.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=120)
 
 
+def test_models_run_on_a_device_that_is_there(plan: pytest.Pytester) -> None:
+    result = run(plan, "--ckpt-models", "plan:healthy", "--ckpt-device", "cpu")
+    result.assert_outcomes(passed=2)
+    result = run(plan, "--ckpt-models", "plan:healthy", "--ckpt-device", "meta")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines("ERROR: --ckpt-models: no model can run on meta here *")
+
+
 @pytest.mark.both
 def test_one_test_per_class_and_mode_runs_without_a_test_file(plan: pytest.Pytester) -> None:
     models = "plan:healthy,plan:broken,plan:keyword,plan:unsupported,plan:unclaimed,plan:impossible,GPTBigCodeModel"

@@ -45,13 +45,14 @@ MACHINE = Machine("a device", versions={"torch": "2.13.0"})
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "this_machine", lambda *, dry: MACHINE)
     monkeypatch.setattr(gpu, "code_digest", lambda: "code")
+    monkeypatch.setattr("benchmarks.gpu.process.import_once", lambda: None)  # it changes the environment
 
 
 def script(tmp_path: Path, text: str, name: str = "own", **options: Any) -> Part:
     """A part that runs a script of the test's own, which is expected to take 20 seconds."""
     file = tmp_path / f"{name}.py"
     file.write_text(f"import json, os, pathlib, sys, time\nout = pathlib.Path(sys.argv[-1])\n{text}\n")
-    return replace(Part(name, "What?", (str(file),), 20, toy=()), **options)
+    return replace(Part(name, "What?", "it is so", (str(file),), 20, toy=()), **options)
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *parts: Part, more: tuple[str, ...] = ()) -> tuple[int, str]:
@@ -104,6 +105,7 @@ def test_a_part_that_fails_is_killed_or_never_ends_is_named_and_the_others_go_on
     )
     code, text = run(tmp_path, monkeypatch, *parts)
     assert code == 1
+    assert "Would prove that it is so." in text
     assert "Not measured: the command ended with 1: no kernel image." in text
     assert "Not measured: it was killed by signal 9." in text
     assert "Not all measured: the command ended with 1: illegal memory access. What it had measured by then:" in text
@@ -198,7 +200,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.parts import Part
 gpu.this_machine = lambda *, dry: Machine("a device")
 gpu.code_digest = lambda: "code"
-gpu.PARTS = (Part("own", "What?", ({part.arguments[0]!r},), 200, toy=()),)
+gpu.PARTS = (Part("own", "What?", "it is so", ({part.arguments[0]!r},), 200, toy=()),)
 sys.exit(gpu.main(["--dry", "--out", {str(out)!r}]))
 """
     command = [sys.executable, "-c", main]
@@ -229,6 +231,12 @@ def _runs(process: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_part_finds_its_imports_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a new process it would have to import them again, which takes longer than many a measurement."""
+    part = script(tmp_path, f"assert {{'torch', 'transformers'}} <= set(sys.modules); {WRITE}")
+    assert run(tmp_path, monkeypatch, part)[0] == 0
 
 
 def test_a_dry_run_sees_no_gpu_and_a_real_one_writes_the_page_of_the_documentation(
