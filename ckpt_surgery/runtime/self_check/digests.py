@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.runtime.self_check.fingerprints import INTEGERS, has_values, sum_of_bits, weights, without_autocast
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_parameter, unseen
+from ckpt_surgery.runtime.tools.tensors import is_parameter, laid_out, place_in_owner, strided_parts, unseen
 
 Sum = int | Tensor
 """A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
@@ -51,20 +51,22 @@ class _Kind(Enum):
 class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
-    The form of a parameter is its id, that of another tensor its shape and dtype. `places` says which sum is whose.
+    The form of a parameter is its id and place, that of another tensor its shape, strides and dtype. `places` says which sum is
+    whose, and `owners` which saved tensor each is a part of.
     `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
     `readers` read the memory of each tensor to sum over; None where somebody else does.
     """
 
     forms: Sequence[Any]
     places: Sequence[int]
+    owners: Sequence[int]
     entries: Sequence[tuple[_Kind, Any, Any, Any]] | None
     readers: Sequence[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one run saved, so many tensors. It `is_ready` where all sums are numbers."""
+    """What one run saved, of so many parts. It `is_ready` where all sums are numbers."""
 
     plan: DigestPlan
     count: int
@@ -86,8 +88,8 @@ class Digest:
             own = {id(parameter) for parameter in parameters()}
             for number in different:
                 ours, theirs = self.plan.forms[number], again.plan.forms[number]
-                are_gathered = type(ours) is int and type(theirs) is int and own.isdisjoint((ours, theirs))
-                if not are_gathered:
+                are_same = ours[1:] == theirs[1:] and len(ours) == 2  # of parameters
+                if not (are_same and own.isdisjoint((ours[0], theirs[0]))):
                     return number, ()
         waiting: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         places = zip(self.plan.places[: self.count], again.plan.places[: again.count], strict=False)
@@ -102,10 +104,16 @@ class Digest:
         return None, list(waiting.values())
 
 
-def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: DigestPlan | None = None) -> Digest:
+def digest(
+    saved: Sequence[Tensor],
+    may_be_unset: Callable[[Tensor], bool],
+    plan: DigestPlan | None = None,
+    like: DigestPlan | None = None,
+) -> Digest:
     """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
 
-    `plan` is that of another run, which is taken where it holds; else the digest has one of its own.
+    `plan` is that of another run, which is taken where it holds; else the digest has one of its own. Sums are made as
+    tensors lie in memory: those of a run `like` another are laid out as there.
     """
     if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
         if plan.readers is not None:
@@ -113,14 +121,24 @@ def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan
             return Digest(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
         sums, is_ready = _sums(distinct)
         return Digest(plan, len(saved), sums, is_ready)
-    parts = [part for tensor in saved for part in ((tensor,) if _is_simple(tensor) else _parts(tensor))]
-    plan, distinct = _planned(parts, may_be_unset, keep=all(map(_is_simple, saved)))
+    owners: list[int] = []
+    parts: list[Tensor] = []
+    for number, tensor in enumerate(saved):
+        for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+            form = like.forms[len(parts)] if like is not None and len(parts) < len(like.forms) else None
+            if form is not None and form[0] == part.shape and not is_parameter(part):
+                part = laid_out(part, form[1])
+            parts.append(part)
+            owners.append(number)
+    plan, distinct = _planned(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
     sums, is_ready = _sums(distinct)
     return Digest(plan, len(parts), sums, is_ready)
 
 
 def _is_simple(tensor: Tensor) -> bool:
-    return (type(tensor) is Tensor or is_parameter(tensor)) and tensor.layout is torch.strided
+    if is_parameter(tensor):
+        return True
+    return type(tensor) is Tensor and tensor.layout is _STRIDED and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
@@ -134,14 +152,16 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
                 return None
             if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
                 return None
+            if tensor.is_neg() or tensor.is_conj():
+                return None
             distinct.append(tensor)
         elif kind is _Kind.PARAMETER:
-            if id(tensor) != first and id(tensor._base) != first:
+            if (id(tensor) != first and id(tensor._base) != first) or place_in_owner(tensor) != second:
                 return None
         elif kind is _Kind.SHARED:
             if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
                 return None
-            if tensor.shape != first or tensor.stride() != second:
+            if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
                 return None
         elif tensor.shape != first or tensor.dtype is not third:
             return None
@@ -149,7 +169,7 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
 
 
 def _planned(
-    parts: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], *, keep: bool
+    parts: Sequence[Tensor], owners: Sequence[int], may_be_unset: Callable[[Tensor], bool], *, keep: bool
 ) -> tuple[DigestPlan, list[Tensor]]:
     """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
     forms: list[Any] = []
@@ -161,11 +181,11 @@ def _planned(
         owner = part if part._base is None else part._base
         shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
         if is_parameter(part):
-            forms.append(id(owner))
-            entries.append((_Kind.PARAMETER, id(owner), None, None))
+            forms.append((id(owner), place_in_owner(part)))
+            entries.append((_Kind.PARAMETER, *forms[-1], None))
         else:
-            forms.append((shape, dtype, dtype.is_complex and part.is_conj()))
             strides = part.stride()
+            forms.append((shape, strides, dtype))
             memory = part.data_ptr(), dtype, shape, strides
             if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
                 entries.append((_Kind.SHARED, shape, strides, place))
@@ -176,7 +196,7 @@ def _planned(
                 distinct.append(part)
                 entries.append((_Kind.OWN, shape, strides, dtype))
         places.append(place)
-    return DigestPlan(forms, places, entries if keep else None, _readers(distinct)), distinct
+    return DigestPlan(forms, places, owners, entries if keep else None, _readers(distinct)), distinct
 
 
 def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
@@ -197,9 +217,9 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
     if is_parameter(tensor) or not has_values(tensor):
         yield tensor
         return
-    for inner in inner_tensors(tensor):
-        dense = inner if inner.layout is torch.strided else inner.to_dense()
-        yield dense.int_repr() if dense.is_quantized else dense
+    with unseen(), torch.no_grad():
+        for part in strided_parts(tensor):
+            yield part.resolve_conj().resolve_neg()
 
 
 def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
@@ -227,15 +247,18 @@ def _is_readable(tensor: Tensor) -> bool:
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a tensor with the elements of another in so many bytes from its start, those that it repeats once.
+    """Return a tensor with the elements of another in so many bytes from its start, those that overlap once.
 
     It is a copy where there are gaps between them.
     """
-    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    count = prod(sizes)
-    if 1 + sum([(size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True)]) > count:
-        with unseen(), torch.no_grad():
-            tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+    count = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if stride > count and size > 1:
+            sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+            with unseen(), torch.no_grad():
+                tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+            return tensor, prod(sizes) * tensor.element_size()
+        count += (size - 1) * stride
     return tensor, count * tensor.element_size()
 
 
@@ -258,7 +281,7 @@ def _has_triton() -> bool:
 
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
     """Return weighted sums of words of the memory of a tensor, row by row, of int64 and shape (rows,)."""
-    flat = tensor.as_strided((size // tensor.element_size(),), (1,)).resolve_conj().resolve_neg()
+    flat = tensor.as_strided((size // tensor.element_size(),), (1,))
     width = next(width for width in (8, 4, 2, 1) if size % width == 0)
     if flat.storage_offset() * flat.element_size() % width:
         flat = flat.clone()

@@ -6,7 +6,7 @@ values tells how much. Both are made on the tensor's device, without waiting for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.linalg import vector_norm as norm
 
 from ckpt_surgery.runtime.tools.classes import descends
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, shape_of, unseen
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, laid_out, shape_of, strided_parts, unseen
 
 _PERIOD = 65_537
 """How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
@@ -44,28 +44,35 @@ _NOTHING: AbstractContextManager[Any] = nullcontext()
 class Fingerprint:
     """Shape, dtype and sums of one tensor: `bits` is of int64 and `values` of float32 or float64, both of shape ().
 
-    `values` is None for a dtype without fractions.
+    `values` is None for a dtype without fractions. `strides` are those in which it was summed, () for a tensor of
+    another class or layout; of a parameter they are its place.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     bits: Tensor
     values: Tensor | None
+    strides: Sequence[int] = ()
 
 
 def fingerprint(tensor: Tensor, expected: Fingerprint | None = None) -> Fingerprint | None:
     """Sum over a tensor of any dtype and layout; None for one that has no values, as on "meta".
 
-    Returns `expected` itself where the bits are the same and can be read without waiting for a device.
+    Elements are summed as they lie in memory, or as those of `expected` lay. Returns `expected` itself where the bits
+    are the same and can be read without waiting for a device.
     """
     if not has_values(tensor):
         return None
+    is_strided = type(tensor) is Tensor and tensor.layout is torch.strided
+    if is_strided and expected is not None and expected.shape == tensor.shape:
+        tensor = laid_out(tensor, expected.strides)
+    strides = tensor.stride() if is_strided else ()
     with unseen(), torch.no_grad(), without_autocast(tensor.device.type):
         parts = _parts(tensor)
         bits = _all_bits(parts)
-        if expected is not None and _is_of(expected, tensor, bits):
+        if expected is not None and expected.strides == strides and _is_of(expected, tensor, bits):
             return expected
-        return Fingerprint(shape_of(tensor), tensor.dtype, bits, _all_values(parts))
+        return Fingerprint(shape_of(tensor), tensor.dtype, bits, _all_values(parts), strides)
 
 
 def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
@@ -74,10 +81,10 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
     return bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item()
 
 
-def placeholder(tensor: Tensor, number: int = 0) -> Fingerprint | None:
-    """Return a fingerprint that is the same for all tensors of a shape, dtype and number, whatever their values."""
+def placeholder(tensor: Tensor, number: int = 0, place: Sequence[int] = ()) -> Fingerprint | None:
+    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and place, whatever their values."""
     bits = _constant(number, tensor.device)
-    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None) if has_values(tensor) else None
+    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, place) if has_values(tensor) else None
 
 
 @cache
@@ -107,8 +114,7 @@ def has_values(tensor: Tensor) -> bool:
 
 def _parts(tensor: Tensor) -> list[Tensor]:
     """Flatten the values of a tensor: of a DTensor those on this rank, of a nested one its lengths too."""
-    inside = inner_tensors(tensor)
-    return [_flat(inner.detach() if inner.layout == torch.strided else inner.to_dense()) for inner in inside]
+    return [_flat(part) for part in strided_parts(tensor)]
 
 
 def _all_bits(parts: Iterable[Tensor]) -> Tensor:
@@ -130,6 +136,9 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _real(flat: Tensor) -> Tensor:
+    """Return real values of a dtype that has arithmetic."""
+    if flat.is_floating_point() and flat.element_size() == 1:
+        return flat.float()
     return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
 
 
