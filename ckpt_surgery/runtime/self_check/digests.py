@@ -13,10 +13,11 @@ Nothing waits for a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_char
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache, reduce
 from importlib.util import find_spec
 from itertools import accumulate
 from math import prod
@@ -26,11 +27,29 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.self_check.fingerprints import INTEGERS, has_values, sum_of_bits, weights, without_autocast
-from ckpt_surgery.runtime.tools.tensors import is_parameter, laid_out, place_in_owner, strided_parts, unseen
+from ckpt_surgery.runtime.tools.tensors import (
+    has_values,
+    is_parameter,
+    laid_out,
+    place_in_owner,
+    strided_parts,
+    unseen,
+)
 
 Sum = int | Tensor
 """A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
+
+PERIOD = 65_537
+"""How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
+not stand below each other."""
+
+_BETWEEN = 6_364_136_223_846_793_005
+"""What the sum of a part is multiplied by before the next one is added: two changes do not cancel each other."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Words, of half the bits of their weighted sum at most: no change is lost above its highest bit."""
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
@@ -51,9 +70,9 @@ class _Kind(Enum):
 class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
-    The form of a parameter is its id and place, that of another tensor its shape, strides and dtype. `places` says which sum is
-    whose, and `owners` which saved tensor each is a part of.
-    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
+    The form of a parameter is its id and place, that of another tensor its shape, strides and dtype. `places` says
+    which sum is whose, and `owners` which saved tensor each is a part of. `entries` have what makes a tensor of
+    another run the same in kind; None where one is of another class or layout.
     `readers` read the memory of each tensor to sum over; None where somebody else does.
     """
 
@@ -138,7 +157,9 @@ def digest(
 def _is_simple(tensor: Tensor) -> bool:
     if is_parameter(tensor):
         return True
-    return type(tensor) is Tensor and tensor.layout is _STRIDED and not (tensor.is_conj() or tensor.is_neg())
+    if type(tensor) is not Tensor or tensor.layout is not _STRIDED:
+        return False
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
 def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
@@ -241,6 +262,13 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
     return sums, not elsewhere
 
 
+def sum_over(parts: Sequence[Tensor]) -> Tensor:
+    """Return one exact sum over the bits of strided tensors on one device, as int64 of shape ()."""
+    sums, _ = _sums([part for part in parts if not _has_nothing_to_read(part)])
+    made = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
+    return reduce(lambda total, more: _BETWEEN * total + more, made, parts[0].new_zeros((), dtype=torch.int64))
+
+
 def _is_readable(tensor: Tensor) -> bool:
     """Tell whether the memory of a tensor can be read without waiting for a device."""
     return tensor.is_cpu
@@ -282,22 +310,25 @@ def _has_triton() -> bool:
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
     """Return weighted sums of words of the memory of a tensor, row by row, of int64 and shape (rows,)."""
     flat = tensor.as_strided((size // tensor.element_size(),), (1,))
-    width = next(width for width in (8, 4, 2, 1) if size % width == 0)
+    width = next(width for width in (4, 2, 1) if size % width == 0)
     if flat.storage_offset() * flat.element_size() % width:
         flat = flat.clone()
-    words = flat.view(INTEGERS[width])
+    words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
     row = _row_of(len(words))
-    if row is None:
-        return sum_of_bits(flat).view(1)
-    return (words.view(-1, row) * weights(torch.int64, tensor.device)[:row]).sum(1)
+    whole = len(words) // row * row
+    rows = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
+    if whole < len(words):
+        rows = torch.cat((rows, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
+    return rows
 
 
 @lru_cache(1024)
-def _row_of(words: int) -> int | None:
-    """Return how many words make a row, so that there are few, and all are of one length; None where none are."""
+def _row_of(words: int) -> int:
+    """Return how many words make a row, so that there are few, and all are of one length where they can be."""
     if words <= _LONGEST_ROW:
         return words
-    return next((row for row in range(_LONGEST_ROW, words // _MOST_ROWS, -1) if words % row == 0), None)
+    rows = range(_LONGEST_ROW, words // _MOST_ROWS, -1)
+    return next((row for row in rows if words % row == 0), _LONGEST_ROW)
 
 
 @lru_cache(64)
@@ -308,3 +339,19 @@ def _odd_numbers(count: int, device: torch.device) -> Tensor:
 @lru_cache(64)
 def _indices(ends: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(ends, device=device) - 1
+
+
+@cache
+def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the weights, drawn once: odd ones of int64, or of a float dtype."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.int64:
+        drawn = torch.randint(-(2**62), 2**62, (PERIOD,), generator=generator) * 2 + 1
+    else:
+        drawn = torch.randn(PERIOD, generator=generator, dtype=dtype)
+    return drawn.to(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return what switches autocast off for a kind of device where it is on."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING

@@ -73,7 +73,7 @@ class QuickCheck(SelfCheck):
             self._hold(made, self._digest(held, made), look, complete=True)
 
     def _digest(self, held: list[Tensor], like: Digest | None = None) -> Digest:
-        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan, like and like.plan)
+        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None)
         self._schedule.plan = made.plan
         held.clear()  # the graph holds the function that adds to it
         return made
@@ -99,7 +99,7 @@ class QuickCheck(SelfCheck):
                 _compare_waiting()
 
     def _tell(self, number: int, made: Digest, look: Callable[[], CloseTrace]) -> None:
-        """Raise SurgeryError for the part of this number of what was saved; suspect the block where it may be noise."""
+        """Raise SurgeryError for the part of this number of what was made; suspect the block where it may be noise."""
         looks = [look() for _ in range(_RUNS)]
         repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
         if not repeatable and has_noise(self._block):

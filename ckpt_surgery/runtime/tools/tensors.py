@@ -10,6 +10,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.tools.classes import descends
 from ckpt_surgery.torch_names import DisableTorchDispatch, disable_current_modes, dispatch_stack_length
 
 unseen = DisableTorchDispatch
@@ -47,6 +48,11 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
     for name in inside:
         if isinstance(held := getattr(tensor, name), Tensor):  # a sharded one names its mesh, too
             yield from inner_tensors(held)
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Tell whether a tensor has values: not on "meta", and not fake."""
+    return not any(inner.is_meta or descends(type(inner), "FakeTensor") for inner in inner_tensors(tensor))
 
 
 def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
@@ -116,7 +122,7 @@ def place_in_owner(tensor: Tensor) -> Sequence[int]:
         return ()
     if owner is None or owner.numel() <= tensor.numel():  # others may have moved or freed what is whole
         return tensor.stride()
-    return *tensor.stride(), tensor.storage_offset() - owner.storage_offset()
+    return (*tensor.stride(), int(tensor.storage_offset() - owner.storage_offset()))
 
 
 def copy_of(tensor: Tensor) -> Tensor:
