@@ -28,7 +28,7 @@ from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, r
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, place_in_owner, unseen, version
+from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, strides_of_view, unseen, version
 from ckpt_surgery.text import one_line, some
 from ckpt_surgery.torch_names import saved_tensors_hooks_now, skip_frames
 
@@ -136,7 +136,7 @@ class SelfCheck:
     def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
         # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
         if is_parameter(tensor):
-            return placeholder(tensor, self._number_of(tensor, trace), place_in_owner(tensor))
+            return placeholder(tensor, self._number_of(tensor, trace), strides_of_view(tensor))
         if may_be_unset(tensor, self._block):
             return placeholder(tensor)
         elements = _elements(tensor)

@@ -31,8 +31,8 @@ from ckpt_surgery.runtime.tools.tensors import (
     has_values,
     is_parameter,
     laid_out,
-    place_in_owner,
     strided_parts,
+    strides_of_view,
     unseen,
 )
 
@@ -70,9 +70,9 @@ class _Kind(Enum):
 class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
-    The form of a parameter is its id and place, that of another tensor its shape, strides and dtype. `places` says
-    which sum is whose, and `owners` which saved tensor each is a part of. `entries` have what makes a tensor of
-    another run the same in kind; None where one is of another class or layout.
+    The form of a parameter is its id, and its strides if it is a view; that of another tensor its shape, strides and
+    dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of. `entries` have what
+    makes a tensor of another run the same in kind; None where one is of another class or layout.
     `readers` read the memory of each tensor to sum over; None where somebody else does.
     """
 
@@ -177,7 +177,8 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
                 return None
             distinct.append(tensor)
         elif kind is _Kind.PARAMETER:
-            if (id(tensor) != first and id(tensor._base) != first) or place_in_owner(tensor) != second:
+            owner = tensor._base
+            if id(tensor if owner is None else owner) != first or (() if owner is None else tensor.stride()) != second:
                 return None
         elif kind is _Kind.SHARED:
             if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
@@ -202,7 +203,7 @@ def _planned(
         owner = part if part._base is None else part._base
         shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
         if is_parameter(part):
-            forms.append((id(owner), place_in_owner(part)))
+            forms.append((id(owner), strides_of_view(part)))
             entries.append((_Kind.PARAMETER, *forms[-1], None))
         else:
             strides = part.stride()

@@ -31,7 +31,7 @@ class Fingerprint:
     """Shape, dtype and sums of one tensor: `bits` is of int64 and `values` of float32 or float64, both of shape ().
 
     `values` is None for a dtype without fractions. `strides` are those in which it was summed, () for a tensor of
-    another class or layout; of a parameter they are its place.
+    another class or layout, and for a parameter.
     """
 
     shape: torch.Size
@@ -67,10 +67,10 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
     return bits.is_cpu and expected.bits.is_cpu and bits.item() == expected.bits.item()
 
 
-def placeholder(tensor: Tensor, number: int = 0, place: Sequence[int] = ()) -> Fingerprint | None:
-    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and place, whatever is in it."""
+def placeholder(tensor: Tensor, number: int = 0, strides: Sequence[int] = ()) -> Fingerprint | None:
+    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and strides, whatever is in i."""
     bits = _constant(number, tensor.device)
-    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, place) if has_values(tensor) else None
+    return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, strides) if has_values(tensor) else None
 
 
 @cache

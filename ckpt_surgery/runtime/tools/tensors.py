@@ -71,7 +71,7 @@ def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    """Return a tensor with the values of a strided one in these strides; itself where they can not hold them."""
+    """Return a tensor with the values of a strided one in these strides; itself where they cannot hold them."""
     if tensor.stride() == strides or tensor.dim() != len(strides):
         return tensor
     repeated = [stride == 0 and size > 1 for size, stride in zip(tensor.shape, strides, strict=True)]
@@ -115,14 +115,9 @@ def is_parameter(tensor: Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
 
 
-def place_in_owner(tensor: Tensor) -> Sequence[int]:
-    """Return the strides of a parameter or a view of one, and where a part of one begins."""
-    owner = tensor._base
-    if tensor.layout is not torch.strided:
-        return ()
-    if owner is None or owner.numel() <= tensor.numel():  # others may have moved or freed what is whole
-        return tensor.stride()
-    return (*tensor.stride(), int(tensor.storage_offset() - owner.storage_offset()))
+def strides_of_view(tensor: Tensor) -> Sequence[int]:
+    """Return the strides of a view; () for what is none, for somebody may have moved or freed its memory."""
+    return () if tensor._base is None else tensor.stride()
 
 
 def copy_of(tensor: Tensor) -> Tensor:
