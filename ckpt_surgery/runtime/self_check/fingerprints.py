@@ -68,7 +68,7 @@ def _is_of(expected: Fingerprint, tensor: Tensor, bits: Tensor) -> bool:
 
 
 def placeholder(tensor: Tensor, number: int = 0, strides: Sequence[int] = ()) -> Fingerprint | None:
-    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and strides, whatever is in i."""
+    """Return a fingerprint that is the same for all tensors of a shape, dtype, number and strides, of any values."""
     bits = _constant(number, tensor.device)
     return Fingerprint(shape_of(tensor), tensor.dtype, bits, None, strides) if has_values(tensor) else None
 
