@@ -28,7 +28,7 @@ from ckpt_surgery.runtime.self_check.routing import RoutingRecord, has_router, r
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import TorchStates, torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, unseen, version
+from ckpt_surgery.runtime.tools.tensors import is_parameter, is_plain, strides_of_view, unseen, version
 from ckpt_surgery.text import one_line, some
 from ckpt_surgery.torch_names import saved_tensors_hooks_now, skip_frames
 
@@ -135,8 +135,10 @@ class SelfCheck:
 
     def _print_of(self, trace: _Trace, tensor: Tensor) -> Fingerprint | None:
         # counts of writes tell whether a parameter has changed, and not which it is; the unset differs in each run
-        if is_parameter(tensor) or may_be_unset(tensor, self._block):
-            return placeholder(tensor, self._number_of(tensor, trace))
+        if is_parameter(tensor):
+            return placeholder(tensor, self._number_of(tensor, trace), strides_of_view(tensor))
+        if may_be_unset(tensor, self._block):
+            return placeholder(tensor)
         elements = _elements(tensor)
         seen = next((seen.print for seen in trace.recent if seen.elements == elements == _elements(seen.tensor)), None)
         if seen is not None:
@@ -189,7 +191,7 @@ class SelfCheck:
 
     def _look_closely(self, run: Callable[[], None], generators: TorchStates) -> CloseTrace:
         """Run the block another time, from the same state of torch's generators, in which nothing is passed on."""
-        trace = CloseTrace()
+        trace = CloseTrace(expected=self._first.prints)
         inside: list[str] = []
 
         def note(tensor: Tensor) -> None:
@@ -299,7 +301,9 @@ def _devices(prints: Iterable[Fingerprint | None]) -> set[torch.device]:
 def equal(ours: Sequence[Fingerprint | None], theirs: Sequence[Fingerprint | None]) -> bool:
     """Tell whether two runs made the same, bit for bit, as far as both came. Waits once for each device."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None and a is not b]
-    if any(a.shape != b.shape or a.dtype != b.dtype or a.bits.device != b.bits.device for a, b in pairs):
+    if any(
+        (a.shape, a.strides, a.dtype, a.bits.device) != (b.shape, b.strides, b.dtype, b.bits.device) for a, b in pairs
+    ):
         return False
     with unseen():
         return all(

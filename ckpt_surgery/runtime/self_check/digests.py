@@ -13,10 +13,11 @@ Nothing waits for a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_char
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache, reduce
 from importlib.util import find_spec
 from itertools import accumulate
 from math import prod
@@ -26,11 +27,29 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.runtime.self_check.fingerprints import INTEGERS, has_values, sum_of_bits, weights, without_autocast
-from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_parameter, unseen
+from ckpt_surgery.runtime.tools.tensors import (
+    has_values,
+    is_parameter,
+    laid_out,
+    strided_parts,
+    strides_of_view,
+    unseen,
+)
 
 Sum = int | Tensor
 """A number, or a tensor of int64 and shape () on a device that has perhaps not made it yet."""
+
+PERIOD = 65_537
+"""How many weights there are. It is a prime, and so divides no size of a model: elements that have the same weight do
+not stand below each other."""
+
+_BETWEEN = 6_364_136_223_846_793_005
+"""What the sum of a part is multiplied by before the next one is added: two changes do not cancel each other."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Words, of half the bits of their weighted sum at most: no change is lost above its highest bit."""
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 
 _NOT_COMPARED = -1
 _STRIDED = torch.strided
@@ -51,20 +70,22 @@ class _Kind(Enum):
 class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
-    The form of a parameter is its id, that of another tensor its shape and dtype. `places` says which sum is whose.
-    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
+    The form of a parameter is its id, and its strides if it is a view; that of another tensor its shape, strides and
+    dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of. `entries` have what
+    makes a tensor of another run the same in kind; None where one is of another class or layout.
     `readers` read the memory of each tensor to sum over; None where somebody else does.
     """
 
     forms: Sequence[Any]
     places: Sequence[int]
+    owners: Sequence[int]
     entries: Sequence[tuple[_Kind, Any, Any, Any]] | None
     readers: Sequence[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one run saved, so many tensors. It `is_ready` where all sums are numbers."""
+    """What one run saved, of so many parts. It `is_ready` where all sums are numbers."""
 
     plan: DigestPlan
     count: int
@@ -86,8 +107,8 @@ class Digest:
             own = {id(parameter) for parameter in parameters()}
             for number in different:
                 ours, theirs = self.plan.forms[number], again.plan.forms[number]
-                are_gathered = type(ours) is int and type(theirs) is int and own.isdisjoint((ours, theirs))
-                if not are_gathered:
+                are_same = ours[1:] == theirs[1:] and len(ours) == 2  # of parameters
+                if not (are_same and own.isdisjoint((ours[0], theirs[0]))):
                     return number, ()
         waiting: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         places = zip(self.plan.places[: self.count], again.plan.places[: again.count], strict=False)
@@ -102,10 +123,16 @@ class Digest:
         return None, list(waiting.values())
 
 
-def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan: DigestPlan | None = None) -> Digest:
+def digest(
+    saved: Sequence[Tensor],
+    may_be_unset: Callable[[Tensor], bool],
+    plan: DigestPlan | None = None,
+    like: DigestPlan | None = None,
+) -> Digest:
     """Sum over what a run of a block saved, but for parameters and for what `may_be_unset`.
 
-    `plan` is that of another run, which is taken where it holds; else the digest has one of its own.
+    `plan` is that of another run, which is taken where it holds; else the digest has one of its own. Sums are made as
+    tensors lie in memory: those of a run `like` another are laid out as there.
     """
     if plan is not None and (distinct := _by_plan(plan, saved)) is not None:
         if plan.readers is not None:
@@ -113,14 +140,26 @@ def digest(saved: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], plan
             return Digest(plan, len(saved), [crc32(reader(tensor.data_ptr())) for reader, tensor in read], True)
         sums, is_ready = _sums(distinct)
         return Digest(plan, len(saved), sums, is_ready)
-    parts = [part for tensor in saved for part in ((tensor,) if _is_simple(tensor) else _parts(tensor))]
-    plan, distinct = _planned(parts, may_be_unset, keep=all(map(_is_simple, saved)))
+    owners: list[int] = []
+    parts: list[Tensor] = []
+    for number, tensor in enumerate(saved):
+        for part in (tensor,) if _is_simple(tensor) else _parts(tensor):
+            form = like.forms[len(parts)] if like is not None and len(parts) < len(like.forms) else None
+            if form is not None and form[0] == part.shape and not is_parameter(part):
+                part = laid_out(part, form[1])
+            parts.append(part)
+            owners.append(number)
+    plan, distinct = _planned(parts, owners, may_be_unset, keep=all(map(_is_simple, saved)))
     sums, is_ready = _sums(distinct)
     return Digest(plan, len(parts), sums, is_ready)
 
 
 def _is_simple(tensor: Tensor) -> bool:
-    return (type(tensor) is Tensor or is_parameter(tensor)) and tensor.layout is torch.strided
+    if is_parameter(tensor):
+        return True
+    if type(tensor) is not Tensor or tensor.layout is not _STRIDED:
+        return False
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
 
 
 def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
@@ -134,14 +173,17 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
                 return None
             if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
                 return None
+            if tensor.is_neg() or tensor.is_conj():
+                return None
             distinct.append(tensor)
         elif kind is _Kind.PARAMETER:
-            if id(tensor) != first and id(tensor._base) != first:
+            owner = tensor._base
+            if id(tensor if owner is None else owner) != first or (() if owner is None else tensor.stride()) != second:
                 return None
         elif kind is _Kind.SHARED:
             if tensor.data_ptr() != distinct[third].data_ptr() or tensor.dtype is not distinct[third].dtype:
                 return None
-            if tensor.shape != first or tensor.stride() != second:
+            if tensor.shape != first or tensor.stride() != second or tensor.is_neg() or tensor.is_conj():
                 return None
         elif tensor.shape != first or tensor.dtype is not third:
             return None
@@ -149,7 +191,7 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
 
 
 def _planned(
-    parts: Sequence[Tensor], may_be_unset: Callable[[Tensor], bool], *, keep: bool
+    parts: Sequence[Tensor], owners: Sequence[int], may_be_unset: Callable[[Tensor], bool], *, keep: bool
 ) -> tuple[DigestPlan, list[Tensor]]:
     """Return which tensors count, and those to sum over; with `keep`, other runs may go by that."""
     forms: list[Any] = []
@@ -161,11 +203,11 @@ def _planned(
         owner = part if part._base is None else part._base
         shape, dtype, place = part.shape, part.dtype, _NOT_COMPARED
         if is_parameter(part):
-            forms.append(id(owner))
-            entries.append((_Kind.PARAMETER, id(owner), None, None))
+            forms.append((id(owner), strides_of_view(part)))
+            entries.append((_Kind.PARAMETER, *forms[-1], None))
         else:
-            forms.append((shape, dtype, dtype.is_complex and part.is_conj()))
             strides = part.stride()
+            forms.append((shape, strides, dtype))
             memory = part.data_ptr(), dtype, shape, strides
             if (place := found.get(memory, _NOT_COMPARED)) != _NOT_COMPARED:
                 entries.append((_Kind.SHARED, shape, strides, place))
@@ -176,7 +218,7 @@ def _planned(
                 distinct.append(part)
                 entries.append((_Kind.OWN, shape, strides, dtype))
         places.append(place)
-    return DigestPlan(forms, places, entries if keep else None, _readers(distinct)), distinct
+    return DigestPlan(forms, places, owners, entries if keep else None, _readers(distinct)), distinct
 
 
 def _readers(tensors: Sequence[Tensor]) -> Sequence[Any] | None:
@@ -197,9 +239,9 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
     if is_parameter(tensor) or not has_values(tensor):
         yield tensor
         return
-    for inner in inner_tensors(tensor):
-        dense = inner if inner.layout is torch.strided else inner.to_dense()
-        yield dense.int_repr() if dense.is_quantized else dense
+    with unseen(), torch.no_grad():
+        for part in strided_parts(tensor):
+            yield part.resolve_conj().resolve_neg()
 
 
 def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
@@ -221,21 +263,31 @@ def _sums(tensors: Sequence[Tensor]) -> tuple[Sequence[Sum], bool]:
     return sums, not elsewhere
 
 
+def sum_over(parts: Sequence[Tensor]) -> Tensor:
+    """Return one exact sum over the bits of strided tensors on one device, as int64 of shape ()."""
+    sums, _ = _sums([part for part in parts if not _has_nothing_to_read(part)])
+    made = [each if isinstance(each, Tensor) else torch.tensor(each) for each in sums]
+    return reduce(lambda total, more: _BETWEEN * total + more, made, parts[0].new_zeros((), dtype=torch.int64))
+
+
 def _is_readable(tensor: Tensor) -> bool:
     """Tell whether the memory of a tensor can be read without waiting for a device."""
     return tensor.is_cpu
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a tensor with the elements of another in so many bytes from its start, those that it repeats once.
+    """Return a tensor with the elements of another in so many bytes from its start, those that overlap once.
 
     It is a copy where there are gaps between them.
     """
-    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-    count = prod(sizes)
-    if 1 + sum([(size - 1) * stride for size, stride in zip(sizes, tensor.stride(), strict=True)]) > count:
-        with unseen(), torch.no_grad():
-            tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+    count = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if stride > count and size > 1:
+            sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+            with unseen(), torch.no_grad():
+                tensor = tensor.as_strided(sizes, tensor.stride()).contiguous()
+            return tensor, prod(sizes) * tensor.element_size()
+        count += (size - 1) * stride
     return tensor, count * tensor.element_size()
 
 
@@ -258,23 +310,26 @@ def _has_triton() -> bool:
 
 def _sums_of_rows(tensor: Tensor, size: int) -> Tensor:
     """Return weighted sums of words of the memory of a tensor, row by row, of int64 and shape (rows,)."""
-    flat = tensor.as_strided((size // tensor.element_size(),), (1,)).resolve_conj().resolve_neg()
-    width = next(width for width in (8, 4, 2, 1) if size % width == 0)
+    flat = tensor.as_strided((size // tensor.element_size(),), (1,))
+    width = next(width for width in (4, 2, 1) if size % width == 0)
     if flat.storage_offset() * flat.element_size() % width:
         flat = flat.clone()
-    words = flat.view(INTEGERS[width])
+    words, drawn = flat.view(_INTEGERS[width]), weights(torch.int64, tensor.device)
     row = _row_of(len(words))
-    if row is None:
-        return sum_of_bits(flat).view(1)
-    return (words.view(-1, row) * weights(torch.int64, tensor.device)[:row]).sum(1)
+    whole = len(words) // row * row
+    rows = (words[:whole].view(-1, row) * drawn[:row]).sum(1)
+    if whole < len(words):
+        rows = torch.cat((rows, (words[whole:] * drawn[: len(words) - whole]).sum().view(1)))
+    return rows
 
 
 @lru_cache(1024)
-def _row_of(words: int) -> int | None:
-    """Return how many words make a row, so that there are few, and all are of one length; None where none are."""
+def _row_of(words: int) -> int:
+    """Return how many words make a row, so that there are few, and all are of one length where they can be."""
     if words <= _LONGEST_ROW:
         return words
-    return next((row for row in range(_LONGEST_ROW, words // _MOST_ROWS, -1) if words % row == 0), None)
+    rows = range(_LONGEST_ROW, words // _MOST_ROWS, -1)
+    return next((row for row in rows if words % row == 0), _LONGEST_ROW)
 
 
 @lru_cache(64)
@@ -285,3 +340,19 @@ def _odd_numbers(count: int, device: torch.device) -> Tensor:
 @lru_cache(64)
 def _indices(ends: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(ends, device=device) - 1
+
+
+@cache
+def weights(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the weights, drawn once: odd ones of int64, or of a float dtype."""
+    generator = torch.Generator().manual_seed(0)
+    if dtype == torch.int64:
+        drawn = torch.randint(-(2**62), 2**62, (PERIOD,), generator=generator) * 2 + 1
+    else:
+        drawn = torch.randn(PERIOD, generator=generator, dtype=dtype)
+    return drawn.to(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return what switches autocast off for a kind of device where it is on."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING

@@ -67,13 +67,13 @@ class QuickCheck(SelfCheck):
             raise
         except Exception:  # torch ends a recompute by one as soon as it has what it needs
             with self._refusals:
-                self._hold(made, self._digest(held), look)
+                self._hold(made, self._digest(held, made), look)
             raise
         with self._refusals:
-            self._hold(made, self._digest(held), look, complete=True)
+            self._hold(made, self._digest(held, made), look, complete=True)
 
-    def _digest(self, held: list[Tensor]) -> Digest:
-        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan)
+    def _digest(self, held: list[Tensor], like: Digest | None = None) -> Digest:
+        made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None)
         self._schedule.plan = made.plan
         held.clear()  # the graph holds the function that adds to it
         return made
@@ -88,7 +88,7 @@ class QuickCheck(SelfCheck):
         if number is None and complete and again.count < made.count:
             number = again.count
         if number is not None and look is not None:
-            self._tell(number, made.count, look)
+            self._tell(number, made, look)
         elif number is not None:
             self._schedule.suspected = True
         elif waiting:
@@ -98,13 +98,15 @@ class QuickCheck(SelfCheck):
             except RuntimeError:  # what is saved is asked for outside of a backward
                 _compare_waiting()
 
-    def _tell(self, number: int, count: int, look: Callable[[], CloseTrace]) -> None:
-        """Raise SurgeryError for the tensor of this number, of so many; suspect the block where it may be noise."""
+    def _tell(self, number: int, made: Digest, look: Callable[[], CloseTrace]) -> None:
+        """Raise SurgeryError for the part of this number of what was made; suspect the block where it may be noise."""
         looks = [look() for _ in range(_RUNS)]
         repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
         if not repeatable and has_noise(self._block):
             self._schedule.suspected = True
             return
+        owners = made.plan.owners[: made.count]
+        number, count = owners[number], owners[-1] + 1
         found = looks[0].prints[number] if number < len(looks[0].prints) else None
         what = f"it saves {number} tensors of {count}"
         if found is not None:

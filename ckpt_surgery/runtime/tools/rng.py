@@ -36,18 +36,18 @@ _latest = GeneratorStates(None, None, None)
 def generator_states(*, exact: bool = True) -> GeneratorStates:
     """Read the states of the generators that torch's checkpointing does not restore.
 
-    Without `exact`, the second of two normal numbers that numpy has drawn at once may still be there.
+    Without `exact`, what was read last is taken for numpy's where its memory is the same and no normal number waited.
     """
     global _latest
     memory = _numpy_memory()
-    known = memory is not None and memory == _latest.memory and not exact
+    known = memory is not None and memory == _latest.memory and not exact and not _latest.numpy["has_gauss"]
     _latest = GeneratorStates(random.getstate(), _latest.numpy if known else _numpy_state(), memory)
     return _latest
 
 
 def _numpy_state() -> Any:
     numpy = sys.modules.get("numpy")
-    return numpy.random.get_state() if numpy else None
+    return numpy.random.get_state(legacy=False) if numpy else None
 
 
 def _numpy_memory() -> bytes | None:
@@ -63,9 +63,11 @@ def _numpy_memory() -> bytes | None:
 
 def set_generator_states(states: GeneratorStates) -> None:
     """Put the generators back."""
+    global _latest
     random.setstate(states.python)
     if states.numpy is not None:
         sys.modules["numpy"].random.set_state(states.numpy)
+        _latest = states
 
 
 def drawn_since(states: GeneratorStates) -> bool:
@@ -73,10 +75,15 @@ def drawn_since(states: GeneratorStates) -> bool:
     (_, words, normal), (_, before_words, before_normal) = random.getstate(), states.python
     if words[-1] != before_words[-1] or normal != before_normal or words[:8] != before_words[:8]:
         return True  # the place of the next word, which stays only if all words are new
-    if states.memory is not None:
+    if states.memory is not None and not states.numpy["has_gauss"]:  # it waits outside of that memory
         return _numpy_memory() != states.memory
-    now, before = _numpy_state(), states.numpy
-    return before is not None and bool(now[2:] != before[2:] or (now[1] != before[1]).any())
+    return states.numpy is not None and not _same(_numpy_state(), states.numpy)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(_same(value, theirs[key]) for key, value in ours.items())
+    return bool(sys.modules["numpy"].array_equal(ours, theirs))
 
 
 TorchStates = dict[torch.device, torch.Tensor]

@@ -10,6 +10,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
+from ckpt_surgery.runtime.tools.classes import descends
 from ckpt_surgery.torch_names import DisableTorchDispatch, disable_current_modes, dispatch_stack_length
 
 unseen = DisableTorchDispatch
@@ -49,6 +50,41 @@ def inner_tensors(tensor: Tensor) -> Iterator[Tensor]:
             yield from inner_tensors(held)
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Tell whether a tensor has values: not on "meta", and not fake."""
+    return not any(inner.is_meta or descends(type(inner), "FakeTensor") for inner in inner_tensors(tensor))
+
+
+def strided_parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield strided tensors without graph that hold the values of one of any class or layout, and where they stand."""
+    for inner in map(Tensor.detach, inner_tensors(tensor)):
+        if inner.layout is torch.sparse_coo:
+            yield from (inner._indices(), inner._values())
+        elif inner.layout in (torch.sparse_csr, torch.sparse_bsr):
+            yield from (inner.crow_indices(), inner.col_indices(), inner.values())
+        elif inner.layout in (torch.sparse_csc, torch.sparse_bsc):
+            yield from (inner.ccol_indices(), inner.row_indices(), inner.values())
+        elif inner.layout is not torch.strided:
+            yield inner.to_dense()
+        else:
+            yield inner.int_repr() if inner.is_quantized else inner
+
+
+def laid_out(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+    """Return a tensor with the values of a strided one in these strides; itself where they cannot hold them."""
+    if tensor.stride() == strides or tensor.dim() != len(strides):
+        return tensor
+    repeated = [stride == 0 and size > 1 for size, stride in zip(tensor.shape, strides, strict=True)]
+    with unseen(), torch.no_grad():
+        once = tensor[tuple(slice(0, 1) if each else slice(None) for each in repeated)]
+        room = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device)
+        try:
+            moved = room.copy_(once).expand(tensor.shape)
+        except RuntimeError:  # elements overlap
+            return tensor
+    return moved if same_bits(moved, tensor) else tensor
+
+
 def is_differentiable(tensor: Tensor) -> bool:
     """Tell whether the dtype of a tensor has derivatives."""
     return tensor.is_floating_point() or tensor.is_complex()
@@ -77,6 +113,11 @@ def is_parameter(tensor: Tensor) -> bool:
     if type(tensor) is Tensor and tensor._base is None:  # to ask whether something is a Parameter takes long
         return False
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+
+
+def strides_of_view(tensor: Tensor) -> Sequence[int]:
+    """Return the strides of a view; () for what is none, for somebody may have moved or freed its memory."""
+    return () if tensor._base is None else tensor.stride()
 
 
 def copy_of(tensor: Tensor) -> Tensor:

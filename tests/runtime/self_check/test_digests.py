@@ -58,8 +58,8 @@ def test_all_of_this_holds_for_the_kernel() -> None:
     assert " passed" in run.stdout
 
 
-def digest(*tensors: Tensor, plan: DigestPlan | None = None) -> Digest:
-    return digests.digest(tensors, lambda tensor: False, plan)
+def digest(*tensors: Tensor, plan: DigestPlan | None = None, like: DigestPlan | None = None) -> Digest:
+    return digests.digest(tensors, lambda tensor: False, plan, like)
 
 
 def differ(ours: Digest, theirs: Digest, *parameters: nn.Parameter) -> bool:
@@ -113,6 +113,8 @@ def test_rows_and_parts_that_change_places_are_told(way: str) -> None:
         lambda t: t[:, :1].expand(32, 1000),
         lambda t: t.view(-1)[1:],
         lambda t: t.bfloat16().view(-1)[1:12],
+        lambda t: t.view(-1).unfold(0, 8, 3),
+        lambda t: t.as_strided((4, 9, 2), (1, 1, 20)),
     ],
 )
 def test_views_are_summed_over_their_elements(way: str, view: Any) -> None:
@@ -131,7 +133,10 @@ def test_views_are_summed_over_their_elements(way: str, view: Any) -> None:
 def test_tensors_of_other_classes_are_summed_over_what_they_hold(way: str) -> None:
     jagged: Tensor = torch.nested.nested_tensor([torch.ones(2, 3), torch.zeros(4, 3)], layout=torch.jagged)
     sparse = some(torch.float32).relu().to_sparse()
-    for tensor, other in ((jagged, jagged + 1), (sparse, sparse * 2)):
+    stored = torch.quantize_per_tensor(torch.arange(40.0), 1.0, 0, torch.qint8)
+    turned = some(torch.complex64)
+    pairs = [(jagged, jagged + 1), (sparse, sparse * 2), (stored, stored[torch.arange(40).flip(0)])]
+    for tensor, other in (*pairs, (turned.conj(), turned), (turned.conj().imag, turned.imag)):
         assert not differ(digest(tensor), digest(tensor.clone()))
         assert differ(digest(tensor), digest(other))
 
@@ -143,6 +148,25 @@ def test_what_has_no_values_is_passed_over() -> None:
         assert not differ(digest(tensor), digest(torch.empty_like(tensor, device="cpu")))
 
 
+def test_gaps_between_elements_do_not_count(way: str) -> None:
+    tensor = some(torch.float32, (16, 8))
+    changed = tensor.clone()
+    changed[7:9] += 1
+    first, second = (digest(each.as_strided((16, 8, 2), (1, 1, 100))) for each in (tensor, changed))
+    assert not differ(first, second)
+
+
+@pytest.mark.parametrize("view", [lambda t: t.t(), lambda t: t[:, :1].expand(4, 4), lambda t: t[:, ::2]])
+def test_a_run_is_held_against_another_by_values_however_they_lie_in_memory(way: str, view: Any) -> None:
+    tensor = view(some(torch.float32, (4, 4)))
+    for ours, theirs in ((tensor, tensor.contiguous()), (tensor.contiguous(), tensor)):
+        made = digest(ours)
+        assert not differ(made, digest(theirs, like=made.plan))
+    turned = some(torch.float32, (4, 4))
+    made = digest(turned)
+    assert differ(made, digest(turned.t(), plan=made.plan, like=made.plan))
+
+
 def test_parameters_count_by_which_they_are() -> None:
     own, other, gathered = (nn.Parameter(torch.ones(4, 4)) for _ in range(3))
     views: list[Any] = [lambda p: p, lambda p: p.t()]
@@ -150,6 +174,9 @@ def test_parameters_count_by_which_they_are() -> None:
         assert not differ(digest(view(own)), digest(view(own)), own, other)
         assert differ(digest(view(own)), digest(view(other)), own, other)
         assert not differ(digest(view(other)), digest(view(gathered)), own)
+    turned = digest(own.t())
+    for plan in (None, turned.plan):
+        assert differ(turned, digest(own, plan=plan), own)
 
 
 def test_a_run_that_ends_early_is_compared_as_far_as_it_came(way: str) -> None:
