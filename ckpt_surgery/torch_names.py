@@ -13,6 +13,7 @@ functions of `kernel_reader` have a substitute.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -116,7 +117,7 @@ CALL_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_b
 ATTRIBUTES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "Tensor": frozenset(
-            {"_backward_hooks", "_base", "_is_view", "_post_accumulate_grad_hooks", "_values", "_version"}
+            {"_backward_hooks", "_base", "_indices", "_is_view", "_post_accumulate_grad_hooks", "_values", "_version"}
         ),
         "UntypedStorage": frozenset({"_cdata"}),
         "Module": frozenset({*CALL_HOOKS, "_buffers", "_compiled_call_impl", "_modules", "_parameters"}),
@@ -143,6 +144,7 @@ def is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
+@cache
 def skip_frames(code: CodeType) -> None:
     """Have the compiler leave calls of a function alone, without the wrapper of `torch.compiler.disable`."""
     frames = torch._C._dynamo.eval_frame

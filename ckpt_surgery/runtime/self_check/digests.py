@@ -173,7 +173,7 @@ def _by_plan(plan: DigestPlan, saved: Sequence[Tensor]) -> list[Tensor] | None:
                 return None
             if tensor.shape != first or tensor.stride() != second or not tensor.untyped_storage().nbytes():
                 return None
-            if tensor.is_neg() or tensor.is_conj():
+            if tensor.is_neg() or (third.is_complex and tensor.is_conj()):
                 return None
             distinct.append(tensor)
         elif kind is _Kind.PARAMETER:
