@@ -167,11 +167,12 @@ def test_the_installed_layer_class_counts_where_the_tree_has_none_and_its_change
     layers = "transformers/modeling_layers.py"
     tree(tmp_path / "old", {layers: LAYER_CLASS.replace("NAME", "past_key_value")})
     tree(tmp_path / "new", {layers: LAYER_CLASS.replace("NAME", "past_key_values")})
+    others = [folder for folder in sys.path if "site-packages" not in folder]
     monkeypatch.delitem(sys.modules, "transformers", raising=False)
     for place, expected in (("old", []), ("new", ["CKPT008"]), ("old", []), ("none", ["CKPT008"])):
-        monkeypatch.setattr(sys, "path", [str(tmp_path / place)])
+        monkeypatch.setattr(sys, "path", [str(tmp_path / place), *others])
         assert codes(root) == expected
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "old")])
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "old"), *others])
     tree(tmp_path / "old", {layers: LAYER_CLASS.replace("NAME", "past_key_values")})
     assert codes(root) == ["CKPT008"]
     tree(tmp_path / "remote", {"modeling_layers.py": LAYER_CLASS.replace("NAME", "past_key_value")})
