@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery import guard, long_context, wrap_blocks
+from ckpt_surgery import SurgeryError, guard, long_context, wrap_blocks
 from tests.gpu.models import DROPOUT, SIZES, batch, close, equal, gradients, model_of, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
@@ -65,6 +65,23 @@ def test_the_recompute_is_in_the_autocast_of_its_forward(dtype: torch.dtype, ree
     expected = step()
     with wrap_blocks(model, use_reentrant=reentrant):
         assert equal(step(), expected)
+
+
+def test_a_drift_that_begins_late_is_told_in_the_next_step_at_the_latest(device: str) -> None:
+    model, inputs = model_of("LlamaForCausalLM", device), batch(device)
+    expected = gradients(model, inputs)
+    norm: Any = model.get_submodule("model.layers.1.input_layernorm")
+    with wrap_blocks(model, self_check="always"):
+        for _ in range(5):
+            assert equal(gradients(model, inputs), expected)
+
+        def drift(*_: object) -> None:
+            norm.variance_epsilon += 0.1
+
+        model.register_forward_hook(drift)
+        with pytest.raises(SurgeryError, match=r"layers\.1 gave a different result than its forward"):
+            for _ in range(2):
+                gradients(model, inputs)
 
 
 def test_memory_between_forward_and_backward_falls(device: str) -> None:
