@@ -78,10 +78,13 @@ def test_a_drift_that_begins_late_is_told_in_the_next_step_at_the_latest(device:
         def drift(*_: object) -> None:
             norm.variance_epsilon += 0.1
 
-        model.register_forward_hook(drift)
-        with pytest.raises(SurgeryError, match=r"layers\.1 gave a different result than its forward"):
+        def two_steps() -> None:
             for _ in range(2):
                 gradients(model, inputs)
+
+        model.register_forward_hook(drift)
+        with pytest.raises(SurgeryError, match=r"layers\.1 gave a different result than its forward"):
+            two_steps()
 
 
 def test_memory_between_forward_and_backward_falls(device: str) -> None:
