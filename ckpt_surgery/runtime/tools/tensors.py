@@ -116,8 +116,8 @@ def is_parameter(tensor: Tensor) -> bool:
 
 
 def strides_of_view(tensor: Tensor) -> Sequence[int]:
-    """Return the strides of a view; () for what is none, for somebody may have moved or freed its memory."""
-    return () if tensor._base is None else tensor.stride()
+    """Return the strides of a view that is no longer contiguous; else (), also of what somebody has moved or freed."""
+    return () if tensor._base is None or tensor.is_contiguous() else tensor.stride()
 
 
 def copy_of(tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Scale(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(8), requires_grad=False)
+        self.weight = nn.Parameter(torch.rand(2, 8), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
@@ -72,11 +72,12 @@ def part(model: nn.Module) -> None:
         empty(module)
 
 
-def test_weights_that_are_empty_outside_of_their_module_give_the_same_gradients() -> None:
+@pytest.mark.parametrize("self_check", ["first", "always"])
+def test_weights_that_are_empty_outside_of_their_module_give_the_same_gradients(self_check: Any) -> None:
     model = Stack().double()
     plain = copy.deepcopy(model)
     part(model)
-    surgery = wrap_blocks(model)
+    surgery = wrap_blocks(model, self_check=self_check)
     x = torch.randn(2, 8, dtype=torch.double)
     for _ in range(5):
         for each in (model, plain):
