@@ -70,9 +70,9 @@ class _Kind(Enum):
 class DigestPlan:
     """Which of the tensors that a run saves count: settled once, and looked at again in each run.
 
-    The form of a parameter is its id, with the strides of a view that lies otherwise; that of another tensor its shape,
-    strides and dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of. `entries`
-    have what makes a tensor of another run the same in kind; None where one is of another class or layout.
+    The form of a parameter is its id, with the strides of a view that lies otherwise; that of another tensor its
+    shape, strides and dtype. `places` says which sum is whose, and `owners` which saved tensor each is a part of.
+    `entries` have what makes a tensor of another run the same in kind; None where one is of another class or layout.
     `readers` read the memory of each tensor to sum over; None where somebody else does.
     """
 
