@@ -36,7 +36,7 @@ _NOISE = 8.0
 """What a tensor may be off by, in units of what the noisiest is off by between two recomputes."""
 _RECENT = 4
 """How many tensors are held while a block runs, so that none is summed twice in a row."""
-_MORE_RUNS = 3, 6
+MORE_RUNS = 3, 6
 """How often a block is run again where bits differ, and once more before it is refused: noise can be little by chance.
 """
 _MOST_NOISE = 0.05
@@ -116,17 +116,29 @@ class SelfCheck:
         """
         trace = _Trace(expected=self._first.prints)
         look = partial(self._look_closely, run, torch_states(_devices(self._first.prints)))
+
+        def run_noting_choices() -> None:
+            with self._choices(trace):
+                run()
+
+        judge = partial(self._judge, trace, look)
+        self._run_and_judge(run_noting_choices, lambda tensor: self._note(trace, tensor), judge)
+
+    def _run_and_judge(
+        self, run: Callable[[], None], note: Callable[[Tensor], None], judge: Callable[..., None]
+    ) -> None:
+        """Run a recompute and show `note` what it saves; then `judge` it, as `complete` where it came to its end."""
         try:
-            with self._choices(trace), self._saved_tensors(lambda tensor: self._note(trace, tensor)):
+            with self._saved_tensors(note):
                 run()
         except (SurgeryError, torch.OutOfMemoryError):
             raise
         except Exception:  # torch ends a recompute by one as soon as it has what it needs
             with self._refusals:
-                self._judge(trace, look)
+                judge()
             raise
         with self._refusals:
-            self._judge(trace, look, complete=True)
+            judge(complete=True)
 
     def _note(self, trace: _Trace, tensor: Tensor) -> None:
         """Note a tensor that an operator saves."""
@@ -223,7 +235,7 @@ class SelfCheck:
             return
         routed = rerouted(self._first.choices, again.choices)
         more: list[CloseTrace] = []
-        for runs in _MORE_RUNS:
+        for runs in MORE_RUNS:
             more += [look() for _ in range(runs)]
             repeatable = all(equal(again.prints, trace.prints) for trace in more)
             may_be_noise = routed is None and not repeatable and has_noise(self._block)
@@ -241,7 +253,7 @@ class SelfCheck:
 
     def _explain(self, again: _Trace, look: Callable[[], CloseTrace]) -> None:
         """Find out why bits differed in the step before, and no longer do."""
-        if any(not equal(again.prints, look().prints) for _ in range(_MORE_RUNS[0])):
+        if any(not equal(again.prints, look().prints) for _ in range(MORE_RUNS[0])):
             self._schedule.noisy = True
             return
         warnings.warn(

@@ -16,16 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.runtime.self_check.check import CloseTrace, SelfCheck, cause, equal, form, has_noise, may_be_unset
+from ckpt_surgery.runtime.self_check.check import (
+    MORE_RUNS,
+    CloseTrace,
+    SelfCheck,
+    cause,
+    equal,
+    form,
+    has_noise,
+    may_be_unset,
+)
 from ckpt_surgery.runtime.self_check.digests import Digest, digest
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.runtime.tools.tensors import unseen
 from ckpt_surgery.torch_names import engine
-
-_RUNS = 3
-"""How often a block is run again to tell whether it makes the same each time."""
 
 _waiting: deque[tuple[CheckSchedule, Sequence[tuple[Tensor, Tensor]]]] = deque()
 """The sums on devices that are still to be compared, with the schedules of their blocks."""
@@ -60,17 +66,11 @@ class QuickCheck(SelfCheck):
             return
         look = partial(self._look_closely, run, torch_states(())) if made.is_ready else None
         held: list[Tensor] = []
-        try:
-            with self._saved_tensors(held.append):
-                run()
-        except (SurgeryError, torch.OutOfMemoryError):
-            raise
-        except Exception:  # torch ends a recompute by one as soon as it has what it needs
-            with self._refusals:
-                self._hold(made, self._digest(held, made), look)
-            raise
-        with self._refusals:
-            self._hold(made, self._digest(held, made), look, complete=True)
+
+        def judge(*, complete: bool = False) -> None:
+            self._hold(made, self._digest(held, made), look, complete=complete)
+
+        self._run_and_judge(run, held.append, judge)
 
     def _digest(self, held: list[Tensor], like: Digest | None = None) -> Digest:
         made = digest(held, partial(may_be_unset, block=self._block), self._schedule.plan, like.plan if like else None)
@@ -100,7 +100,7 @@ class QuickCheck(SelfCheck):
 
     def _tell(self, number: int, made: Digest, look: Callable[[], CloseTrace]) -> None:
         """Raise SurgeryError for the part of this number of what was made; suspect the block where it may be noise."""
-        looks = [look() for _ in range(_RUNS)]
+        looks = [look() for _ in range(MORE_RUNS[0])]
         repeatable = all(equal(looks[0].prints, each.prints) for each in looks[1:])
         if not repeatable and has_noise(self._block):
             self._schedule.suspected = True
