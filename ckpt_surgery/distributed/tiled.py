@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
+from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles, runs_untiled
 from ckpt_surgery.distributed.token_probe import probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
@@ -152,6 +152,8 @@ class TiledForward:
         if self.retired and vars(self.module).get("forward") is not self:
             return (self.original or self.__wrapped__)(*args, **kwargs)
         forward = self.__wrapped__
+        if runs_untiled():
+            return forward(*args, **kwargs)
         values = self._only(args, kwargs)
         if kwargs:
             (name,) = kwargs

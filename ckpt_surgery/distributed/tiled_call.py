@@ -9,6 +9,7 @@ Which modules are tiled, how they are called, and how that is undone is in `tile
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from ckpt_surgery.torch_names import current_graph_task_id
 
 SEQUENCE = -2
 """The dimension that is cut into shards."""
+_NOW = threading.local()
+"""Whether modules run untiled in a thread, as `untiled`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +52,7 @@ class Tiles:
             return torch.cat([checkpoint(self.forward, shard, use_reentrant=False) for shard in shards], SEQUENCE)
         if not torch.is_grad_enabled():
             return self._result(values) if self.count == 1 else self._joined(values.shape[:-1], shards)
-        entry = _ModuleState.of(self.module)
+        entry = ModuleState.of(self.module)
         sums = _wide_sums(self.module) if self.wide else {}
         results = []
         for shard in shards:
@@ -58,10 +61,10 @@ class Tiles:
         return torch.cat(results, SEQUENCE)
 
     def _checkpointed(
-        self, entry: _ModuleState, replaced: tuple[nn.Parameter, ...], shard: Tensor, *replacements: Tensor
+        self, entry: ModuleState, replaced: tuple[nn.Parameter, ...], shard: Tensor, *replacements: Tensor
     ) -> Tensor:
         entry.check(self.place, self.module)
-        with _replaced(self.module, dict(zip(replaced, replacements, strict=True))):
+        with with_parameters(self.module, dict(zip(replaced, replacements, strict=True))):
             return self._result(shard)
 
     def _joined(self, shape: torch.Size, shards: tuple[Tensor, ...]) -> Tensor:
@@ -96,7 +99,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ModuleState:
+class ModuleState:
     """What the result of a module depends on besides its input, as it was when the call began."""
 
     tensors: tuple[Tensor, ...]
@@ -104,13 +107,13 @@ class _ModuleState:
     training: bool
 
     @classmethod
-    def of(cls, module: nn.Module) -> _ModuleState:
+    def of(cls, module: nn.Module) -> ModuleState:
         tensors = (*module.parameters(), *module.buffers())
         return cls(tensors, tuple(map(version, tensors)), module.training)
 
     def check(self, place: str, module: nn.Module) -> None:
         """Raise SurgeryError where a recompute would compute something else."""
-        now = _ModuleState.of(module)
+        now = ModuleState.of(module)
         if now.training != self.training:
             raise SurgeryError(
                 f"{place} cannot be recomputed: it was put into {'training' if now.training else 'evaluation'} mode "
@@ -125,7 +128,22 @@ class _ModuleState:
 
 
 @contextmanager
-def _replaced(module: nn.Module, replacements: Mapping[Any, Tensor]) -> Iterator[None]:
+def untiled() -> Iterator[None]:
+    """Inside, in this thread, modules run untiled: what runs them is tiled itself."""
+    before, _NOW.untiled = runs_untiled(), True
+    try:
+        yield
+    finally:
+        _NOW.untiled = before
+
+
+def runs_untiled() -> bool:
+    """Tell whether modules run untiled now."""
+    return getattr(_NOW, "untiled", False)
+
+
+@contextmanager
+def with_parameters(module: nn.Module, replacements: Mapping[Any, Tensor]) -> Iterator[None]:
     """Inside, other tensors are in the places of these parameters, wherever in the module those are."""
     places = [
         (part._parameters, name, parameter)

@@ -52,10 +52,10 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
     with ExitStack() as stack:
         stack.enter_context(disable_current_modes())  # what counts or records operators is to see the call alone
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_autocast_uncached())
+        stack.enter_context(autocast_uncached())
         stack.enter_context(random_state_kept((*devices_of(module), like.device)))
         try:
-            with _without_hooks(module):
+            with without_hooks(module):
                 mixes = _mixes(module, forward, like)
         except Exception:  # hooks may be what brings the parameters
             mixes = _mixes_with_hooks(place, module, forward, like)
@@ -70,7 +70,7 @@ def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Ten
     try:
         return _mixes(module, forward, like)
     except Exception as error:
-        with _Trial(module).call():
+        with Trial(module).call():
             forward(like.detach().clone())  # raises what the module raises untiled
         raise SurgeryError(
             f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
@@ -91,7 +91,7 @@ def _tokens(like: Tensor, seed: int) -> Tensor:
 def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
     """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
     order = list(_ORDER)
-    trial = _Trial(module)
+    trial = Trial(module)
     with trial.call():
         together = _result(forward, tokens)
     with trial.call():
@@ -102,17 +102,17 @@ def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
     if len(results) < 2 + _TOKENS:
         return False
     expected = results[0][..., order, :]
-    return not (_close(results[1], expected) and _close(torch.cat(results[2:], -2), expected))
+    return not (is_close(results[1], expected) and is_close(torch.cat(results[2:], -2), expected))
 
 
 def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
     """A copy of the result, or None where it is not one tensor with the same leading shape."""
-    with _MeanDraws():  # type: ignore[no-untyped-call]
+    with MeanDraws():  # type: ignore[no-untyped-call]
         result = forward(tokens.clone())
     return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
 
 
-def _close(ours: Tensor, theirs: Tensor) -> bool:
+def is_close(ours: Tensor, theirs: Tensor) -> bool:
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     short = ours.device.type != "cpu" and ours.dtype == torch.float32
@@ -122,7 +122,7 @@ def _close(ours: Tensor, theirs: Tensor) -> bool:
 
 
 @contextmanager
-def _autocast_uncached() -> Iterator[None]:
+def autocast_uncached() -> Iterator[None]:
     """Autocast must not keep the weights that it converts here: without gradients, they would have none later."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -133,7 +133,7 @@ def _autocast_uncached() -> Iterator[None]:
 
 
 @contextmanager
-def _without_hooks(module: nn.Module) -> Iterator[None]:
+def without_hooks(module: nn.Module) -> Iterator[None]:
     """The hooks of modules inside count or collect what they see; they are for real calls."""
     tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in CALL_HOOKS]
     for attributes, name, _ in tables:
@@ -145,7 +145,7 @@ def _without_hooks(module: nn.Module) -> Iterator[None]:
             attributes[name] = table
 
 
-class _Trial:
+class Trial:
     """Calls of a module, each of which sees what was there at first, and leaves nothing."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -165,7 +165,7 @@ class _Trial:
             yield
 
 
-class _MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random draws inside are their means: dropout drops nothing and scales nothing, noise is zero, jitter one."""
 
     def __torch_dispatch__(

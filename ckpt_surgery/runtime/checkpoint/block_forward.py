@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recompute import Computation
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import BlockState
@@ -25,6 +25,9 @@ from ckpt_surgery.runtime.self_check.quick_check import QuickCheck
 from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
+
+
+Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class BlockForward:
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
+    later. `cut` is asked first, and runs a call in its own way, or returns NotImplemented. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
     called. `refusals` are those of the surgery: once one was told, its calls are checkpointed as they come.
     """
 
@@ -72,6 +75,7 @@ class BlockForward:
         self.refusals = refusals
         self.original = original
         self.replacement: Callable[..., Any] | None = None
+        self.cut: Cut | None = None
         self.retired = False
         self._shortcuts: Shortcuts | None = None
         self._state = BlockState(block)
@@ -111,6 +115,10 @@ class BlockForward:
         if torch.compiler.is_compiling():
             args, kwargs = self._signature.without_own_caches(args, kwargs, self.given_caches)
             return function(forward, *args, **kwargs)
+        if self.cut is not None:
+            arguments = self._signature.without_own_caches(args, kwargs, self.given_caches)
+            if (cut := self.cut(forward, self._signature, arguments, function)) is not NotImplemented:
+                return cut
         if _is_forward_mode():  # needs no backward, and one through a checkpointed block fails
             return forward(*args, **kwargs)
         given: list[Tensor] = []

@@ -32,7 +32,7 @@ from ckpt_surgery.model_patches.release_names import (
 from ckpt_surgery.runtime.blocks import library_switch as library
 from ckpt_surgery.runtime.blocks.discovery import Block, enclosing, is_layer, owner_of
 from ckpt_surgery.runtime.blocks.selection import SelectedStack, select_stacks
-from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, GivenCaches
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward, CallOptions, Cut, GivenCaches
 from ckpt_surgery.runtime.offload.offloader import Offloader, OffloadStats
 from ckpt_surgery.runtime.selective.save_policy import SavePolicy
 from ckpt_surgery.runtime.self_check.schedule import CheckSchedule
@@ -69,6 +69,7 @@ class Surgery(Undoable):
         self._fill_caches: set[nn.Module] = set()
         self._left_to_library: dict[str, nn.Module] = {}
         self._noted: dict[tuple[nn.Module, str], Any] = {}  # attributes of modules before the surgery
+        self._cuts: Callable[[nn.Module], Cut] | None = None
         self._owner_hooks: list[RemovableHandle] = []
         self._embedding_hooks = set(library.embedding_hooks(model))
 
@@ -156,6 +157,12 @@ class Surgery(Undoable):
         except BaseException:
             self._restore()
             raise
+
+    def cut(self, cuts: Callable[[nn.Module], Cut] | None) -> None:
+        """Ask what `cuts` gives for a block to run its calls in place of checkpointing; with None, checkpoint all."""
+        self._cuts = cuts
+        for forward in self._forwards.values():
+            forward.cut = None if cuts is None else cuts(forward.block)
 
     def change(self, **options: Any) -> None:
         """Apply other options of these names; blocks that are switched off, and what torch was given, stay so.
@@ -272,6 +279,7 @@ class Surgery(Undoable):
                 refusals=self.refusals,
                 original=vars(block.module).get("forward"),
             )
+            self._forwards[block.name].cut = None if self._cuts is None else self._cuts(block.module)
 
     def _self_checkpointing(self) -> dict[str, nn.Module]:
         """Return the modules, by name, that checkpoint by themselves what holds no block and lies in none."""

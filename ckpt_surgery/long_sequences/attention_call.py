@@ -1,0 +1,151 @@
+"""The one call of a registered attention function in a block: seen, and answered, while the block's own code runs.
+
+Transformers looks the function up by the name that a module's configuration has. While a block runs here, its modules
+have a stand-in for that configuration, whose name leads to a function of ours; it belongs to this thread, and other
+models keep theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.model_patches.release_names import (
+    ATTENTION_NAME,
+    ATTENTION_REGISTRY,
+    EAGER_FUNCTION,
+    EAGER_NAME,
+)
+
+_NOW = threading.local()
+"""What answers the calls in a thread, as `answer`."""
+Answer = Callable[["AttentionCall", "Heads"], Tensor]
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values, each (batch, heads, tokens, width)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionCall:
+    """A call of `function` by `module`, but for the heads."""
+
+    function: Callable[..., Any]
+    module: nn.Module
+    mask: Any
+    options: Mapping[str, Any]
+
+    def run(self, heads: Heads) -> Tensor:
+        """Return the first result, (batch, tokens, heads, width)."""
+        result: Tensor = self.function(self.module, *heads, self.mask, **self.options)[0]
+        return result
+
+
+class Captured(BaseException):
+    """Ends a run of a block at its attention. No `except Exception` of the block takes it for an error."""
+
+    def __init__(self, call: AttentionCall, heads: Heads) -> None:
+        self.call = call
+        self.heads = heads
+
+
+@contextmanager
+def answering(block: nn.Module, answer: Answer) -> Iterator[None]:
+    """Let `answer` give the results of the attention of a block inside, in this thread.
+
+    Raises SurgeryError where no module of the block has the name of an attention function.
+    """
+    homes = [vars(part) for part in block.modules() if isinstance(_name_of(vars(part).get("config")), str)]
+    if not homes:
+        raise SurgeryError("it looks up no attention function of transformers")
+    configs = [home["config"] for home in homes]
+    outer = getattr(_NOW, "answer", None)
+    _NOW.answer = answer
+    for home, config in zip(homes, configs, strict=True):
+        home["config"] = _StandIn(config)
+    try:
+        yield
+    finally:
+        _NOW.answer = outer
+        for home, config in zip(homes, configs, strict=True):
+            home["config"] = config
+
+
+def capture(call: AttentionCall, heads: Heads) -> Tensor:
+    """Answer by ending the run of the block. Raises Captured."""
+    raise Captured(call, heads)
+
+
+def _name_of(config: Any) -> Any:
+    return getattr(config, ATTENTION_NAME, None)
+
+
+class _StandIn:
+    """Stands in for a configuration: all that it has, but another name of the attention function."""
+
+    def __init__(self, config: Any) -> None:
+        self.__dict__["_own"] = config
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.__dict__["_own"], name)
+        return _registered(value) if name == ATTENTION_NAME else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_own"], name, value)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        return type(self.__dict__["_own"])
+
+
+class _Name(str):
+    """The name of an attention function to who reads it, and to a registry another one."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        # code that compares it with "eager" would call that function without a look into the registry
+        return self is other or (other != EAGER_NAME and str.__eq__(self, other) is True)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+@cache
+def _registered(name: str) -> _Name:
+    registry = getattr(sys.modules["transformers.modeling_utils"], ATTENTION_REGISTRY)
+    ours = _Name(name)
+    type(registry).register(ours, partial(_called, registry, name))
+    return ours
+
+
+def _called(registry: Any, name: str, module: nn.Module, *given: Any, **options: Any) -> tuple[Any, ...]:
+    file = sys.modules[type(module).__module__]
+    registry = getattr(file, ATTENTION_REGISTRY, registry)  # some files have their own
+    function = getattr(file, EAGER_FUNCTION) if name == EAGER_NAME else registry[name]
+    answer: Answer | None = getattr(_NOW, "answer", None)
+    if answer is None:
+        return tuple(function(module, *given, **options))
+    return _answered(answer, function, module, *given, **options), None
+
+
+def _answered(
+    answer: Answer,
+    function: Callable[..., Any],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any = None,
+    **options: Any,
+) -> Tensor:
+    return answer(AttentionCall(function, module, attention_mask, options), (query, key, value))

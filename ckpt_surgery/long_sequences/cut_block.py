@@ -1,0 +1,162 @@
+"""Whether the calls of a block can be cut at its attention, and how they then run.
+
+A block can be cut where it mixes tokens in one call of an attention function of transformers alone. That is tried on
+a few tokens in its first call: together, and in two halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.distributed.token_probe import MeanDraws, autocast_uncached, is_close
+from ckpt_surgery.long_sequences.cut_call import CannotCut, CutArguments, CutCall, CutFunction
+from ckpt_surgery.measure.generators import devices_of, random_state_kept
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
+from ckpt_surgery.runtime.checkpoint.state import BlockState
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.runtime.tools.rng import torch_states
+from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, disable_current_modes
+
+_PROBED = 8
+"""Tokens on which a block is tried."""
+_ROUNDS = 3
+"""A router may choose other experts in rounding; hardly three times in a row."""
+_GROUPS = 8
+
+
+class BlockCut:
+    """Runs the calls of `block` cut at its attention.
+
+    A tile has as many tokens as the block is wide; with `tokens`, those of a batch, a sequence has as many tiles as
+    that needs. `reason` says why calls are not cut, once one could not be, and `calls` counts those that were.
+    """
+
+    def __init__(self, block: nn.Module, tokens: int | None) -> None:
+        self.block = block
+        self.reason: str | None = None
+        self.calls = 0
+        self._tokens = tokens
+        self._draws: bool | None = None
+
+    def __call__(
+        self,
+        forward: Callable[..., Any],
+        signature: BlockSignature,
+        arguments: Arguments,
+        function: Callable[..., Any],
+    ) -> Any:
+        """Return what the block returns; NotImplemented where the call is not cut."""
+        if self.reason is not None:
+            return NotImplemented
+        try:
+            values = _input_of(signature, arguments)
+            trained = self._trained()
+            if not (trained or values.requires_grad):
+                return NotImplemented
+            call = CutCall(self.block, forward, CutArguments.of(arguments, values), self._size(values), _GROUPS, None)
+            if self._draws is None:
+                self._draws = self._examined(call, values)
+            call.seed = int(torch.randint(2**31, ())) if self._draws else None
+            offloader = getattr(function, "offloader", None)
+            with offloader.saving([values]) if isinstance(offloader, Offloader) else nullcontext():
+                made = CutFunction.apply(call, values, *trained)  # type: ignore[no-untyped-call]
+        except CannotCut as error:
+            self.reason = str(error)
+            return NotImplemented
+        self.calls += 1
+        return made if call.rest is None else (made, *call.rest)
+
+    def _size(self, values: Tensor) -> int:
+        _, tokens, width = values.shape
+        return width if self._tokens is None else -(-tokens // max(1, -(-self._tokens // width)))
+
+    def _trained(self) -> list[nn.Parameter]:
+        """Return the parameters that have gradients. Raises CannotCut."""
+        inner = (part for part in self.block.modules() if part is not self.block)
+        if any(getattr(part, table) for part in inner for table in CALL_HOOKS):
+            raise CannotCut("hooks inside of it would run for each tile")
+        trained = [parameter for parameter in self.block.parameters() if parameter.requires_grad]
+        if any(type(p) is not nn.Parameter or not p.is_leaf or hasattr(p, FSDP1_FLATTENED) for p in trained):
+            raise CannotCut("its parameters are of a class of their own, or split over ranks")
+        return trained
+
+    def _examined(self, call: CutCall, like: Tensor) -> bool:
+        """Try the block on a few tokens, and tell whether it draws random numbers. Raises CannotCut."""
+        if type(like) is not Tensor or like.is_meta:  # nothing to compare
+            return False
+        tokens = min(_PROBED, like.shape[1])
+        shape = (like.shape[0], tokens, like.shape[2])
+        with ExitStack() as stack:
+            stack.enter_context(disable_current_modes())
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(autocast_uncached())
+            stack.enter_context(random_state_kept((*devices_of(self.block), like.device)))
+            try:
+                drawn, made = self._drawn(call, torch.randn(shape, device=like.device).to(like.dtype))
+                rounds = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(_ROUNDS))
+                if tokens > 1 and all(self._mixes(call, values) for values in rounds):
+                    raise CannotCut("it mixes tokens outside of its attention")
+            except CannotCut:
+                raise
+            except Exception as error:
+                raise CannotCut(f"it does not run on {tokens} tokens ({type(error).__name__}: {error})") from error
+        if made is not None:
+            raise CannotCut(f"it writes {made} on its modules")
+        return drawn
+
+    def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
+        """Return the call for the first tokens alone."""
+        given, _ = call.arguments.tile(values, slice(0, values.shape[1]))
+        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1, None)
+
+    def _drawn(self, call: CutCall, values: Tensor) -> tuple[bool, str | None]:
+        """Tell whether a run draws random numbers, and name what it has written on modules."""
+        whole = self._part(call, values, values.shape[1])
+        outer, inner = BlockState(self.block), BlockState(self.block)
+        before = torch_states(devices_of(self.block))
+        with outer.as_at_entry(outer.entry(watching=True)), whole.as_called():
+            entry = inner.entry(watching=True)
+            attended = self._attended(whole, values)
+            whole.after(values, 0, slice(0, values.shape[1]), attended)
+            now = torch_states(devices_of(self.block))
+            inner.learn(entry)
+            written = [name for _, name in inner.written(entry)]
+        drawn = any(not torch.equal(before[device], now[device]) for device in before)
+        return drawn or bool(whole.options.get("dropout")), written[0] if written else None
+
+    def _mixes(self, call: CutCall, values: Tensor) -> bool:
+        tokens = values.shape[1]
+        whole, halves = (self._part(call, values, size) for size in (tokens, -(-tokens // 2)))
+        with whole.as_called(), MeanDraws():  # type: ignore[no-untyped-call]
+            pairs = list(zip(whole.heads(values)[0], halves.heads(values)[0], strict=True))
+            attended = self._attended(whole, values)
+            together = whole.after(values, 0, slice(0, tokens), attended)
+            apart = [halves.after(values[:, p], i, p, attended[:, p]) for i, p in enumerate(halves.parts)]
+            pairs.append((torch.cat(apart, 1), together))
+        return not all(is_close(ours, theirs) for ours, theirs in pairs)
+
+    def _attended(self, whole: CutCall, values: Tensor) -> Tensor:
+        """Return what attention might return."""
+        query, _, value = whole.heads(values)[0]
+        return torch.randn((*query.shape[:3], value.shape[3]), device=query.device).to(query.dtype)
+
+
+def _input_of(signature: BlockSignature, arguments: Arguments) -> Tensor:
+    """Return the input of the block: the first of its arguments. Raises CannotCut."""
+    named = dict(signature.named(*arguments))
+    values = named.get(signature.names[0]) if signature.names else None
+    if not isinstance(values, Tensor) or values.dim() != 3 or not values.is_floating_point():
+        raise CannotCut("its input is not one tensor (batch, tokens, width)")
+    if values.shape[1] < 2:
+        raise CannotCut("it is given one token")
+    if any(tensor.requires_grad and tensor is not values for tensor in tensors(arguments)):
+        raise CannotCut("more of its arguments need a gradient than its input")
+    if any(map(is_cache, named.values())):
+        raise CannotCut("it is given a cache")
+    return values

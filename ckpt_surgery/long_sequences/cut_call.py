@@ -1,0 +1,349 @@
+"""One call of a block that is cut at its attention: all else of it runs over one tile of the sequence after another.
+
+Forward: the block's own forward runs by tile until it calls its attention function, which then runs by groups of heads
+over the whole sequence; then it runs by tile once more, and is given what attention has returned. Backward: the same
+again with gradients, from the end. Only the input of the block is kept for it.
+
+1. Parameters have one gradient each, as their hooks and DistributedDataParallel see it: tiles run on aliases of them.
+2. Weights of half precision have their gradients added up over the tiles in float32.
+3. Where anything cannot be cut, nothing has been written, and the block runs as it would otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_parameters
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.attention_call import AttentionCall, Captured, Heads, answering, capture
+from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
+from ckpt_surgery.torch_names import tree_map
+
+_HEADS, _TOKENS = 1, 2
+"""The dimensions of queries, keys and values."""
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+class CannotCut(SurgeryError):
+    """A call of a block cannot be cut."""
+
+
+class _Input:
+    """Stands for the input of the block among its arguments: nothing holds on to the input itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutArguments:
+    """The arguments of a call of a block, without its input, which is (batch, tokens, width)."""
+
+    given: Arguments
+    batch: int
+    tokens: int
+
+    @classmethod
+    def of(cls, given: Arguments, values: Tensor) -> CutArguments:
+        """Note the arguments of a call whose input is `values`."""
+        without = tree_map(lambda value: _Input if value is values else value, given)
+        return cls(without, values.shape[0], values.shape[1])
+
+    def tile(self, values: Tensor, part: slice) -> tuple[Arguments, dict[int, Tensor]]:
+        """Return the arguments with `values` for a part of the input, and what has its tokens cut to that part.
+
+        With them come the whole tensors of what was cut, by the id of that.
+        """
+        wholes: dict[int, Tensor] = {}
+
+        def cut(value: Any) -> Any:
+            if value is _Input:
+                return values
+            if not isinstance(value, Tensor):
+                return value
+            piece = self._cut(value, part)
+            wholes[id(piece)] = value
+            return piece
+
+        return tree_map(cut, self.given), wholes
+
+    def _cut(self, tensor: Tensor, part: slice) -> Tensor:
+        shape = tuple(tensor.shape)
+        if shape == (self.tokens,):
+            return tensor[part]
+        if len(shape) >= 2 and shape[1] == self.tokens:  # (batch, tokens, ...)
+            return tensor[:, part]
+        if len(shape) == 3 and shape[1:] == (self.batch, self.tokens):  # positions along each axis of a picture
+            return tensor[:, :, part]
+        return tensor
+
+
+@dataclass(slots=True, eq=False)
+class CutCall:
+    """A call of `forward`, which runs `block`, in tiles of at most `size` tokens of each sequence.
+
+    Attention runs in at most so many `groups` of heads, one after another. With a `seed`, what draws random numbers
+    draws the same in both runs of a tile, and in the recompute.
+    """
+
+    block: nn.Module
+    forward: Callable[..., Any]
+    arguments: CutArguments
+    size: int
+    groups: int
+    seed: int | None
+    state: ModuleState = field(init=False)
+    rest: tuple[Any, ...] | None = None
+    """What the block returns behind its tensor, where it returns a tuple."""
+    _autocast: Sequence[tuple[str, bool, torch.dtype]] = ()
+    _call: AttentionCall | None = None
+
+    def __post_init__(self) -> None:
+        self.state = ModuleState.of(self.block)
+        kinds = ("cpu", "cuda")
+        self._autocast = [(k, torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds]
+
+    @property
+    def parts(self) -> list[slice]:
+        """Return the tiles of the sequence."""
+        tokens = self.arguments.tokens
+        return [slice(start, min(start + self.size, tokens)) for start in range(0, tokens, self.size)]
+
+    def output(self, given: Tensor) -> Tensor:
+        """Return the tensor that the block returns for its input. Raises CannotCut."""
+        with self.as_called():
+            groups = self.heads(given)
+            attended = []
+            while groups:
+                attended.append(self.attend(len(attended), groups.pop(0)))
+            made: Tensor | None = None
+            for index, part in enumerate(self.parts):
+                result = self.after(given[:, part], index, part, _of_part(attended, part))
+                if made is None:
+                    made = result.new_empty((result.shape[0], self.arguments.tokens, *result.shape[2:]))
+                made[:, part] = result
+            assert made is not None
+            return made
+
+    def gradients(
+        self, given: Tensor, gradient: Tensor, trained: Sequence[nn.Parameter], *, wants_input: bool
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Return the gradients of the input and of `trained` parameters from that of the output."""
+        self.state.check(type(self.block).__name__, self.block)
+        aliases = [parameter.detach().requires_grad_() for parameter in trained]
+        sums: list[Tensor | None] = [None] * len(trained)
+        made = torch.empty_like(given) if wants_input else None
+
+        def into(part: slice, tile: Tensor, outputs: Sequence[Tensor], others: Sequence[Tensor], of: Any) -> Any:
+            wanted = [*([tile] if wants_input else []), *others, *aliases]
+            pairs = [(output, each) for output, each in zip(outputs, of, strict=True) if output.requires_grad]
+            found = iter(
+                torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+                if pairs and wanted
+                else [None] * len(wanted)
+            )
+            of_tile = next(found) if wants_input else None
+            of_others = [next(found) for _ in others]
+            for place, (new, parameter) in enumerate(zip(found, trained, strict=True)):
+                sums[place] = _added(sums[place], new, wide=parameter.dtype in _HALVES)
+            return of_tile, of_others
+
+        with self.as_called(), with_parameters(self.block, dict(zip(trained, aliases, strict=True))):
+            groups, graphs = self.heads(given), []
+            while groups:
+                heads = [each.requires_grad_() for each in groups.pop(0)]
+                with torch.enable_grad():
+                    graphs.append((self.attend(len(graphs), heads), heads))
+            attended = [result.detach() for result, _ in graphs]
+            reached = [torch.empty_like(each) for each in attended]
+            for index, part in enumerate(self.parts):
+                tile = given[:, part].detach().requires_grad_(wants_input)
+                shared = _of_part(attended, part).requires_grad_()
+                with torch.enable_grad():
+                    result = self.after(tile, index, part, shared)
+                of_tile, (of_attended,) = into(part, tile, [result], [shared], [gradient[:, part]])
+                del result
+                if made is not None:
+                    made[:, part] = 0 if of_tile is None else of_tile
+                first = 0
+                for room in reached:
+                    width = room.shape[2]
+                    room[:, part] = 0 if of_attended is None else of_attended[:, :, first : first + width]
+                    first += width
+            del attended
+            of_heads = []
+            while graphs:
+                result, heads = graphs.pop(0)
+                of_heads.append(torch.autograd.grad(result, heads, reached.pop(0), materialize_grads=True))
+                del result, heads
+            for index, part in enumerate(self.parts):
+                tile = given[:, part].detach().requires_grad_(wants_input)
+                with torch.enable_grad():
+                    three = self.before(tile, index, part)[1]
+                of_three = [
+                    _of_part([group[place] for group in of_heads], part).transpose(_HEADS, _TOKENS)
+                    for place in range(len(three))
+                ]
+                of_tile, _ = into(part, tile, three, [], of_three)
+                del three
+                if made is not None and of_tile is not None:
+                    made[:, part] += of_tile
+        return made, [None if s is None else s.to(p.dtype) for s, p in zip(sums, trained, strict=True)]
+
+    @contextmanager
+    def as_called(self) -> Iterator[None]:
+        """Inside, autocast is what it was, MLPs run untiled, and what is drawn is drawn from no generator outside."""
+        with ExitStack() as stack:
+            stack.enter_context(untiled())
+            for kind, enabled, dtype in self._autocast:
+                # what autocast keeps of a weight belongs to the graph of one tile
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
+            if self.seed is not None:
+                stack.enter_context(random_state_kept({p.device for p in self.block.parameters()}))
+            yield
+
+    def before(self, values: Tensor, index: int, part: slice) -> tuple[AttentionCall, Heads]:
+        """Run the block on a tile until its attention, and return the call for the whole. Raises CannotCut."""
+        (args, kwargs), wholes = self.arguments.tile(values, part)
+        self._draw(index)
+        try:
+            with answering(self.block, capture):
+                self.forward(*args, **kwargs)
+        except Captured as captured:
+            call, heads = captured.call, captured.heads
+            captured.__traceback__ = None
+        else:
+            raise CannotCut("it calls no attention function of transformers")
+        if any(each.dim() != 4 or each.shape[_TOKENS] != part.stop - part.start for each in heads):
+            raise CannotCut("its attention is given something else than heads of its tokens")
+        whole = partial(_whole, {id(tensor): tensor for tensor in tensors(self.arguments.given)} | wholes)
+        options = {name: whole(name, value) for name, value in call.options.items()}
+        return AttentionCall(call.function, call.module, whole("a mask", call.mask), options), heads
+
+    def after(self, values: Tensor, index: int, part: slice, attended: Tensor) -> Tensor:
+        """Run the block on a tile with what its attention has returned there. Raises CannotCut."""
+        (args, kwargs), _ = self.arguments.tile(values, part)
+        calls = []
+
+        def give(call: AttentionCall, heads: Heads) -> Tensor:
+            calls.append(call.module)
+            return attended
+
+        self._draw(index)
+        with answering(self.block, give):
+            result = self.forward(*args, **kwargs)
+        if len(calls) != 1:
+            raise CannotCut(f"it calls attention {len(calls)} times")
+        made, *rest = result if type(result) is tuple and result else (result,)
+        if not isinstance(made, Tensor) or made.shape[:2] != attended.shape[:2] or any(True for _ in tensors(rest)):
+            raise CannotCut("it returns something else than one tensor with its tokens")
+        self.rest = tuple(rest) if type(result) is tuple else None
+        return made
+
+    def attend(self, group: int, heads: Sequence[Tensor]) -> Tensor:
+        """Run attention for a group of heads, each (batch, tokens, heads, width)."""
+        assert self._call is not None
+        self._draw(len(self.parts) + group)
+        query, key, value = (each.transpose(_HEADS, _TOKENS) for each in heads)
+        return self._call.run((query, key, value))
+
+    def heads(self, given: Tensor) -> list[list[Tensor]]:
+        """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
+        made: list[list[Tensor]] = []
+        for index, part in enumerate(self.parts):
+            call, heads = self.before(given[:, part], index, part)
+            if not made:
+                self._call = call
+                count = self._count(call, heads)
+                made = [[_room(each, count, self.arguments.tokens) for each in heads] for _ in range(count)]
+            elif self._call is None or not _is_same(call, self._call):
+                raise CannotCut("its attention is given something else for each tile")
+            for group, rooms in enumerate(made):
+                for room, each in zip(rooms, heads, strict=True):
+                    width = room.shape[2]
+                    room[:, part] = each[:, group * width : (group + 1) * width].transpose(_HEADS, _TOKENS)
+        return made
+
+    def _count(self, call: AttentionCall, heads: Heads) -> int:
+        """Return into how many groups the heads fall: a key and its queries stay together."""
+        queries, keys, values = (each.shape[_HEADS] for each in heads)
+        by_head = isinstance(call.mask, Tensor) and call.mask.dim() == 4 and call.mask.shape[_HEADS] != 1
+        if by_head or queries % keys or values != keys:
+            return 1
+        return max(count for count in range(1, min(self.groups, keys) + 1) if keys % count == 0)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Return what attention is given beside heads and mask, once `heads` has run."""
+        return self._call.options if self._call is not None else {}
+
+    def _draw(self, index: int) -> None:
+        if self.seed is not None:
+            seed_all(self.seed + index)
+
+
+class CutFunction(torch.autograd.Function):
+    """The call as one node of the graph, which keeps the input of the block alone."""
+
+    @staticmethod
+    def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
+        ctx.call, ctx.trained = call, trained
+        ctx.save_for_backward(given)
+        ctx.set_materialize_grads(False)
+        return call.output(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
+        if gradient is None:
+            return (None,) * (2 + len(ctx.trained))
+        if torch.is_grad_enabled():
+            raise SurgeryError(
+                f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
+                "(create_graph=True): call long_context(model, cut=False)"
+            )
+        (given,) = ctx.saved_tensors
+        wants_input = ctx.needs_input_grad[1]
+        of_input, of_trained = ctx.call.gradients(given, gradient, ctx.trained, wants_input=wants_input)
+        return None, of_input, *of_trained
+
+
+def _whole(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
+    """Return an argument of attention as it is for the whole sequence. Raises CannotCut."""
+    if isinstance(value, Tensor):
+        if id(value) not in known:
+            raise CannotCut(f"its attention is given {name}, a tensor that the block makes or holds")
+        return known[id(value)]
+    if any(True for _ in tensors(value)):
+        raise CannotCut(f"its attention is given {name}, which holds tensors")
+    return value
+
+
+def _is_same(ours: AttentionCall, theirs: AttentionCall) -> bool:
+    if ours.mask is not theirs.mask or ours.module is not theirs.module or ours.options.keys() != theirs.options.keys():
+        return False
+    pairs = ((value, theirs.options[name]) for name, value in ours.options.items())
+    return all(one is other or (type(one) in PLAIN and one == other) for one, other in pairs)
+
+
+def _room(like: Tensor, groups: int, tokens: int) -> Tensor:
+    batch, heads, _, width = like.shape
+    return like.new_empty((batch, tokens, heads // groups, width))
+
+
+def _of_part(groups: Sequence[Tensor], part: slice) -> Tensor:
+    """Return the heads of all groups for a part of the sequence, in memory of their own."""
+    return torch.cat([group[:, part] for group in groups], 2) if len(groups) > 1 else groups[0][:, part].clone()
+
+
+def _added(total: Tensor | None, new: Tensor | None, *, wide: bool) -> Tensor | None:
+    if new is None:
+        return total
+    if total is None:
+        return new.float() if wide else new
+    return total.add_(new) if wide else total + new  # what autograd returns may be shared
