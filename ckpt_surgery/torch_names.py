@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import count
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -70,6 +71,16 @@ StopRecomputationError = checkpoint._StopRecomputationError
 CheckpointFrame = checkpoint._CheckpointFrame
 CHECKPOINT_GENERATOR = checkpoint._checkpoint_without_reentrant_generator.__name__
 """What the checkpoint function looks up to checkpoint with, without reentrant autograd."""
+
+
+def use_counts(tensor: Tensor) -> tuple[int, int]:
+    """Return how often a tensor and its memory are held; other counts each time where torch does not tell."""
+    own = getattr(tensor, "_use_count", None)
+    return (next(_OTHERS), 0) if own is None else (own(), torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+
+_OTHERS = count()
+
 
 # dispatch
 DispatchKey = torch._C.DispatchKey

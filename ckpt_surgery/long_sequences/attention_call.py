@@ -47,6 +47,10 @@ class AttentionCall:
         return result
 
 
+class CannotCut(SurgeryError):
+    """A call of a block cannot be cut at its attention."""
+
+
 class Captured(BaseException):
     """Ends a run of a block at its attention. No `except Exception` of the block takes it for an error."""
 
@@ -59,11 +63,11 @@ class Captured(BaseException):
 def answering(block: nn.Module, answer: Answer) -> Iterator[None]:
     """Let `answer` give the results of the attention of a block inside, in this thread.
 
-    Raises SurgeryError where no module of the block has the name of an attention function.
+    Raises CannotCut where no module of the block has the name of an attention function.
     """
     homes = [vars(part) for part in block.modules() if isinstance(_name_of(vars(part).get("config")), str)]
     if not homes:
-        raise SurgeryError("it looks up no attention function of transformers")
+        raise CannotCut("it looks up no attention function of transformers")
     configs = [home["config"] for home in homes]
     outer = getattr(_NOW, "answer", None)
     _NOW.answer = answer

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery.distributed.token_probe import MeanDraws, autocast_uncached, is_close
-from ckpt_surgery.long_sequences.cut_call import CannotCut, CutArguments, CutCall, CutFunction
+from ckpt_surgery.long_sequences.attention_call import CannotCut
+from ckpt_surgery.long_sequences.cut_call import CutArguments, CutCall, CutFunction
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.rng import torch_states
-from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, disable_current_modes
+from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, FakeTensor, disable_current_modes
 
 _PROBED = 8
 """Tokens on which a block is tried."""
@@ -82,7 +83,7 @@ class BlockCut:
         if any(getattr(part, table) for part in inner for table in CALL_HOOKS):
             raise CannotCut("hooks inside of it would run for each tile")
         trained = [parameter for parameter in self.block.parameters() if parameter.requires_grad]
-        if any(type(p) is not nn.Parameter or not p.is_leaf or hasattr(p, FSDP1_FLATTENED) for p in trained):
+        if any(type(p) not in (nn.Parameter, FakeTensor) or not p.is_leaf or hasattr(p, FSDP1_FLATTENED) for p in trained):
             raise CannotCut("its parameters are of a class of their own, or split over ranks")
         return trained
 

@@ -11,10 +11,11 @@ again with gradients, from the end. Only the input of the block is kept for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,19 +23,15 @@ from torch import Tensor, nn
 
 from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_parameters
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.attention_call import AttentionCall, Captured, Heads, answering, capture
+from ckpt_surgery.long_sequences.attention_call import AttentionCall, CannotCut, Captured, Heads, answering, capture
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
-from ckpt_surgery.torch_names import tree_map
+from ckpt_surgery.torch_names import tree_map, use_counts
 
 _HEADS, _TOKENS = 1, 2
 """The dimensions of queries, keys and values."""
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-class CannotCut(SurgeryError):
-    """A call of a block cannot be cut."""
 
 
 class _Input:
@@ -132,13 +129,18 @@ class CutCall:
             return made
 
     def gradients(
-        self, given: Tensor, gradient: Tensor, trained: Sequence[nn.Parameter], *, wants_input: bool
+        self, given: Tensor, gradient: Tensor, trained: Sequence[nn.Parameter], *, wants_input: bool, reuses: bool
     ) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Return the gradients of the input and of `trained` parameters from that of the output."""
+        """Return the gradients of the input and of `trained` parameters from that of the output.
+
+        Where it `reuses` the memory of that, the gradient of the input is written there.
+        """
         self.state.check(type(self.block).__name__, self.block)
         aliases = [parameter.detach().requires_grad_() for parameter in trained]
         sums: list[Tensor | None] = [None] * len(trained)
-        made = torch.empty_like(given) if wants_input else None
+        made = None
+        if wants_input:
+            made = gradient if reuses and _is_alike(gradient, given) else torch.empty_like(given)
 
         def into(part: slice, tile: Tensor, outputs: Sequence[Tensor], others: Sequence[Tensor], of: Any) -> Any:
             wanted = [*([tile] if wants_input else []), *others, *aliases]
@@ -307,10 +309,44 @@ class CutFunction(torch.autograd.Function):
                 f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
                 "(create_graph=True): call long_context(model, cut=False)"
             )
+        reuses = _holders(gradient) == _holders_of_one(type(gradient))
         (given,) = ctx.saved_tensors
         wants_input = ctx.needs_input_grad[1]
-        of_input, of_trained = ctx.call.gradients(given, gradient, ctx.trained, wants_input=wants_input)
+        of_input, of_trained = ctx.call.gradients(
+            given, gradient, ctx.trained, wants_input=wants_input, reuses=reuses
+        )
         return None, of_input, *of_trained
+
+
+class _Lone(torch.autograd.Function):
+    """Notes how often a gradient is held that nothing else holds."""
+
+    seen: tuple[int, ...] = ()
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        _Lone.seen = _holders(gradient)
+        return gradient
+
+
+@cache
+def _holders_of_one(kind: type) -> tuple[int, ...]:
+    with torch.enable_grad():
+        _Lone.apply(torch.ones(2, requires_grad=True)).exp().sum().backward()  # type: ignore[no-untyped-call]
+    return _Lone.seen
+
+
+def _holders(tensor: Tensor) -> tuple[int, ...]:
+    """Count the references to a tensor from Python, from the engine, and to its memory."""
+    return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()
+
+
+def _is_alike(ours: Tensor, theirs: Tensor) -> bool:
+    return ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.is_contiguous()
 
 
 def _whole(known: Mapping[int, Tensor], name: str, value: Any) -> Any:

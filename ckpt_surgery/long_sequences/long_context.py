@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -17,16 +18,19 @@ from ckpt_surgery.distributed.heads import Head
 from ckpt_surgery.distributed.mlps import Mlp, mlps_of
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.undo import Undoable
 
+_ROWS = 4096
+"""The tokens of a shard of what is as wide as the model."""
 LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""
 
 
-def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
+def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = True) -> LongContext:
     """Let a model train on long sequences: blocks checkpointed with offload, MLPs tiled, the loss fused.
 
     `model` is a model of transformers with a language modelling head, also inside PEFT or DistributedDataParallel.
@@ -60,7 +64,7 @@ def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
     target = model.module if isinstance(model, DistributedDataParallel) else model
     before = vars(target).get(LONG_CONTEXT)
     context = before if isinstance(before, LongContext) else LongContext(target)
-    context.apply(tokens)
+    context.apply(tokens, cut=cut)
     return context
 
 
@@ -77,6 +81,7 @@ class LongContext(Undoable):
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.mlps: tuple[Mlp, ...] = ()
+        self.cuts: dict[nn.Module, BlockCut] = {}
         self._options: SurgeryOptions | None = None
         self._changes: list[Tiling | FusedLoss] = []
         self._losses = LossState(type(model).__name__)
@@ -104,13 +109,17 @@ class LongContext(Undoable):
         """For which functions logits were made before a loss, and how often."""
         return self.loss.made_logits
 
-    def apply(self, tokens: int | None) -> None:
+    def apply(self, tokens: int | None, *, cut: bool = True) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
         if vars(self.model).get(LONG_CONTEXT) is not self or self.surgery.undone:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
             self.surgery = wrap_blocks(self.model, offload="cpu")
         self._release()
         try:
+            self.cuts = {}
+            if self.surgery.offloader is not None:
+                self.surgery.offloader.in_flight = 1  # a second one of such a size costs more than it hides
+            self.surgery.cut(partial(self._cut, tokens) if cut else None)
             blocks = [block.module for stack in self.surgery.stacks for block in stack.blocks]
             self.mlps = tuple(mlps_of(self.model, blocks))
             for width in sorted({mlp.width for mlp in self.mlps if mlp.reason is None}):
@@ -119,12 +128,19 @@ class LongContext(Undoable):
                     self._changes.append(tile_mlp(same, shard_size=width))
                 else:
                     self._changes.append(tile_mlp(same, num_shards=-(-tokens // width)))
+            norms = [norm for stack in self.surgery.stacks for norm in _norms_behind(self.model, stack.name)]
+            if norms:
+                self._changes.append(tile_mlp(norms, shard_size=_ROWS))
             self.loss = FusedLoss(self.model, self._losses)
             self._changes.append(self.loss)
         except BaseException:
             self.undo()
             raise
         vars(self.model)[LONG_CONTEXT] = self
+
+    def _cut(self, tokens: int | None, block: nn.Module) -> BlockCut:
+        self.cuts[block] = BlockCut(block, tokens)
+        return self.cuts[block]
 
     def begin_within(self) -> None:
         """Let the forward of the model count that is running already: to be called in it, before a block runs.
@@ -142,6 +158,7 @@ class LongContext(Undoable):
             name = type(self.model).__name__
             raise SurgeryError(f"long_context on {name} was undone before: call it again")
         self._release()
+        self.surgery.cut(None)
         if self._options is not None:
             self.surgery.apply(self._options)
         elif not self.surgery.undone:  # as wrap_blocks returns the same, it may have been taken back by itself
@@ -154,3 +171,13 @@ class LongContext(Undoable):
             if not change.undone:  # `fuse_loss` hands out the fused loss
                 change.undo()
         self._changes = []
+
+
+def _norms_behind(model: nn.Module, stack: str) -> list[nn.Module]:
+    """Return the normalisations beside a stack, as behind its last block: they keep copies of all tokens in float32."""
+    owner = model.get_submodule(stack.rpartition(".")[0])
+    return [
+        part
+        for part in owner.children()
+        if type(part).__name__.endswith("Norm") and [p.dim() for p in part.parameters()] in ([1], [1, 1])
+    ]

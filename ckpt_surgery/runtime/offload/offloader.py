@@ -114,7 +114,7 @@ class Offloader:
         self.transport: Transport = HostTransport() if transport is None else transport
         self.refusals = Refusals()
         self._minimum_bytes = minimum_bytes
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         # The forward runs on the caller's thread, the backward of an accelerator on autograd's.
         self._lock = threading.Lock()
         self._known: weakref.WeakValueDictionary[int, OffloadedTensor] = weakref.WeakValueDictionary()
@@ -125,7 +125,7 @@ class Offloader:
         self._order: tuple[int, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Offloader, (self.transport, self._minimum_bytes, self._in_flight)
+        return Offloader, (self.transport, self._minimum_bytes, self.in_flight)
 
     def release(self) -> None:
         """Give back the memory that the transport holds for later steps; what is saved stays until its graph ends."""
@@ -148,7 +148,7 @@ class Offloader:
             newest = self._newest()
             if newest is not None:
                 with self.refusals:
-                    self._send(newest.tensors, self._in_flight + newest.results)
+                    self._send(newest.tensors, self.in_flight + newest.results)
             if self._step.order:  # its backward has begun
                 self._step = CallOrder()
             inputs = CallInputs(self._step)
@@ -279,10 +279,10 @@ class Offloader:
             if offloaded.source is not None or offloaded.device_copy is not None or offloaded.ready is not None:
                 continue
             unwanted = [other for other in returning if other not in wanted]
-            if len(returning) >= self._in_flight and unwanted:
+            if len(returning) >= self.in_flight and unwanted:
                 unwanted[0].device_copy = None
                 returning.remove(unwanted[0])
-            if len(returning) >= self._in_flight:
+            if len(returning) >= self.in_flight:
                 break
             offloaded.device_copy = self.transport.start(offloaded.host_copy)
             returning.append(offloaded)
