@@ -132,6 +132,8 @@ def examine(name: str) -> Mapping[str, Any]:
             "made": context.made_logits,
             "heads": {head.owner: head.reason for head in context.heads},
             "tiled": sum(mlp.reason is None for mlp in context.mlps),
+            "cut": sum(cut.calls > 0 for cut in context.cuts.values()),
+            "not_cut": {type(block).__name__: cut.reason for block, cut in context.cuts.items() if cut.reason},
             "not_tiled": {type(mlp.module).__name__: mlp.reason for mlp in context.mlps if mlp.reason},
         }
         context.undo()

@@ -42,7 +42,8 @@ class Way(StrEnum):
 class Row:
     """One class. `far` is the largest relative difference in the loss, the gradients, and the gradients after `undo`.
 
-    With a `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
+    So many of its blocks were `cut` at their attention; `not_cut` says why others were not, with their classes. With a
+    `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Row:
     tiled: int = 0
     peak: int = 0
     own_peak: int = 0
+    cut: int = 0
+    not_cut: str = ""
 
     @property
     def differs(self) -> bool:
@@ -76,7 +79,8 @@ def row_of(data: Mapping[str, Any]) -> Row:
         return Row(data["class"], problem, None, 0.0, str(data["problem"]))
     levels = [float(data[level]) for level in ("loss", "gradients", "undone")]
     far = next((level for level in levels if level != level), max(levels))
-    sizes = {"tiled": data["tiled"], "peak": data["peak"], "own_peak": data["own_peak"]}
+    sizes = {name: data[name] for name in ("tiled", "peak", "own_peak", "cut")}
+    sizes["not_cut"] = "; ".join(f"{name}: {reason}" for name, reason in sorted(data["not_cut"].items()))
     if data["made"]:
         return Row(data["class"], None, Way.MADE, far, f"for {', '.join(data['made'])}", **sizes)
     if data["fused"]:
@@ -128,6 +132,8 @@ def page(figures: LongContextFigures) -> str:
     largest = max((row.far for row in compared if not row.differs), default=0.0)
     counts = [[way, str(sum(row.way is way for row in compared))] for way in Way]
     tiled = sum(row.tiled > 0 for row in compared)
+    whole = sum(row.cut > 0 and not row.not_cut for row in compared)
+    partly = sum(row.cut > 0 and bool(row.not_cut) for row in compared)
     parts = [
         NOTICE,
         "# long_context by class",
@@ -138,6 +144,8 @@ def page(figures: LongContextFigures) -> str:
         f"after `undo`. In {len(compared) - len(differing)} of them nothing differs by more than {CLOSE:g}, relative "
         f"to the loss or the largest gradient; by {largest:.0e} at most. In {tiled}, MLPs were tiled. Tiny models say "
         "nothing of memory.",
+        f"In {plural(whole, 'class', 'classes')} all blocks were cut at their attention, in {partly} some, and in "
+        f"{len(compared) - whole - partly} none.",
         markdown_table(["of the classes that were compared", "classes"], counts),
     ]
     if differing:
@@ -145,6 +153,9 @@ def page(figures: LongContextFigures) -> str:
         parts += ["## Where the step differs", markdown_table(["class", "by"], rows)]
     for way in (Way.MADE, Way.ALONE):
         parts += _group(f"## {way[0].upper()}{way[1:]}", [row for row in compared if row.way is way])
+    whys = [[code(row.name), prose(row.not_cut or "no block ran")] for row in compared if row.not_cut or not row.cut]
+    if whys:
+        parts += ["## Why blocks were not cut", markdown_table(["class", "why"], whys)]
     for problem in Problem:
         rows_of = [row for row in figures.rows if row.problem is problem]
         parts += _group(f"## Not compared: {problem}", rows_of)

@@ -21,7 +21,7 @@ from ckpt_surgery.torch_names import is_autocast_available
 Reduction = Literal["mean", "sum", "none"]
 
 _LIGER_DEVICES = frozenset({"cuda", "xpu"})
-_FEWEST_ROWS = 256
+_FEWEST_ROWS, _MOST_ROWS = 256, 1024
 _NOTHING_IGNORED = torch.iinfo(torch.int64).min
 _NO_MORE = (None,) * 6
 """The gradients of what is no tensor with gradient."""
@@ -56,7 +56,7 @@ def fused_linear_cross_entropy(
     a gradient scaler is in before anything is rounded to half precision.
 
     A chunk of logits takes `chunk_size * vocabulary` elements of 4 bytes (8 in float64), and at most two such tensors
-    are alive at a time. By default a chunk of logits has about as many elements as `hidden`, and at least 256 rows.
+    are alive at a time. By default a chunk of logits has about as many elements as `hidden`, and 256 to 1024 rows.
 
     `reduction` is "mean" over the labels that are not `ignore_index`, "sum", or "none" for losses of the shape of
     `labels`. For another divisor divide the sum. Where all labels are ignored the mean is 0, with gradients of 0.
@@ -85,7 +85,7 @@ def fused_linear_cross_entropy(
         if liger is not None:
             options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
             return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
-    rows = chunk_size or max(hidden.numel() // weight.shape[0], _FEWEST_ROWS)
+    rows = chunk_size or min(max(hidden.numel() // weight.shape[0], _FEWEST_ROWS), _MOST_ROWS)
     losses, normalisers, totals = _of_tokens(
         flat, weight, bias, targets, rows, ignore_index, softcap, dtype, label_smoothing > 0
     )

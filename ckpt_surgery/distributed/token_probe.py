@@ -113,6 +113,7 @@ def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
 
 
 def is_close(ours: Tensor, theirs: Tensor) -> bool:
+    """Tell whether results are the same but for rounding."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return False
     short = ours.device.type != "cpu" and ours.dtype == torch.float32

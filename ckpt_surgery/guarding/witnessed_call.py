@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
+from ckpt_surgery.distributed.tiled_call import untiled
 from ckpt_surgery.errors import GuardError
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
@@ -330,8 +331,9 @@ def _noting_kept(present: Iterable[Tensor]) -> Iterator[Mapping[int, int]]:
 
 @contextmanager
 def _without_checkpointing(block: nn.Module) -> Iterator[None]:
-    """Inside, nothing in a block is checkpointed, by a surgery, by its library or by torch's composable checkpoint."""
+    """Inside, nothing in a block is checkpointed or tiled, by whatever library."""
     with ExitStack() as stack:
+        stack.enter_context(untiled())
         for module in block.modules():
             if is_composable(module):
                 put_for(stack, vars(sys.modules[COMPOSABLE_CHECKPOINT].checkpoint.state(module)), "enable_hook", False)

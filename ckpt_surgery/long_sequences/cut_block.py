@@ -35,14 +35,15 @@ class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
     A tile has as many tokens as the block is wide; with `tokens`, those of a batch, a sequence has as many tiles as
-    that needs. `reason` says why calls are not cut, once one could not be, and `calls` counts those that were.
+    that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason` says why calls are
+    not cut, once one could not be, and `calls` counts those that were.
     """
 
-    def __init__(self, block: nn.Module, tokens: int | None) -> None:
+    def __init__(self, block: nn.Module, tokens: int | None, *, parks: bool) -> None:
         self.block = block
         self.reason: str | None = None
         self.calls = 0
-        self._tokens = tokens
+        self._tokens, self._parks = tokens, parks
         self._draws: bool | None = None
 
     def __call__(
@@ -60,12 +61,15 @@ class BlockCut:
             trained = self._trained()
             if not (trained or values.requires_grad):
                 return NotImplemented
-            call = CutCall(self.block, forward, CutArguments.of(arguments, values), self._size(values), _GROUPS, None)
+            offloader = getattr(function, "offloader", None)
+            transport = offloader.transport if self._parks and isinstance(offloader, Offloader) else None
+            given = CutArguments.of(arguments, values)
+            call = CutCall(self.block, forward, given, self._size(values), _GROUPS, None, transport)
             if self._draws is None:
                 self._draws = self._examined(call, values)
             call.seed = int(torch.randint(2**31, ())) if self._draws else None
-            offloader = getattr(function, "offloader", None)
-            with offloader.saving([values]) if isinstance(offloader, Offloader) else nullcontext():
+            saves = isinstance(offloader, Offloader) and transport is None
+            with offloader.saving([values]) if saves else nullcontext():
                 made = CutFunction.apply(call, values, *trained)  # type: ignore[no-untyped-call]
         except CannotCut as error:
             self.reason = str(error)
@@ -83,7 +87,9 @@ class BlockCut:
         if any(getattr(part, table) for part in inner for table in CALL_HOOKS):
             raise CannotCut("hooks inside of it would run for each tile")
         trained = [parameter for parameter in self.block.parameters() if parameter.requires_grad]
-        if any(type(p) not in (nn.Parameter, FakeTensor) or not p.is_leaf or hasattr(p, FSDP1_FLATTENED) for p in trained):
+        if any(
+            type(p) not in (nn.Parameter, FakeTensor) or not p.is_leaf or hasattr(p, FSDP1_FLATTENED) for p in trained
+        ):
             raise CannotCut("its parameters are of a class of their own, or split over ranks")
         return trained
 
@@ -114,7 +120,7 @@ class BlockCut:
     def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
         """Return the call for the first tokens alone."""
         given, _ = call.arguments.tile(values, slice(0, values.shape[1]))
-        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1, None)
+        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1, None, None)
 
     def _drawn(self, call: CutCall, values: Tensor) -> tuple[bool, str | None]:
         """Tell whether a run draws random numbers, and name what it has written on modules."""
@@ -135,7 +141,7 @@ class BlockCut:
         tokens = values.shape[1]
         whole, halves = (self._part(call, values, size) for size in (tokens, -(-tokens // 2)))
         with whole.as_called(), MeanDraws():  # type: ignore[no-untyped-call]
-            pairs = list(zip(whole.heads(values)[0], halves.heads(values)[0], strict=True))
+            pairs = list(zip(_heads(whole, values), _heads(halves, values), strict=True))
             attended = self._attended(whole, values)
             together = whole.after(values, 0, slice(0, tokens), attended)
             apart = [halves.after(values[:, p], i, p, attended[:, p]) for i, p in enumerate(halves.parts)]
@@ -144,8 +150,13 @@ class BlockCut:
 
     def _attended(self, whole: CutCall, values: Tensor) -> Tensor:
         """Return what attention might return."""
-        query, _, value = whole.heads(values)[0]
+        query, _, value = _heads(whole, values)
         return torch.randn((*query.shape[:3], value.shape[3]), device=query.device).to(query.dtype)
+
+
+def _heads(call: CutCall, values: Tensor) -> list[Tensor]:
+    (heads,) = call.heads(lambda index, part: values[:, part])
+    return [each for each in heads if isinstance(each, Tensor)]
 
 
 def _input_of(signature: BlockSignature, arguments: Arguments) -> Tensor:

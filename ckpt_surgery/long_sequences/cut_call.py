@@ -20,18 +20,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_parameters
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.attention_call import AttentionCall, CannotCut, Captured, Heads, answering, capture
+from ckpt_surgery.long_sequences.parked import ParkedTiles
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
+from ckpt_surgery.runtime.offload.offloader import Transport
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
 from ckpt_surgery.torch_names import tree_map, use_counts
 
 _HEADS, _TOKENS = 1, 2
 """The dimensions of queries, keys and values."""
 _HALVES = (torch.bfloat16, torch.float16)
+Read = Callable[[int, slice], Tensor]
+"""Gives a tile of the input by its index and its tokens."""
+Room = Tensor | ParkedTiles
+"""Queries, keys or values of a group of heads, (batch, tokens, heads, width)."""
 
 
 class _Input:
@@ -86,7 +93,8 @@ class CutCall:
     """A call of `forward`, which runs `block`, in tiles of at most `size` tokens of each sequence.
 
     Attention runs in at most so many `groups` of heads, one after another. With a `seed`, what draws random numbers
-    draws the same in both runs of a tile, and in the recompute.
+    draws the same in both runs of a tile, and in the recompute. With a `transport` the input, and heads that wait for
+    their turn, are on the host.
     """
 
     block: nn.Module
@@ -95,6 +103,7 @@ class CutCall:
     size: int
     groups: int
     seed: int | None
+    transport: Transport | None
     state: ModuleState = field(init=False)
     rest: tuple[Any, ...] | None = None
     """What the block returns behind its tensor, where it returns a tuple."""
@@ -112,91 +121,101 @@ class CutCall:
         tokens = self.arguments.tokens
         return [slice(start, min(start + self.size, tokens)) for start in range(0, tokens, self.size)]
 
-    def output(self, given: Tensor) -> Tensor:
-        """Return the tensor that the block returns for its input. Raises CannotCut."""
+    def output(self, read: Read) -> Tensor:
+        """Return the tensor that the block returns; `read` gives the tiles of its input. Raises CannotCut."""
         with self.as_called():
-            groups = self.heads(given)
-            attended = []
-            while groups:
-                attended.append(self.attend(len(attended), groups.pop(0)))
+            attended = self._attended(self.heads(read))
             made: Tensor | None = None
             for index, part in enumerate(self.parts):
-                result = self.after(given[:, part], index, part, _of_part(attended, part))
+                result = self.after(read(index, part), index, part, attended[:, part])
                 if made is None:
-                    made = result.new_empty((result.shape[0], self.arguments.tokens, *result.shape[2:]))
+                    made = self._room_of(result, attended)
                 made[:, part] = result
             assert made is not None
             return made
 
-    def gradients(
-        self, given: Tensor, gradient: Tensor, trained: Sequence[nn.Parameter], *, wants_input: bool, reuses: bool
-    ) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Return the gradients of the input and of `trained` parameters from that of the output.
+    def _attended(self, groups: list[list[Room]]) -> Tensor:
+        """Return what attention returns for all groups of heads, which are taken from the list."""
+        whole: Tensor | None = None
+        first, count = 0, len(groups)
+        for group in range(count):
+            result = self.attend(group, [_on_device(room, self.parts) for room in groups.pop(0)])
+            if whole is None:
+                whole = result.new_empty((*result.shape[:2], result.shape[2] * count, result.shape[3]))
+            whole[:, :, first : first + result.shape[2]] = result
+            first += result.shape[2]
+        assert whole is not None
+        return whole
 
-        Where it `reuses` the memory of that, the gradient of the input is written there.
+    def _room_of(self, result: Tensor, attended: Tensor) -> Tensor:
+        """Return where the whole result goes: in the memory of what attention has returned, where the sizes are the same.
+
+        Each tile of that is read before a tile of the result is written.
+        """
+        shape = (result.shape[0], self.arguments.tokens, *result.shape[2:])
+        same = attended.dtype == result.dtype and attended.shape[2:].numel() == result.shape[2:].numel()
+        return attended.view(shape) if same else result.new_empty(shape)
+
+    def gradients(
+        self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], made: Tensor | None
+    ) -> list[Tensor | None]:
+        """Return the gradients of `trained` parameters from that of the output; that of the input goes into `made`.
+
+        That may lie in the memory of the gradient of the output.
         """
         self.state.check(type(self.block).__name__, self.block)
         aliases = [parameter.detach().requires_grad_() for parameter in trained]
         sums: list[Tensor | None] = [None] * len(trained)
-        made = None
-        if wants_input:
-            made = gradient if reuses and _is_alike(gradient, given) else torch.empty_like(given)
 
-        def into(part: slice, tile: Tensor, outputs: Sequence[Tensor], others: Sequence[Tensor], of: Any) -> Any:
-            wanted = [*([tile] if wants_input else []), *others, *aliases]
-            pairs = [(output, each) for output, each in zip(outputs, of, strict=True) if output.requires_grad]
-            found = iter(
-                torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
-                if pairs and wanted
-                else [None] * len(wanted)
+        def back(outputs: Sequence[Tensor], of: Sequence[Tensor], *others: Tensor) -> list[Tensor | None]:
+            """Add up the gradients of parameters, and return those of the others that have one."""
+            pairs = [pair for pair in zip(outputs, of, strict=True) if pair[0].requires_grad]
+            wanted = [*(other for other in others if other.requires_grad), *aliases]
+            if not pairs or not wanted:
+                return [None] * len(others)
+            found = list(
+                torch.autograd.grad(
+                    [output for output, _ in pairs], wanted, [each for _, each in pairs], allow_unused=True
+                )
             )
-            of_tile = next(found) if wants_input else None
-            of_others = [next(found) for _ in others]
+            results = [found.pop(0) if other.requires_grad else None for other in others]
             for place, (new, parameter) in enumerate(zip(found, trained, strict=True)):
                 sums[place] = _added(sums[place], new, wide=parameter.dtype in _HALVES)
-            return of_tile, of_others
+            return results
 
-        with self.as_called(), with_parameters(self.block, dict(zip(trained, aliases, strict=True))):
-            groups, graphs = self.heads(given), []
-            while groups:
-                heads = [each.requires_grad_() for each in groups.pop(0)]
-                with torch.enable_grad():
-                    graphs.append((self.attend(len(graphs), heads), heads))
-            attended = [result.detach() for result, _ in graphs]
-            reached = [torch.empty_like(each) for each in attended]
+        def tiles() -> Iterator[tuple[int, slice, Tensor]]:
             for index, part in enumerate(self.parts):
-                tile = given[:, part].detach().requires_grad_(wants_input)
-                shared = _of_part(attended, part).requires_grad_()
-                with torch.enable_grad():
-                    result = self.after(tile, index, part, shared)
-                of_tile, (of_attended,) = into(part, tile, [result], [shared], [gradient[:, part]])
-                del result
+                yield index, part, read(index, part).detach().requires_grad_(made is not None)
+
+        with ExitStack() as stack:
+            stack.enter_context(self.as_called())
+            stack.enter_context(with_parameters(self.block, dict(zip(trained, aliases, strict=True))))
+            groups = self.heads(read)
+            stack.enter_context(torch.enable_grad())
+            graphs = [GroupGraph(self, group, groups.pop(0)) for group in range(len(groups))]
+            reached = [torch.empty_like(graph.result) for graph in graphs]
+            for index, part, tile in tiles():
+                attended = _of_part([graph.result.detach() for graph in graphs], part).requires_grad_()
+                result = self.after(tile, index, part, attended)
+                of_tile, of_attended = back([result], [gradient[:, part]], tile, attended)
                 if made is not None:
                     made[:, part] = 0 if of_tile is None else of_tile
                 first = 0
                 for room in reached:
-                    width = room.shape[2]
-                    room[:, part] = 0 if of_attended is None else of_attended[:, :, first : first + width]
-                    first += width
-            del attended
-            of_heads = []
-            while graphs:
-                result, heads = graphs.pop(0)
-                of_heads.append(torch.autograd.grad(result, heads, reached.pop(0), materialize_grads=True))
-                del result, heads
-            for index, part in enumerate(self.parts):
-                tile = given[:, part].detach().requires_grad_(wants_input)
-                with torch.enable_grad():
-                    three = self.before(tile, index, part)[1]
-                of_three = [
+                    room[:, part] = 0 if of_attended is None else of_attended[:, :, first : first + room.shape[2]]
+                    first += room.shape[2]
+                del result, of_tile, of_attended
+            of_heads = [graphs.pop(0).gradients(reached.pop(0)) for _ in range(len(graphs))]
+            for index, part, tile in tiles():
+                _, heads = self.before(tile, index, part)
+                of_part = [
                     _of_part([group[place] for group in of_heads], part).transpose(_HEADS, _TOKENS)
-                    for place in range(len(three))
+                    for place in range(len(heads))
                 ]
-                of_tile, _ = into(part, tile, three, [], of_three)
-                del three
+                (of_tile,) = back(heads, of_part, tile)
                 if made is not None and of_tile is not None:
                     made[:, part] += of_tile
-        return made, [None if s is None else s.to(p.dtype) for s, p in zip(sums, trained, strict=True)]
+        return [None if s is None else s.to(p.dtype) for s, p in zip(sums, trained, strict=True)]
 
     @contextmanager
     def as_called(self) -> Iterator[None]:
@@ -255,22 +274,35 @@ class CutCall:
         query, key, value = (each.transpose(_HEADS, _TOKENS) for each in heads)
         return self._call.run((query, key, value))
 
-    def heads(self, given: Tensor) -> list[list[Tensor]]:
+    @torch.no_grad()
+    def heads(self, read: Read) -> list[list[Room]]:
         """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
-        made: list[list[Tensor]] = []
+        made: list[list[Room]] = []
         for index, part in enumerate(self.parts):
-            call, heads = self.before(given[:, part], index, part)
+            call, heads = self.before(read(index, part), index, part)
             if not made:
                 self._call = call
                 count = self._count(call, heads)
-                made = [[_room(each, count, self.arguments.tokens) for each in heads] for _ in range(count)]
+                made = [[self._room(each, count) for each in heads] for _ in range(count)]
             elif self._call is None or not _is_same(call, self._call):
                 raise CannotCut("its attention is given something else for each tile")
-            for group, rooms in enumerate(made):
-                for room, each in zip(rooms, heads, strict=True):
-                    width = room.shape[2]
-                    room[:, part] = each[:, group * width : (group + 1) * width].transpose(_HEADS, _TOKENS)
+            for place, each in enumerate(heads):
+                width = each.shape[_HEADS] // len(made)
+                for group, rooms in enumerate(made):
+                    piece = each[:, group * width : (group + 1) * width].transpose(_HEADS, _TOKENS)
+                    if isinstance(room := rooms[place], ParkedTiles):
+                        room.put(piece)
+                    else:
+                        room[:, part] = piece
+        for room in (room for rooms in made for room in rooms if isinstance(room, ParkedTiles)):
+            room.finish()
         return made
+
+    def _room(self, like: Tensor, groups: int) -> Room:
+        if self.transport is not None:
+            return ParkedTiles(self.transport)
+        batch, heads, _, width = like.shape
+        return like.new_empty((batch, self.arguments.tokens, heads // groups, width))
 
     def _count(self, call: AttentionCall, heads: Heads) -> int:
         """Return into how many groups the heads fall: a key and its queries stay together."""
@@ -290,32 +322,100 @@ class CutCall:
             seed_all(self.seed + index)
 
 
+class GroupGraph:
+    """The graph of attention for one group of heads. Those that are parked wait on the host until its backward."""
+
+    def __init__(self, call: CutCall, group: int, rooms: Sequence[Room]) -> None:
+        self._rooms, self._parts = rooms, call.parts
+        self._loaded: dict[int, Tensor] = {}
+        heads = [_on_device(room, call.parts) for room in rooms]
+        if not any(isinstance(room, ParkedTiles) for room in rooms):
+            self._heads: Sequence[Any] = [each.requires_grad_() for each in heads]
+            self.result = call.attend(group, heads)
+            return
+        anchor = heads[0].new_zeros((), requires_grad=True)
+        sources = [_Source.apply(anchor, each) for each in heads]  # type: ignore[no-untyped-call]
+        self._heads = [get_gradient_edge(each) for each in sources]
+        places = {each.untyped_storage()._cdata: place for place, each in enumerate(heads)}
+
+        def pack(tensor: Tensor) -> Tensor | tuple[Any, ...]:
+            place = places.get(tensor.untyped_storage()._cdata)
+            return tensor if place is None else (place, tensor.shape, tensor.stride(), tensor.storage_offset())
+
+        with saved_tensors_hooks(pack, self._again):
+            self.result = call.attend(group, sources)
+
+    def _again(self, packed: Tensor | tuple[Any, ...]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        place, *layout = packed
+        if place not in self._loaded:
+            self._loaded[place] = _on_device(self._rooms[place], self._parts)
+        return self._loaded[place].as_strided(*layout)
+
+    def gradients(self, gradient: Tensor) -> Sequence[Tensor]:
+        """Return the gradients of queries, keys and values, and let go of all else."""
+        made = torch.autograd.grad(self.result, self._heads, gradient)
+        self._loaded.clear()
+        return made
+
+
+class _Source(torch.autograd.Function):
+    """A tensor that has a gradient, and that its node in the graph does not hold."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, values: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
+
+
 class CutFunction(torch.autograd.Function):
-    """The call as one node of the graph, which keeps the input of the block alone."""
+    """The call as one node of the graph, which keeps the input of the block alone: here, or tile by tile on the host."""
 
     @staticmethod
     def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
-        ctx.call, ctx.trained = call, trained
-        ctx.save_for_backward(given)
+        ctx.call, ctx.trained, ctx.parked = call, trained, None
+        ctx.like = given.new_empty(0), given.shape
+        if call.transport is None:
+            ctx.save_for_backward(given)
+        else:
+            ctx.parked = ParkedTiles(call.transport)
+            ctx.parked.put_all(given, call.parts)
         ctx.set_materialize_grads(False)
-        return call.output(given)
+        made = call.output(partial(_tile, given))
+        if ctx.parked is not None:
+            ctx.parked.finish()
+        return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
         if gradient is None:
             return (None,) * (2 + len(ctx.trained))
+        is_alone = _holders(gradient) == _holders_of_one(type(gradient))
         if torch.is_grad_enabled():
             raise SurgeryError(
                 f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
                 "(create_graph=True): call long_context(model, cut=False)"
             )
-        reuses = _holders(gradient) == _holders_of_one(type(gradient))
-        (given,) = ctx.saved_tensors
-        wants_input = ctx.needs_input_grad[1]
-        of_input, of_trained = ctx.call.gradients(
-            given, gradient, ctx.trained, wants_input=wants_input, reuses=reuses
-        )
-        return None, of_input, *of_trained
+        read = partial(_tile, *ctx.saved_tensors) if ctx.parked is None else lambda index, part: ctx.parked.read(index)
+        made: Tensor | None = None
+        if ctx.needs_input_grad[1]:
+            like, shape = ctx.like
+            reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
+            made = gradient if reuses else like.new_empty(shape)
+        of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
+        return None, made, *of_trained
+
+
+def _tile(values: Tensor, index: int, part: slice) -> Tensor:
+    return values[:, part]
+
+
+def _on_device(room: Room, parts: Sequence[slice]) -> Tensor:
+    return room.whole(parts) if isinstance(room, ParkedTiles) else room
 
 
 class _Lone(torch.autograd.Function):
@@ -345,10 +445,6 @@ def _holders(tensor: Tensor) -> tuple[int, ...]:
     return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()
 
 
-def _is_alike(ours: Tensor, theirs: Tensor) -> bool:
-    return ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.is_contiguous()
-
-
 def _whole(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
     """Return an argument of attention as it is for the whole sequence. Raises CannotCut."""
     if isinstance(value, Tensor):
@@ -361,15 +457,14 @@ def _whole(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
 
 
 def _is_same(ours: AttentionCall, theirs: AttentionCall) -> bool:
-    if ours.mask is not theirs.mask or ours.module is not theirs.module or ours.options.keys() != theirs.options.keys():
+    if (
+        ours.mask is not theirs.mask
+        or ours.module is not theirs.module
+        or ours.options.keys() != theirs.options.keys()
+    ):
         return False
     pairs = ((value, theirs.options[name]) for name, value in ours.options.items())
     return all(one is other or (type(one) in PLAIN and one == other) for one, other in pairs)
-
-
-def _room(like: Tensor, groups: int, tokens: int) -> Tensor:
-    batch, heads, _, width = like.shape
-    return like.new_empty((batch, tokens, heads // groups, width))
 
 
 def _of_part(groups: Sequence[Tensor], part: slice) -> Tensor:

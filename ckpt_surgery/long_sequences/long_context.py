@@ -30,7 +30,7 @@ LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""
 
 
-def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = True) -> LongContext:
+def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = True, host: bool = False) -> LongContext:
     """Let a model train on long sequences: blocks checkpointed with offload, MLPs tiled, the loss fused.
 
     `model` is a model of transformers with a language modelling head, also inside PEFT or DistributedDataParallel.
@@ -64,7 +64,7 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
     target = model.module if isinstance(model, DistributedDataParallel) else model
     before = vars(target).get(LONG_CONTEXT)
     context = before if isinstance(before, LongContext) else LongContext(target)
-    context.apply(tokens, cut=cut)
+    context.apply(tokens, cut=cut, host=host)
     return context
 
 
@@ -109,7 +109,7 @@ class LongContext(Undoable):
         """For which functions logits were made before a loss, and how often."""
         return self.loss.made_logits
 
-    def apply(self, tokens: int | None, *, cut: bool = True) -> None:
+    def apply(self, tokens: int | None, *, cut: bool = True, host: bool = False) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
         if vars(self.model).get(LONG_CONTEXT) is not self or self.surgery.undone:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
@@ -119,7 +119,7 @@ class LongContext(Undoable):
             self.cuts = {}
             if self.surgery.offloader is not None:
                 self.surgery.offloader.in_flight = 1  # a second one of such a size costs more than it hides
-            self.surgery.cut(partial(self._cut, tokens) if cut else None)
+            self.surgery.cut(partial(self._cut, tokens, host) if cut else None)
             blocks = [block.module for stack in self.surgery.stacks for block in stack.blocks]
             self.mlps = tuple(mlps_of(self.model, blocks))
             for width in sorted({mlp.width for mlp in self.mlps if mlp.reason is None}):
@@ -138,8 +138,8 @@ class LongContext(Undoable):
             raise
         vars(self.model)[LONG_CONTEXT] = self
 
-    def _cut(self, tokens: int | None, block: nn.Module) -> BlockCut:
-        self.cuts[block] = BlockCut(block, tokens)
+    def _cut(self, tokens: int | None, parks: bool, block: nn.Module) -> BlockCut:
+        self.cuts[block] = BlockCut(block, tokens, parks=parks)
         return self.cuts[block]
 
     def begin_within(self) -> None:

@@ -306,3 +306,9 @@ def test_a_chunk_of_logits_takes_by_default_what_the_hidden_states_take_but_256_
         fused_linear_cross_entropy(torch.zeros(tokens, width), torch.zeros(vocabulary, width), labels)
     assert products.largest == rows * vocabulary
     assert products.count == -(-tokens // rows)
+
+
+def test_a_chunk_of_logits_has_by_default_1024_rows_at_most() -> None:
+    with torch.no_grad(), Products() as products:
+        fused_linear_cross_entropy(torch.zeros(3000, 80), torch.zeros(100, 80), torch.zeros(3000, dtype=torch.long))
+    assert products.count == 3

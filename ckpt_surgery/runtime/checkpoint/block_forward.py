@@ -26,7 +26,6 @@ from ckpt_surgery.runtime.self_check.schedule import CheckDepth, CheckSchedule
 from ckpt_surgery.runtime.tools.refusals import Refusals
 from ckpt_surgery.torch_names import TransformType, forward_mode_level, innermost_transform, transform_stack
 
-
 Cut = Callable[[Callable[..., Any], BlockSignature, Arguments, Callable[..., Any]], Any]
 
 
