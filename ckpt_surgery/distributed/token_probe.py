@@ -55,7 +55,7 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
         stack.enter_context(autocast_uncached())
         stack.enter_context(random_state_kept((*devices_of(module), like.device)))
         try:
-            with without_hooks(module):
+            with _without_hooks(module):
                 mixes = _mixes(module, forward, like)
         except Exception:  # hooks may be what brings the parameters
             mixes = _mixes_with_hooks(place, module, forward, like)
@@ -70,7 +70,7 @@ def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Ten
     try:
         return _mixes(module, forward, like)
     except Exception as error:
-        with Trial(module).call():
+        with _Trial(module).call():
             forward(like.detach().clone())  # raises what the module raises untiled
         raise SurgeryError(
             f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
@@ -91,7 +91,7 @@ def _tokens(like: Tensor, seed: int) -> Tensor:
 def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
     """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
     order = list(_ORDER)
-    trial = Trial(module)
+    trial = _Trial(module)
     with trial.call():
         together = _result(forward, tokens)
     with trial.call():
@@ -134,7 +134,7 @@ def autocast_uncached() -> Iterator[None]:
 
 
 @contextmanager
-def without_hooks(module: nn.Module) -> Iterator[None]:
+def _without_hooks(module: nn.Module) -> Iterator[None]:
     """The hooks of modules inside count or collect what they see; they are for real calls."""
     tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in CALL_HOOKS]
     for attributes, name, _ in tables:
@@ -146,7 +146,7 @@ def without_hooks(module: nn.Module) -> Iterator[None]:
             attributes[name] = table
 
 
-class Trial:
+class _Trial:
     """Calls of a module, each of which sees what was there at first, and leaves nothing."""
 
     def __init__(self, module: nn.Module) -> None:

@@ -103,10 +103,6 @@ class _StandIn:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.__dict__["_own"], name, value)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        return type(self.__dict__["_own"])
-
 
 class _Name(str):
     """The name of an attention function to who reads it, and to a registry another one."""

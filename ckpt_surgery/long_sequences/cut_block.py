@@ -62,14 +62,21 @@ class BlockCut:
             if not (trained or values.requires_grad):
                 return NotImplemented
             offloader = getattr(function, "offloader", None)
-            transport = offloader.transport if self._parks and isinstance(offloader, Offloader) else None
-            given = CutArguments.of(arguments, values)
-            call = CutCall(self.block, forward, given, self._size(values), _GROUPS, None, transport)
+            if not isinstance(offloader, Offloader):
+                offloader = None
+            call = CutCall(
+                self.block,
+                forward,
+                CutArguments.of(arguments, values),
+                self._size(values),
+                _GROUPS,
+                transport=offloader.transport if offloader is not None and self._parks else None,
+            )
             if self._draws is None:
                 self._draws = self._examined(call, values)
-            call.seed = int(torch.randint(2**31, ())) if self._draws else None
-            saves = isinstance(offloader, Offloader) and transport is None
-            with offloader.saving([values]) if saves else nullcontext():
+            if self._draws:
+                call.seed = int(torch.randint(2**31, ()))
+            with nullcontext() if offloader is None or self._parks else offloader.saving([values]):
                 made = CutFunction.apply(call, values, *trained)  # type: ignore[no-untyped-call]
         except CannotCut as error:
             self.reason = str(error)
@@ -120,7 +127,7 @@ class BlockCut:
     def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
         """Return the call for the first tokens alone."""
         given, _ = call.arguments.tile(values, slice(0, values.shape[1]))
-        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1, None, None)
+        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1)
 
     def _drawn(self, call: CutCall, values: Tensor) -> tuple[bool, str | None]:
         """Tell whether a run draws random numbers, and name what it has written on modules."""

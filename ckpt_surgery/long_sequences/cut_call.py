@@ -102,8 +102,8 @@ class CutCall:
     arguments: CutArguments
     size: int
     groups: int
-    seed: int | None
-    transport: Transport | None
+    seed: int | None = None
+    transport: Transport | None = None
     state: ModuleState = field(init=False)
     rest: tuple[Any, ...] | None = None
     """What the block returns behind its tensor, where it returns a tuple."""
@@ -148,7 +148,7 @@ class CutCall:
         return whole
 
     def _room_of(self, result: Tensor, attended: Tensor) -> Tensor:
-        """Return where the whole result goes: in the memory of what attention has returned, where the sizes are the same.
+        """Return where the whole result goes: into the memory of what attention returned, where that is as large.
 
         Each tile of that is read before a tile of the result is written.
         """
@@ -373,7 +373,7 @@ class _Source(torch.autograd.Function):
 
 
 class CutFunction(torch.autograd.Function):
-    """The call as one node of the graph, which keeps the input of the block alone: here, or tile by tile on the host."""
+    """The call as one node of the graph, which keeps the block's input alone: where it is, or on the host."""
 
     @staticmethod
     def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:

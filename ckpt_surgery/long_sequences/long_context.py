@@ -174,7 +174,7 @@ class LongContext(Undoable):
 
 
 def _norms_behind(model: nn.Module, stack: str) -> list[nn.Module]:
-    """Return the normalisations beside a stack, as behind its last block: they keep copies of all tokens in float32."""
+    """Return the normalisations beside a stack, as behind its last block: they copy all tokens in float32."""
     owner = model.get_submodule(stack.rpartition(".")[0])
     return [
         part

@@ -51,8 +51,9 @@ class BlockForward:
 
     `name` is the block's in the model. `original` is the forward that was on the instance before; None for that of
     the class, whichever it is at the time of a call. `replacement` is one that another library put on the instance
-    later. `cut` is asked first, and runs a call in its own way, or returns NotImplemented. `schedule` says which of its calls check themselves. `given_caches` are those with which the model was
-    called. `refusals` are those of the surgery: once one was told, its calls are checkpointed as they come.
+    later. `cut` is asked first: it runs a call in its own way, or returns NotImplemented. `schedule` says which of its
+    calls check themselves. `given_caches` are those with which the model was called. `refusals` are those of the
+    surgery: once one was told, its calls are checkpointed as they come.
     """
 
     def __init__(
