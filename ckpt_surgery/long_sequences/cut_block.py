@@ -20,6 +20,7 @@ from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.tools.classes import library_of
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, FakeTensor, disable_current_modes
@@ -35,8 +36,8 @@ class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
     A tile has as many tokens as the block is wide; with `tokens`, those of a batch, a sequence has as many tiles as
-    that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason` says why calls are
-    not cut, once one could not be, and `calls` counts those that were.
+    that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason` says why the
+    last call was not cut, and `calls` counts those that were.
     """
 
     def __init__(self, block: nn.Module, tokens: int | None, *, parks: bool) -> None:
@@ -44,7 +45,15 @@ class BlockCut:
         self.reason: str | None = None
         self.calls = 0
         self._tokens, self._parks = tokens, parks
-        self._draws: bool | None = None
+        self._draws: bool | None = None  # once the block was tried
+        self._never = False
+
+    @property
+    def way(self) -> str:
+        """Say in words what becomes of its calls."""
+        if self.reason is not None:
+            return f"not cut: {self.reason}"
+        return "cut at its attention" if self.calls else "to be cut at its attention"
 
     def __call__(
         self,
@@ -54,7 +63,7 @@ class BlockCut:
         function: Callable[..., Any],
     ) -> Any:
         """Return what the block returns; NotImplemented where the call is not cut."""
-        if self.reason is not None:
+        if self._never:
             return NotImplemented
         try:
             values = _input_of(signature, arguments)
@@ -73,7 +82,9 @@ class BlockCut:
                 transport=offloader.transport if offloader is not None and self._parks else None,
             )
             if self._draws is None:
+                self._never = True
                 self._draws = self._examined(call, values)
+                self._never = False
             if self._draws:
                 call.seed = int(torch.randint(2**31, ()))
             with nullcontext() if offloader is None or self._parks else offloader.saving([values]):
@@ -81,7 +92,7 @@ class BlockCut:
         except CannotCut as error:
             self.reason = str(error)
             return NotImplemented
-        self.calls += 1
+        self.calls, self.reason = self.calls + 1, None
         return made if call.rest is None else (made, *call.rest)
 
     def _size(self, values: Tensor) -> int:
@@ -91,7 +102,8 @@ class BlockCut:
     def _trained(self) -> list[nn.Parameter]:
         """Return the parameters that have gradients. Raises CannotCut."""
         inner = (part for part in self.block.modules() if part is not self.block)
-        if any(getattr(part, table) for part in inner for table in CALL_HOOKS):
+        hooks = (hook for part in inner for table in CALL_HOOKS for hook in getattr(part, table).values())
+        if any(library_of(hook) != "ckpt_surgery" for hook in hooks):
             raise CannotCut("hooks inside of it would run for each tile")
         trained = [parameter for parameter in self.block.parameters() if parameter.requires_grad]
         if any(

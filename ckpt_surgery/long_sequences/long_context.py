@@ -88,6 +88,8 @@ class LongContext(Undoable):
 
     def __str__(self) -> str:
         lines = [str(self.surgery)]
+        ways = Counter((type(block).__name__, each.way) for block, each in self.cuts.items())
+        lines += [f"{count} x {name}: {way}" for (name, way), count in ways.items()]
         tiled = Counter((type(mlp.module).__name__, mlp.reason) for mlp in self.mlps)
         for (name, mlp_reason), count in tiled.items():
             lines.append(f"{count} x {name}: " + ("tiled" if mlp_reason is None else f"not tiled: {mlp_reason}"))

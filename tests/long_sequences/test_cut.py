@@ -1,0 +1,320 @@
+"""Blocks cut at their attention: the same step, one input kept, and a reason where it cannot be done."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.long_context import double_precision
+from ckpt_surgery import SurgeryError, guard, long_context
+from ckpt_surgery.long_sequences.long_context import LongContext
+from ckpt_surgery.measure.generators import seed_all
+from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.runtime.offload.offloader import Offloader
+from ckpt_surgery.runtime.surgery import checkpointing
+from tests.long_sequences.test_long_context import assert_same, batch, llama, step
+from tests.runtime.transports import Recorded
+
+pytestmark = [pytest.mark.torch, pytest.mark.both]
+
+LENGTH = 24
+TOKENS = 96
+"""Said of a batch, so that its sequences have more than one tile."""
+
+
+def cut(model: nn.Module, **options: Any) -> LongContext:
+    return long_context(model, tokens=TOKENS, **options)
+
+
+def reasons(context: LongContext) -> set[str | None]:
+    return {each.reason for each in context.cuts.values()}
+
+
+def assert_cut(context: LongContext) -> None:
+    assert reasons(context) == {None}
+    assert all(each.calls for each in context.cuts.values())
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_step_is_the_models_own(attention: str, host: bool) -> None:
+    model = llama(attn_implementation=attention, num_attention_heads=4, num_key_value_heads=2)
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[1, :5] = 0
+    for inputs in (batch(LENGTH), batch(LENGTH, attention_mask=mask)):
+        own = step(model, **inputs)
+        with cut(model, host=host) as context:
+            assert_same(step(model, **inputs), own)
+            assert_cut(context)
+        assert_same(step(model, **inputs), own)
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
+    """The gradient is that of the very loss that was computed, as its difference along a direction shows."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_embd=16, n_layer=2, n_head=4, n_positions=LENGTH)).double()
+    weights = [p for p in model.train().parameters() if p.requires_grad]
+    directions = [torch.randn_like(weight) for weight in weights]
+
+    def loss(far: float) -> float:
+        seed_all(1)
+        with torch.no_grad():
+            for weight, direction in zip(weights, directions, strict=True):
+                weight.add_(direction, alpha=far)
+        ours = step(model, **batch(LENGTH))[0].item()
+        with torch.no_grad():
+            for weight, direction in zip(weights, directions, strict=True):
+                weight.sub_(direction, alpha=far)
+        return ours
+
+    with double_precision(), cut(model, host=host) as context:
+        seed_all(1)
+        _, gradients = step(model, **batch(LENGTH))
+        named = dict(model.named_parameters())
+        along = sum(
+            (gradients[name] * directions[index]).sum().item()
+            for index, name in enumerate(name for name in named if named[name].requires_grad)
+        )
+        assert_cut(context)
+        assert (loss(1e-7) - loss(-1e-7)) / 2e-7 == pytest.approx(along, rel=1e-5)
+
+
+def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_whole() -> None:
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+    exact = step(llama(**sizes).double(), **batch(192))[1]
+
+    def error(model: Any) -> float:
+        found = step(model, **batch(192))[1]
+        return sum((found[name].double() - exact[name]).norm().item() for name in exact)
+
+    own = error(llama(**sizes).bfloat16())
+    with long_context(half := llama(**sizes).bfloat16(), tokens=384 * 6) as context:
+        assert error(half) < 1.1 * own
+        assert_cut(context)
+
+
+def test_autocast_is_that_of_the_forward() -> None:
+    model = llama()
+
+    def stepped() -> Any:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(**batch(LENGTH)).loss
+        loss.backward()
+        return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+    own = stepped()
+    with cut(model) as context:
+        ours = stepped()
+        assert_cut(context)
+    assert ours[0] == pytest.approx(own[0].item(), rel=1e-2)
+    for name, gradient in own[1].items():
+        assert gradient is not None
+        assert ours[1][name].norm() == pytest.approx(gradient.norm().item(), rel=5e-2)
+
+
+def test_hooks_of_a_parameter_see_one_gradient_a_call() -> None:
+    model = llama()
+    weight, seen = model.model.layers[0].mlp.up_proj.weight, list[Tensor]()
+    weight.register_hook(seen.append)
+    with cut(model) as context:
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+    assert len(seen) == 1
+
+
+def test_two_forwards_before_a_backward() -> None:
+    model = llama()
+
+    def stepped() -> Any:
+        model.zero_grad()
+        loss = model(**batch(LENGTH)).loss + 2 * model(**batch(LENGTH - 5)).loss
+        loss.backward()
+        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    own = stepped()
+    with cut(model):
+        assert_same(stepped(), own)
+
+
+@pytest.mark.parametrize("holds", ["a hook", "retain_grad", "nobody"])
+def test_a_gradient_that_somebody_holds_is_not_written_over(holds: str) -> None:
+    model, kept = llama(), list[Tensor]()
+
+    def keep(layer: Any, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if holds == "a hook":
+            hidden.register_hook(kept.append)
+        elif holds == "retain_grad":
+            hidden.retain_grad()
+            kept.append(hidden)
+
+    handle = model.model.layers[0].register_forward_hook(keep)
+    step(model, **batch(LENGTH))
+    own = [each if holds == "a hook" else each.grad for each in kept]
+    kept.clear()
+    with cut(model) as context:
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+    handle.remove()
+    for ours, theirs in zip([each if holds == "a hook" else each.grad for each in kept], own, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_second_derivatives_are_refused() -> None:
+    model = llama()
+    with cut(model), pytest.raises(SurgeryError, match=r"no second derivatives .*cut=False"):
+        torch.autograd.grad(model(**batch(LENGTH)).loss, list(model.parameters()), create_graph=True)
+
+
+@pytest.mark.parametrize("change", ["mode", "weight"])
+def test_a_change_before_the_backward_is_refused(change: str) -> None:
+    model = llama()
+    with cut(model):
+        loss = model(**batch(LENGTH)).loss
+        if change == "mode":
+            model.eval()
+        else:
+            model.model.layers[1].mlp.up_proj.weight.data = torch.zeros_like(model.model.layers[1].mlp.up_proj.weight)
+            with torch.no_grad():
+                model.model.layers[1].self_attn.q_proj.weight.mul_(2)
+        with pytest.raises(SurgeryError, match="cannot be recomputed"):
+            loss.backward()
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["input", "tiles"])
+def test_nothing_of_a_block_stays_on_the_device(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Recorded()
+    monkeypatch.setattr(checkpointing, "_offloader", lambda options: Offloader(transport, minimum_bytes=0))
+    held = []
+    for layers in (4, 8):
+        with cut(model := llama(num_hidden_layers=layers), host=host) as context, Meter() as meter:
+            loss = model(**batch(LENGTH)).loss
+            meter.start_backward(loss)
+            loss.backward()
+            assert_cut(context)
+        held.append(meter.kept_bytes)
+        assert not (host and transport.copying)
+    assert held[0] == held[1]
+
+
+class ShiftingAttention(nn.Module):
+    """Mixes each token with the one before it, beside attention."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Any:
+        attended, weights = self.attention(hidden_states=hidden_states, **options)
+        return attended + hidden_states.roll(1, 1), weights
+
+
+class CountingMlp(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        self.mlp, self.count = mlp, 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.count += 1
+        made: Tensor = self.mlp(hidden)
+        return made
+
+
+class TwiceAttention(nn.Module):
+    """Attends twice."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Any:
+        first, _ = self.attention(hidden_states=hidden_states, **options)
+        return self.attention(hidden_states=hidden_states + first, **options)
+
+
+def swap(name: str, kind: Callable[[nn.Module], nn.Module]) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        for layer in model.model.layers:
+            setattr(layer, name, kind(getattr(layer, name)))
+
+    return change
+
+
+def hooked(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(lambda *_: None)
+
+
+NOT_CUT: dict[str, tuple[Callable[[Any], None], str]] = {
+    "a shift": (swap("self_attn", ShiftingAttention), "mixes tokens outside of its attention"),
+    "a count": (swap("mlp", CountingMlp), "writes count on its modules"),
+    "two attentions": (swap("self_attn", TwiceAttention), "calls attention 2 times"),
+    "hooks": (hooked, "hooks inside of it"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_CUT)
+def test_what_cannot_be_cut_runs_as_without_and_says_why(name: str) -> None:
+    model = llama()
+    change, why = NOT_CUT[name]
+    change(model)
+    inputs = batch(LENGTH, use_cache=False)
+    own = step(model, **inputs)
+    context = cut(model)
+    assert_same(step(model, **inputs), own)
+    (reason,) = reasons(context)
+    assert why in (reason or "")
+    assert f"not cut: {reason}" in str(context)
+    context.undo()
+
+
+def test_nothing_is_left_on_modules_and_other_threads_see_nothing() -> None:
+    model, other = llama(), llama()
+    expected = other(**batch(LENGTH)).loss
+    seen: list[Tensor] = []
+
+    def elsewhere(*_: Any) -> None:
+        thread = threading.Thread(target=lambda: seen.append(other(**batch(LENGTH)).loss.detach()))
+        thread.start()
+        thread.join()
+
+    configs = [vars(part).get("config") for part in model.modules()]
+    model.model.layers[0].register_forward_pre_hook(elsewhere)
+    with cut(model) as context:
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+    assert all(torch.equal(each, expected.detach()) for each in seen)
+    assert all(vars(part).get("config") is config for part, config in zip(model.modules(), configs, strict=True))
+
+
+def test_a_copy_is_cut_by_itself() -> None:
+    model = llama()
+    own = step(model, **batch(LENGTH))
+    with cut(model):
+        other = copy.deepcopy(model)
+    assert_same(step(other, **batch(LENGTH)), own)
+
+
+def test_a_guard_proves_the_gradients_of_blocks_that_are_cut() -> None:
+    model = llama()
+    with cut(model) as context, guard(model) as watch:
+        for _ in range(3):
+            step(model, **batch(LENGTH))
+        assert_cut(context)
+        assert "2 of 2 blocks proved" in str(watch.report())
