@@ -62,6 +62,7 @@ def _attention(
     if fused and half and attn_mask is None and width == value.shape[-1] <= _WIDEST_FLASH_HEAD:
         padded = [functional.pad(tensor, (0, -width % 8)) if width % 8 else tensor for tensor in (query, key, value)]
         result: Tensor = FLASH_ATTENTION(*padded, dropout_p, is_causal, False, scale=scale)[0]
+        _add_workspace(result.grad_fn, *padded[:2])
         return result[..., :width] if width % 8 else result
     step = _ALIGNED_BYTES // query.itemsize
     aligned = not width % step and not value.shape[-1] % step
@@ -73,6 +74,30 @@ def _attention(
         return result
     result = MATH_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     return result
+
+
+def _add_workspace(node: Any, query: Tensor, key: Tensor) -> None:
+    """Let the backward of flash attention hold what its kernel does.
+
+    These are the gradient of the queries in single precision, sums of rows, and gradients of keys and values for each
+    head of the queries where there are fewer (mha_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/
+    flash_api.cpp, pytorch 03b7c19).
+    """
+    if node is None:
+        return
+    samples, heads, tokens, width = query.shape
+    rows, columns = tokens + -tokens % 128, width + -width % (32 if width <= 128 else 64)
+    sizes = [((samples, rows, heads, columns), torch.float32), ((samples, heads, rows), torch.float32)]
+    if key.shape[1] != heads:
+        sizes += [((samples, key.shape[2], heads, width), query.dtype)] * 2
+    like = query.new_empty(0)  # the queries themselves may go before their backward
+    held: list[Tensor] = []
+
+    def begin(gradients: Any) -> None:
+        held.extend(like.new_empty(shape, dtype=dtype) for shape, dtype in sizes)
+
+    node.register_prehook(begin)
+    node.register_hook(lambda *_: held.clear())
 
 
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -69,6 +69,24 @@ def test_flash_attention_keeps_no_matrix_even_with_dropout_and_fewer_keys() -> N
     assert total == pytest.approx(2 * query + 2 * HEADS * LENGTH * 4, rel=0.01)  # query, result, sums
 
 
+@pytest.mark.parametrize(("heads", "expanded"), [(HEADS, 0), (2, 2)], ids=["as many keys", "fewer keys"])
+def test_the_backward_of_flash_attention_holds_its_workspace(heads: int, expanded: int) -> None:
+    shapes = ShapesOnly()
+    model = shapes_of(Attends(is_causal=True, enable_gqa=True), shapes)
+    given = [
+        shapes.without_data(torch.zeros(2, n, 100, 40, dtype=torch.bfloat16)).requires_grad_()
+        for n in (HEADS, heads, heads)
+    ]
+    with shapes, CudaOperators():
+        step = run_metered(model, ((*given, None), {}), lambda output: output)
+    sums, rows = (2, 128, HEADS, 64), (2, HEADS, 128)
+    made = [
+        (one.dtype, one.shape, one.last - one.born) for one in step.allocations if one.operator == "aten.new_empty"
+    ]
+    assert [(kind, shape) for kind, shape, _ in made if kind == "float32"] == [("float32", sums), ("float32", rows)]
+    assert [shape for kind, shape, _ in made if kind != "float32"] == [(2, 100, HEADS, 40)] * expanded
+
+
 def test_a_width_that_flash_attention_does_not_take_is_padded() -> None:
     _, narrow = kept(60, 60)
     _, wide = kept(64, 64)
