@@ -31,24 +31,35 @@ LONG_CONTEXT = "_ckpt_surgery_long_context"
 
 
 def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = True, host: bool = False) -> LongContext:
-    """Let a model train on long sequences: blocks checkpointed with offload, MLPs tiled, the loss fused.
+    """Let a model train on long sequences: blocks cut at their attention, inputs on the host, the loss fused.
 
     `model` is a model of transformers with a language modelling head, also inside PEFT or DistributedDataParallel.
 
-    - Every block is checkpointed, and its inputs wait in host memory: `wrap_blocks(model, offload="cpu")`.
-    - The MLPs in the blocks run over shards of their sequence. A shard has as many tokens as the model is wide, so
-      that what is between the products of an MLP is no larger than one of its weights.
+    - A block whose tokens meet in one call of an attention function of transformers is cut there: the rest of it runs
+      over one tile of the sequence after another, in the forward and in the backward, attention runs for some heads at
+      a time, and the block's input alone is kept. That is tried on a few tokens in the first call of each block.
+    - Every other block is checkpointed, and its MLP runs over shards of its sequence.
+    - The inputs of blocks wait in host memory: `wrap_blocks(model, offload="cpu")`.
     - The loss is computed without logits, as with `fuse_loss` of `ckpt_surgery.distributed`: inside the model's own
       forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
       before.
 
+    A tile has as many tokens as the model is wide, so that what is between the products of an MLP is no larger than one
+    of its weights. Loss and gradients are those of the model's own code up to rounding; gradients of weights of half
+    precision are added up over the tiles in float32. Dropout draws for one tile after another: the masks differ from
+    those of the uncut block, and are the same in the backward. Hooks on a parameter and DistributedDataParallel see one
+    gradient a call of a block. A backward with `create_graph=True` is refused.
+
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
-        tokens: how many tokens a batch has, all its sequences together. The MLPs then run in as many shards as that
-            needs, whatever a batch has. By default each call is cut by the length of its own sequences.
+        tokens: how many tokens a batch has, all its sequences together. Blocks and MLPs then run in as many tiles as
+            that needs, whatever a batch has. By default each call is cut by the length of its own sequences.
+        cut: False checkpoints every block.
+        host: read the inputs of blocks that are cut from the host tile by tile, and let queries, keys and values wait
+            there: the least device memory, for more copies.
 
     Returns:
-        What was done: print it, `undo()` it, or use it in a `with`. A second call does it anew, with other `tokens`,
+        What was done: print it, `undo()` it, or use it in a `with`. A second call does it anew, with other options,
         and returns the same.
 
     Raises:
@@ -71,8 +82,8 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
 class LongContext(Undoable):
     """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
 
-    `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, and `mlps` are those found, with the reasons of
-    those left alone.
+    `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, `mlps` are those found, with the reasons of those
+    left alone, and `cuts` say of each block whether its calls are cut at its attention.
     """
 
     surgery: Surgery
