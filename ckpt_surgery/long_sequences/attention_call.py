@@ -60,8 +60,8 @@ class Captured(BaseException):
 
 
 @contextmanager
-def answering(block: nn.Module, answer: Answer) -> Iterator[None]:
-    """Let `answer` give the results of the attention of a block inside, in this thread.
+def intercepted(block: nn.Module) -> Iterator[None]:
+    """Let the attention of a block ask `answering` for its results inside, in this thread.
 
     Raises CannotCut where no module of the block has the name of an attention function.
     """
@@ -69,16 +69,23 @@ def answering(block: nn.Module, answer: Answer) -> Iterator[None]:
     if not homes:
         raise CannotCut("it looks up no attention function of transformers")
     configs = [home["config"] for home in homes]
-    outer = getattr(_NOW, "answer", None)
-    _NOW.answer = answer
     for home, config in zip(homes, configs, strict=True):
         home["config"] = _StandIn(config)
     try:
         yield
     finally:
-        _NOW.answer = outer
         for home, config in zip(homes, configs, strict=True):
             home["config"] = config
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[None]:
+    """Let `answer` give the results of attention that is intercepted, in this thread."""
+    outer, _NOW.answer = getattr(_NOW, "answer", None), answer
+    try:
+        yield
+    finally:
+        _NOW.answer = outer
 
 
 def capture(call: AttentionCall, heads: Heads) -> Tensor:

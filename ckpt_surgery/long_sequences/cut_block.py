@@ -30,14 +30,17 @@ _PROBED = 8
 _ROUNDS = 3
 """A router may choose other experts in rounding; hardly three times in a row."""
 _GROUPS = 8
+"""Of heads, for which attention runs one after another."""
+_FEWEST = 1024
+"""Tokens of a tile, so that the device has more to do than the host."""
 
 
 class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
-    A tile has as many tokens as the block is wide; with `tokens`, those of a batch, a sequence has as many tiles as
-    that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason` says why the
-    last call was not cut, and `calls` counts those that were.
+    A tile has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a batch, a sequence has
+    as many tiles as that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason`
+    says why the last call was not cut, and `calls` counts those that were.
     """
 
     def __init__(self, block: nn.Module, tokens: int | None, *, parks: bool) -> None:
@@ -97,7 +100,7 @@ class BlockCut:
 
     def _size(self, values: Tensor) -> int:
         _, tokens, width = values.shape
-        return width if self._tokens is None else -(-tokens // max(1, -(-self._tokens // width)))
+        return max(width, _FEWEST) if self._tokens is None else -(-tokens // max(1, -(-self._tokens // width)))
 
     def _trained(self) -> list[nn.Parameter]:
         """Return the parameters that have gradients. Raises CannotCut."""

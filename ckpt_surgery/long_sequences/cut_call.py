@@ -24,7 +24,15 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_parameters
 from ckpt_surgery.errors import SurgeryError
-from ckpt_surgery.long_sequences.attention_call import AttentionCall, CannotCut, Captured, Heads, answering, capture
+from ckpt_surgery.long_sequences.attention_call import (
+    AttentionCall,
+    CannotCut,
+    Captured,
+    Heads,
+    answering,
+    capture,
+    intercepted,
+)
 from ckpt_surgery.long_sequences.parked import ParkedTiles
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
@@ -222,6 +230,7 @@ class CutCall:
         """Inside, autocast is what it was, MLPs run untiled, and what is drawn is drawn from no generator outside."""
         with ExitStack() as stack:
             stack.enter_context(untiled())
+            stack.enter_context(intercepted(self.block))
             for kind, enabled, dtype in self._autocast:
                 # what autocast keeps of a weight belongs to the graph of one tile
                 stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False))
@@ -234,7 +243,7 @@ class CutCall:
         (args, kwargs), wholes = self.arguments.tile(values, part)
         self._draw(index)
         try:
-            with answering(self.block, capture):
+            with answering(capture):
                 self.forward(*args, **kwargs)
         except Captured as captured:
             call, heads = captured.call, captured.heads
@@ -257,7 +266,7 @@ class CutCall:
             return attended
 
         self._draw(index)
-        with answering(self.block, give):
+        with answering(give):
             result = self.forward(*args, **kwargs)
         if len(calls) != 1:
             raise CannotCut(f"it calls attention {len(calls)} times")

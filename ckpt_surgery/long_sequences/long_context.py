@@ -44,11 +44,12 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
       forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
       before.
 
-    A tile has as many tokens as the model is wide, so that what is between the products of an MLP is no larger than
-    one of its weights. Loss and gradients are those of the model's own code up to rounding; gradients of weights of
-    half precision are added up over the tiles in float32. Dropout draws for one tile after another: the masks differ
-    from those of the uncut block, and are the same in the backward. Hooks on a parameter and DistributedDataParallel
-    see one gradient a call of a block. A backward with `create_graph=True` is refused.
+    A tile has as many tokens as the model is wide (1,024 at least where blocks are cut), so that what is between the
+    products of an MLP is no larger than one of its weights. Loss and gradients are those of the model's own code up to
+    rounding; gradients of weights of half precision are added up over the tiles in float32. Dropout draws for one tile
+    after another: the masks differ from those of the uncut block, and are the same in the backward. Hooks on a
+    parameter and DistributedDataParallel see one gradient a call of a block. A backward with `create_graph=True` is
+    refused.
 
     Args:
         model: changed in place; its module tree, `state_dict` keys, classes and hooks stay as they are.
