@@ -9,7 +9,6 @@ Which modules are tiled, how they are called, and how that is undone is in `tile
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from ckpt_surgery.torch_names import current_graph_task_id
 
 SEQUENCE = -2
 """The dimension that is cut into shards."""
-_NOW = threading.local()
-"""Whether modules run untiled in a thread, as `untiled`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,21 +122,6 @@ class ModuleState:
                 f"{place} cannot be recomputed: a parameter or buffer of it was replaced or modified in place between "
                 "forward and backward; do that after the backward"
             )
-
-
-@contextmanager
-def untiled() -> Iterator[None]:
-    """Inside, in this thread, modules run untiled: what runs them is tiled itself."""
-    before, _NOW.untiled = runs_untiled(), True
-    try:
-        yield
-    finally:
-        _NOW.untiled = before
-
-
-def runs_untiled() -> bool:
-    """Tell whether modules run untiled now."""
-    return getattr(_NOW, "untiled", False)
 
 
 @contextmanager

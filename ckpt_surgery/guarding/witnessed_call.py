@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
-from ckpt_surgery.distributed.tiled_call import untiled
 from ckpt_surgery.errors import GuardError
 from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
@@ -33,6 +32,7 @@ from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version
+from ckpt_surgery.runtime.tools.untiled import untiled
 from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
 from ckpt_surgery.undo import UndoableHooks
 

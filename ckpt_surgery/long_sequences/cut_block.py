@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from ckpt_surgery.distributed.token_probe import MeanDraws, autocast_uncached, is_close
 from ckpt_surgery.long_sequences.attention_call import CannotCut
-from ckpt_surgery.long_sequences.cut_call import CutArguments, CutCall, CutFunction
+from ckpt_surgery.long_sequences.cut_arguments import CutArguments
+from ckpt_surgery.long_sequences.cut_call import CutCall
+from ckpt_surgery.long_sequences.cut_function import CutFunction
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import BlockState

@@ -11,19 +11,17 @@ again with gradients, from the end. Only the input of the block is kept for it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_parameters
-from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.distributed.tiled_call import ModuleState, with_parameters
 from ckpt_surgery.long_sequences.attention_call import (
     AttentionCall,
     CannotCut,
@@ -33,12 +31,12 @@ from ckpt_surgery.long_sequences.attention_call import (
     capture,
     intercepted,
 )
+from ckpt_surgery.long_sequences.cut_arguments import CutArguments, whole_argument
 from ckpt_surgery.long_sequences.parked import ParkedTiles
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
-from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.offload.offloader import Transport
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
-from ckpt_surgery.torch_names import tree_map, use_counts
+from ckpt_surgery.runtime.tools.untiled import untiled
 
 _HEADS, _TOKENS = 1, 2
 """The dimensions of queries, keys and values."""
@@ -47,53 +45,6 @@ Read = Callable[[int, slice], Tensor]
 """Gives a tile of the input by its index and its tokens."""
 Room = Tensor | ParkedTiles
 """Queries, keys or values of a group of heads, (batch, tokens, heads, width)."""
-
-
-class _Input:
-    """Stands for the input of the block among its arguments: nothing holds on to the input itself."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CutArguments:
-    """The arguments of a call of a block, without its input, which is (batch, tokens, width)."""
-
-    given: Arguments
-    batch: int
-    tokens: int
-
-    @classmethod
-    def of(cls, given: Arguments, values: Tensor) -> CutArguments:
-        """Note the arguments of a call whose input is `values`."""
-        without = tree_map(lambda value: _Input if value is values else value, given)
-        return cls(without, values.shape[0], values.shape[1])
-
-    def tile(self, values: Tensor, part: slice) -> tuple[Arguments, dict[int, Tensor]]:
-        """Return the arguments with `values` for a part of the input, and what has its tokens cut to that part.
-
-        With them come the whole tensors of what was cut, by the id of that.
-        """
-        wholes: dict[int, Tensor] = {}
-
-        def cut(value: Any) -> Any:
-            if value is _Input:
-                return values
-            if not isinstance(value, Tensor):
-                return value
-            piece = self._cut(value, part)
-            wholes[id(piece)] = value
-            return piece
-
-        return tree_map(cut, self.given), wholes
-
-    def _cut(self, tensor: Tensor, part: slice) -> Tensor:
-        shape = tuple(tensor.shape)
-        if shape == (self.tokens,):
-            return tensor[part]
-        if len(shape) >= 2 and shape[1] == self.tokens:  # (batch, tokens, ...)
-            return tensor[:, part]
-        if len(shape) == 3 and shape[1:] == (self.batch, self.tokens):  # positions along each axis of a picture
-            return tensor[:, :, part]
-        return tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -252,7 +203,7 @@ class CutCall:
             raise CannotCut("it calls no attention function of transformers")
         if any(each.dim() != 4 or each.shape[_TOKENS] != part.stop - part.start for each in heads):
             raise CannotCut("its attention is given something else than heads of its tokens")
-        whole = partial(_whole, {id(tensor): tensor for tensor in tensors(self.arguments.given)} | wholes)
+        whole = partial(whole_argument, {id(tensor): tensor for tensor in tensors(self.arguments.given)} | wholes)
         options = {name: whole(name, value) for name, value in call.options.items()}
         return AttentionCall(call.function, call.module, whole("a mask", call.mask), options), heads
 
@@ -381,88 +332,8 @@ class _Source(torch.autograd.Function):
         return None, None
 
 
-class CutFunction(torch.autograd.Function):
-    """The call as one node of the graph, which keeps the block's input alone: where it is, or on the host."""
-
-    @staticmethod
-    def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
-        ctx.call, ctx.trained, ctx.parked = call, trained, None
-        ctx.like = given.new_empty(0), given.shape
-        if call.transport is None:
-            ctx.save_for_backward(given)
-        else:
-            ctx.parked = ParkedTiles(call.transport)
-            ctx.parked.put_all(given, call.parts)
-        ctx.set_materialize_grads(False)
-        made = call.output(partial(_tile, given))
-        if ctx.parked is not None:
-            ctx.parked.finish()
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
-        if gradient is None:
-            return (None,) * (2 + len(ctx.trained))
-        is_alone = _holders(gradient) == _holders_of_one(type(gradient))
-        if torch.is_grad_enabled():
-            raise SurgeryError(
-                f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
-                "(create_graph=True): call long_context(model, cut=False)"
-            )
-        read = partial(_tile, *ctx.saved_tensors) if ctx.parked is None else lambda index, part: ctx.parked.read(index)
-        made: Tensor | None = None
-        if ctx.needs_input_grad[1]:
-            like, shape = ctx.like
-            reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
-            made = gradient if reuses else like.new_empty(shape)
-        of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
-        return None, made, *of_trained
-
-
-def _tile(values: Tensor, index: int, part: slice) -> Tensor:
-    return values[:, part]
-
-
 def _on_device(room: Room, parts: Sequence[slice]) -> Tensor:
     return room.whole(parts) if isinstance(room, ParkedTiles) else room
-
-
-class _Lone(torch.autograd.Function):
-    """Notes how often a gradient is held that nothing else holds."""
-
-    seen: tuple[int, ...] = ()
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        _Lone.seen = _holders(gradient)
-        return gradient
-
-
-@cache
-def _holders_of_one(kind: type) -> tuple[int, ...]:
-    with torch.enable_grad():
-        _Lone.apply(torch.ones(2, requires_grad=True)).exp().sum().backward()  # type: ignore[no-untyped-call]
-    return _Lone.seen
-
-
-def _holders(tensor: Tensor) -> tuple[int, ...]:
-    """Count the references to a tensor from Python, from the engine, and to its memory."""
-    return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()
-
-
-def _whole(known: Mapping[int, Tensor], name: str, value: Any) -> Any:
-    """Return an argument of attention as it is for the whole sequence. Raises CannotCut."""
-    if isinstance(value, Tensor):
-        if id(value) not in known:
-            raise CannotCut(f"its attention is given {name}, a tensor that the block makes or holds")
-        return known[id(value)]
-    if any(True for _ in tensors(value)):
-        raise CannotCut(f"its attention is given {name}, which holds tensors")
-    return value
 
 
 def _is_same(ours: AttentionCall, theirs: AttentionCall) -> bool:

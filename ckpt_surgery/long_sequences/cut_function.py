@@ -1,0 +1,84 @@
+"""A call of a block that is cut, as one node of autograd's graph."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.cut_call import CutCall
+from ckpt_surgery.long_sequences.parked import ParkedTiles
+from ckpt_surgery.torch_names import use_counts
+
+
+class CutFunction(torch.autograd.Function):
+    """The call as one node of the graph, which keeps the block's input alone: where it is, or on the host."""
+
+    @staticmethod
+    def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
+        ctx.call, ctx.trained, ctx.parked = call, trained, None
+        ctx.like = given.new_empty(0), given.shape
+        if call.transport is None:
+            ctx.save_for_backward(given)
+        else:
+            ctx.parked = ParkedTiles(call.transport)
+            ctx.parked.put_all(given, call.parts)
+        ctx.set_materialize_grads(False)
+        made = call.output(partial(_tile, given))
+        if ctx.parked is not None:
+            ctx.parked.finish()
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Any, ...]:
+        if gradient is None:
+            return (None,) * (2 + len(ctx.trained))
+        is_alone = _holders(gradient) == _holders_of_one(type(gradient))
+        if torch.is_grad_enabled():
+            raise SurgeryError(
+                f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
+                "(create_graph=True): call long_context(model, cut=False)"
+            )
+        read = partial(_tile, *ctx.saved_tensors) if ctx.parked is None else lambda index, part: ctx.parked.read(index)
+        made: Tensor | None = None
+        if ctx.needs_input_grad[1]:
+            like, shape = ctx.like
+            reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
+            made = gradient if reuses else like.new_empty(shape)
+        of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
+        return None, made, *of_trained
+
+
+def _tile(values: Tensor, index: int, part: slice) -> Tensor:
+    return values[:, part]
+
+
+class _Lone(torch.autograd.Function):
+    """Notes how often a gradient is held that nothing else holds."""
+
+    seen: tuple[int, ...] = ()
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        _Lone.seen = _holders(gradient)
+        return gradient
+
+
+@cache
+def _holders_of_one(kind: type) -> tuple[int, ...]:
+    with torch.enable_grad():
+        _Lone.apply(torch.ones(2, requires_grad=True)).exp().sum().backward()  # type: ignore[no-untyped-call]
+    return _Lone.seen
+
+
+def _holders(tensor: Tensor) -> tuple[int, ...]:
+    """Count the references to a tensor from Python, from the engine, and to its memory."""
+    return sys.getrefcount(tensor), *use_counts(tensor), tensor._is_view()
