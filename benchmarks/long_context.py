@@ -218,6 +218,9 @@ def drop_nothing(model: Any) -> bool:
         for name in names:
             dropped = dropped or getattr(module, name) != 0
             setattr(module, name, 0.0)
+        for name, value in vars(getattr(module, "config", module)).items():
+            if "drop" in name and isinstance(value, float):  # some forwards read their rates there
+                setattr(module.config, name, 0.0)
     return dropped
 
 
@@ -227,7 +230,7 @@ def double_precision() -> Iterator[None]:
     import torch
     from torch import Tensor
 
-    to, cast, default = Tensor.to, Tensor.float, torch.get_default_dtype()
+    to, cast, kind, default = Tensor.to, Tensor.float, Tensor.type, torch.get_default_dtype()
     softmax = torch.nn.functional.softmax
     makers = {name: getattr(torch, name) for name in _MAKERS}
 
@@ -236,6 +239,9 @@ def double_precision() -> Iterator[None]:
 
     def wide_to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         return to(self, *map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
+
+    def wide_type(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return kind(self, *map(wide, args), **{name: wide(value) for name, value in kwargs.items()})
 
     def wide_softmax(*args: Any, **kwargs: Any) -> Any:
         return softmax(*args, **{name: wide(value) for name, value in kwargs.items()})
@@ -247,6 +253,7 @@ def double_precision() -> Iterator[None]:
         return made
 
     Tensor.to, Tensor.float = wide_to, Tensor.double  # type: ignore[method-assign, assignment]
+    Tensor.type = wide_type  # type: ignore[method-assign, assignment]
     torch.nn.functional.softmax = wide_softmax
     for name, make in makers.items():
         setattr(torch, name, widely(make))
@@ -254,7 +261,7 @@ def double_precision() -> Iterator[None]:
     try:
         yield
     finally:
-        Tensor.to, Tensor.float = to, cast  # type: ignore[method-assign]
+        Tensor.to, Tensor.float, Tensor.type = to, cast, kind  # type: ignore[method-assign]
         torch.nn.functional.softmax = softmax
         for name, make in makers.items():
             setattr(torch, name, make)

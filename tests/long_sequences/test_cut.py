@@ -98,7 +98,7 @@ def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_who
 
     def error(model: Any) -> float:
         found = step(model, **batch(192))[1]
-        return sum((found[name].double() - exact[name]).norm().item() for name in exact)
+        return float(sum((found[name].double() - exact[name]).norm().item() for name in exact))
 
     own = error(llama(**sizes).bfloat16())
     with long_context(half := llama(**sizes).bfloat16(), tokens=384 * 6) as context:
