@@ -29,7 +29,7 @@ DOORS: Mapping[str, str] = {
     "long_context": "`long_context`: gradients are equal but for rounding",
     "compile": "`torch.compile` after `wrap_blocks`: gradients are equal but for rounding",
     "compiled save": "`torch.compile` of the model, and of each block, after `wrap_blocks(save=...)`: gradients are "
-    "equal but for rounding, and the backward runs fewer products than without `save`",
+    "equal but for rounding, and the backward runs fewer products for each block than without `save`",
     "run": "a script that trains the model ends under `ckpt_surgery run`, with every block proved",
 }
 """What is tried with every class, by column, and what has to come out of it."""
