@@ -5,8 +5,8 @@ A script switches it on for all that follows with two lines, before it makes its
     from tests.zoo.memory_limit import limit_memory
     limit_memory(20 * 2**20)
 
-What counts are storages that operators make, in a forward, by autograd in a backward, by an optimizer, until their last
-reference is gone. Room that a kernel takes for itself alone is not seen, nor is what another thread makes.
+What counts are storages that operators make, in a forward, by autograd in a backward, by an optimizer, until their
+last reference is gone. Room that a kernel takes for itself alone is not seen, nor is what another thread makes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ckpt_surgery.measure.meter import LiveBytes
 class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
     """While active, operators whose results would be too much raise torch.OutOfMemoryError. It can be used again.
 
-    `live_bytes` is what is held now, `peak_bytes` the most that was; set it to 0 to measure from here. Fake tensors and
-    those on "meta" are free.
+    `live_bytes` is what is held now, `peak_bytes` the most that was: set it to 0 to measure from here. Fake tensors
+    and those on "meta" are free.
     """
 
     def __init__(self, limit: int | None) -> None:
