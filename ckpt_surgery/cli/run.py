@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -228,7 +229,7 @@ def run_command(
             takeovers,
         )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
-            _show(takeover, report, broke_off=code != 0)
+            _show(takeover, report, [*(["-m"] if module else []), *arguments], broke_off=code != 0)
             takeover.remove()
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -358,9 +359,11 @@ def rank_of_process() -> str:
     return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
 
 
-def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
+def _show(takeover: Takeover, path: Path | None, script: Sequence[str], *, broke_off: bool) -> None:
     """Say what was seen: everything on the first rank, and faults on the others."""
     if (rank := rank_of_process()) != "0":
+        if takeover.failed is not None:
+            _tell(f"rank {rank}: {takeover.failed}")
         for trained in takeover.trained:
             report = trained.report
             for fault in () if report is None else report.told:
@@ -370,6 +373,8 @@ def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
         before = "the script ended before a" if broke_off else "no"
         _tell(f"{before} model was trained in this process; processes that a script starts are not watched")
     lines = _all_lines(takeover.trained, broke_off=broke_off)
+    memory, said = _memory(takeover, script)
+    lines += said
     for line in lines:
         say(line)
     if path is None:
@@ -378,13 +383,37 @@ def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
         models = [
             {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
         ]
-        write_document(json.dumps({"models": models}, indent=2) + "\n", path)
+        write_document(json.dumps({"models": models, **memory}, indent=2) + "\n", path)
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        write_document(guard_page(takeover.trained), path)
+        write_document(guard_page(takeover.trained, said), path)
     else:
         write_document("\n".join(lines) + "\n", path)
+
+
+def _memory(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What is known where torch ran out of memory: as data, and a line each."""
+    lines, data = [], dict[str, Any]()
+    if caught := takeover.caught:
+        data["out_of_memory_caught"] = caught
+        lines.append(f"ckpt_surgery: out of memory {plural(caught, 'time')}, and the script went on")
+    if takeover.failed is None:
+        return data, lines
+    try:
+        gc.collect()  # what the failed step has made goes first
+        from ckpt_surgery.guarding.failed_step import next_command
+        from ckpt_surgery.planning.out_of_memory import explain_failed
+
+        takeover.looking.undo()
+        told = explain_failed(takeover.failed)
+        data["out_of_memory"] = told.to_dict()
+        lines += f"ckpt_surgery: {told}".splitlines()
+        if told.model:
+            lines.append(f"ckpt_surgery: to find what fits, run: {next_command(script)}")
+    except Exception as error:
+        lines.append(f"ckpt_surgery: {takeover.failed}; more is not known: {error_line(error)}")
+    return data, lines
 
 
 def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.guarding.failed_step import FailedStep, LastCall, StepPart
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.run_through import RunThrough
 from ckpt_surgery.guarding.steps import in_backward
@@ -60,7 +61,8 @@ class TakeoverOptions:
 class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
 
-    After `looking.undo()` no more models are found; those that were stay wrapped and guarded.
+    After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step that
+    ended the training for want of memory, once `explain` was given its error.
     """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
@@ -79,6 +81,18 @@ class Takeover:
         self.switches = SwitchCalls()
         self.through = RunThrough()
         self._needs_blocks = False
+        self._calls: WeakKeyDictionary[nn.Module, LastCall] = WeakKeyDictionary()
+        self._forwards_ended = 0
+        self.failed: FailedStep | None = None
+
+    @property
+    def caught(self) -> int:
+        """How often memory ran out, as far as that was seen, and the script went on."""
+        ended = self.failed is not None
+        in_forward = self._forwards_ended - (ended and self.failed.part is StepPart.FORWARD)
+        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        counted = sum(torch.cuda.memory_stats(device).get("num_ooms", 0) for device in devices)
+        return max(in_forward, counted - ended, 0)
 
     @property
     def settled(self) -> bool:
@@ -105,6 +119,7 @@ class Takeover:
         """Wrap this model, where that is asked for, and guard it, before its first step."""
         trained = Trained(model)
         self.trained.append(trained)
+        self._calls[model] = LastCall(model, self._ran_out)
         self._take(model, trained, self._options.guard_options, running=False)
         return trained
 
@@ -117,7 +132,12 @@ class Takeover:
             self._tried([], trained.release)
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that ends the training, where it is one of torch that is known here."""
+        """Add a note to an error that ends the training, where it is one of torch that is known here.
+
+        Of one for want of memory, keep what is known.
+        """
+        with suppress(Exception):
+            self.failed = FailedStep.of(error, self._calls)
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
             explain(error, [guard.watched() for guard in guards])
@@ -139,6 +159,9 @@ class Takeover:
     def _look_behind(self, module: nn.Module, _: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and self._waiting and module in self._waiting:
             self._safely(self._await_backward, module, output)
+
+    def _ran_out(self, model: nn.Module) -> None:
+        self._forwards_ended += all(each is model or each not in self._calls for each in running_modules())
 
     def _safely(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do it; the training goes on whatever comes of that."""
@@ -176,6 +199,9 @@ class Takeover:
                     watching.remove()
                     inside.add(trained)
             self.trained = [trained for trained in self.trained if trained not in inside]
+            self._calls[model] = call = LastCall(model, self._ran_out)
+            if model is module:
+                call.note_running(model)
             waiting = WaitingModel(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if waiting.is_in_mode(model):
