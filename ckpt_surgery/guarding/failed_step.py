@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -163,7 +163,10 @@ class FailedStep:
         call: how it was called; None likewise.
         held: bytes on its device that were there whatever the step had made.
         optimizer: the class of the optimizer, and its defaults; empty where none was found.
-        device: where the model is, and what torch counts there, if anything.
+        device: where the model is.
+        allocated: what torch had allocated there; None where nobody counts.
+        reserved: what it had reserved, likewise.
+        room: what this process may have there: that, and what is free.
     """
 
     part: StepPart
@@ -179,6 +182,7 @@ class FailedStep:
     device: torch.device | None = None
     allocated: int | None = None
     reserved: int | None = None
+    room: int | None = None
 
     @classmethod
     def of(cls, error: BaseException, calls: Mapping[nn.Module, LastCall | None]) -> FailedStep | None:
@@ -226,7 +230,8 @@ class FailedStep:
             {} if optimizer is None else {k: v for k, v in optimizer.defaults.items() if type(v) in PLAIN},
             device,
             allocated(device),
-            allocated(device, "memory_reserved"),
+            reserved := allocated(device, "memory_reserved"),
+            None if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] + (reserved or 0),
         )
 
     @property
@@ -253,10 +258,22 @@ class FailedStep:
         torch_has = "" if self.allocated is None else f"; torch had allocated {size(self.allocated)}"
         return f"{type(self.model).__name__} ran out of memory {self.place}, with {held}{torch_has}"
 
+    @property
+    def sentence(self) -> str:
+        """The same with the command to run next, where a script runs."""
+        is_script = sys.argv[:1] and sys.argv[0].endswith(".py") and self.model is not None
+        return f"{self}; to find what fits, run: {next_command(sys.argv)}" if is_script else str(self)
 
-def next_command(arguments: Iterable[str]) -> str:
+
+def next_command(arguments: Sequence[str]) -> str:
     """The command that finds what fits, for a script with its arguments."""
     return f"ckpt_surgery fit {shlex.join(arguments)}"
+
+
+def add_note(error: BaseException, model: nn.Module) -> None:
+    """Add what is known without running anything to an error of a model that ends for want of memory."""
+    if failed := FailedStep.of(error, {model: None}):
+        error.add_note(f"ckpt_surgery: {failed.sentence}")
 
 
 def _seen(value: Any) -> Any:

@@ -61,8 +61,8 @@ class TakeoverOptions:
 class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
 
-    After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step that
-    ended the training for want of memory, once `explain` was given its error.
+    After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
+    that ended the training for want of memory, once `explain` was given its error.
     """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:

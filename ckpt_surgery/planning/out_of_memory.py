@@ -114,6 +114,7 @@ class OutOfMemory:
         holders: what the step had made, the largest first.
         allocated: what torch had allocated on the device; None where it counts nothing.
         reserved: what it had reserved there.
+        room: what this process may have there.
         peak_bytes: the highest moment of a whole step, 0 where that is not known.
         peak_place: where that is.
         savings: what levers save of it, the largest first.
@@ -127,6 +128,7 @@ class OutOfMemory:
     holders: tuple[Holder, ...] = ()
     allocated: int | None = None
     reserved: int | None = None
+    room: int | None = None
     peak_bytes: int = 0
     peak_place: str = ""
     savings: tuple[Saving, ...] = ()
@@ -137,7 +139,8 @@ class OutOfMemory:
         if rows:
             rows.append(("in all", size(sum(self.alive.values()))))
         if self.allocated is not None:
-            rows.append(("allocated by torch", f"{size(self.allocated)}, reserved {size(self.reserved or 0)}"))
+            rows.append(("allocated by torch", size(self.allocated)))
+            rows.append(("reserved by torch", size(self.reserved or 0)))
         lines = [self.said, *aligned(rows)]
         if self.holders:
             made = [
@@ -147,7 +150,9 @@ class OutOfMemory:
             lines += ["Most of what the step had made:"]
             lines += text_table(("bytes", "count", "module", "tensor"), made, right="bytes")
         if self.peak_bytes:
-            lines.append(f"A whole step of this batch holds {size(self.peak_bytes)} at its peak, {self.peak_place}.")
+            room = "" if self.room is None else f" This process may have {size(self.room)}."
+            peak = f"A whole step of this batch holds {size(self.peak_bytes)} at its peak, {self.peak_place}."
+            lines.append(peak + room)
         if self.savings:
             rows = [
                 (each.lever, f"{'' if each.metered else 'at most '}{size(each.bytes)}", size(each.peak_bytes))
@@ -171,6 +176,7 @@ def explain_failed(failed: FailedStep) -> OutOfMemory:
         alive,
         allocated=failed.allocated,
         reserved=failed.reserved,
+        room=failed.room,
     )
     if failed.model is None:
         return told
