@@ -397,7 +397,7 @@ def _memory(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, Any], 
     lines, data = [], dict[str, Any]()
     if caught := takeover.caught:
         data["out_of_memory_caught"] = caught
-        lines.append(f"ckpt_surgery: out of memory {plural(caught, 'time')}, and the script went on")
+        lines.append(f"ckpt_surgery: out of memory {plural(caught, 'time')} or more, and the script went on")
     if takeover.failed is None:
         return data, lines
     try:

@@ -210,7 +210,7 @@ class FailedStep:
         parameters = list(nn.Module.parameters(model))
         device = parameters[0].device
         states, optimizer = _optimizers(parameters)
-        held = {
+        held: dict[Held, list[Any]] = {
             Held.PARAMETERS: parameters,
             Held.BUFFERS: list(model.buffers()),
             Held.GRADIENTS: [parameter.grad for parameter in parameters if parameter.grad is not None],

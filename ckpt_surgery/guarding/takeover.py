@@ -89,9 +89,9 @@ class Takeover:
     def caught(self) -> int:
         """How often memory ran out, as far as that was seen, and the script went on."""
         ended = self.failed is not None
-        in_forward = self._forwards_ended - (ended and self.failed.part is StepPart.FORWARD)
-        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-        counted = sum(torch.cuda.memory_stats(device).get("num_ooms", 0) for device in devices)
+        in_forward = self._forwards_ended - (self.failed is not None and self.failed.part is StepPart.FORWARD)
+        devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        counted = sum(int(torch.cuda.memory_stats(device).get("num_ooms", 0)) for device in devices)
         return max(in_forward, counted - ended, 0)
 
     @property

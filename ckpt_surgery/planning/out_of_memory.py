@@ -26,7 +26,7 @@ from ckpt_surgery.guarding.failed_step import FailedStep, Held, StepPart
 from ckpt_surgery.long_sequences.long_context import long_context
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
-from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.loss import scalar
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
 from ckpt_surgery.planning.cuda_memory import segment_bytes
 from ckpt_surgery.planning.devices import Device, device_like
@@ -42,6 +42,7 @@ from ckpt_surgery.planning.text import peak_place
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.text import aligned, error_line, size, text_table
 
 _PATIENCE = 30.0
@@ -154,11 +155,11 @@ class OutOfMemory:
             peak = f"A whole step of this batch holds {size(self.peak_bytes)} at its peak, {self.peak_place}."
             lines.append(peak + room)
         if self.savings:
-            rows = [
-                (each.lever, f"{'' if each.metered else 'at most '}{size(each.bytes)}", size(each.peak_bytes))
+            levers = [
+                (str(each.lever), f"{'' if each.metered else 'at most '}{size(each.bytes)}", size(each.peak_bytes))
                 for each in self.savings
             ]
-            lines += text_table(("what would help", "saves", "peak"), rows)
+            lines += text_table(("what would help", "saves", "peak"), levers)
         return "\n".join([*lines, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class OutOfMemory:
 
 def explain_failed(failed: FailedStep) -> OutOfMemory:
     """Meter a step like one that failed, and what each lever changes. The model is only read, and nothing raised."""
-    alive: dict[str, int] = dict(failed.held)
+    alive: dict[str, int] = {**failed.held}
     told = OutOfMemory(
         "" if failed.model is None else type(failed.model).__name__,
         failed.part,
@@ -226,9 +227,12 @@ def _metered(
     own: list[bool] = []
 
     def loss(output: Any) -> Tensor:
-        given = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
-        own.append(isinstance(given, Tensor) and given.numel() == 1)
-        return loss_of(output)
+        given: Any = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+        own.append(isinstance(given, Tensor) and given.requires_grad and given.numel() == 1)
+        if own == [True]:
+            return scalar(given)
+        sums = [each.sum() for each in tensors(output) if each.requires_grad]  # they keep nothing
+        return torch.stack([each.to(sums[0]) for each in sums]).sum()
 
     inputs = {positional_key(place): value for place, value in enumerate(arguments[0])} | arguments[1]
     with failed.call.autocast(failed.device.type), warnings.catch_warnings():
@@ -327,8 +331,9 @@ def _savings(
             peaks[lever] = explanation_of(copied, step, drawn, training).peak_bytes
     savings = [Saving(lever, most - peak, peak) for lever, peak in peaks.items()]
     for hint in hints_of(whole) if time.monotonic() - begun > _PATIENCE else ():
-        if (lever := _HINTED.get(hint.remedy)) is not None and lever not in peaks:
-            savings.append(Saving(lever, hint.bytes, most - hint.bytes, metered=False))
+        hinted = _HINTED.get(hint.remedy)
+        if hinted is not None and hinted not in peaks:
+            savings.append(Saving(hinted, hint.bytes, most - hint.bytes, metered=False))
     worth = [saving for saving in savings if saving.bytes >= _LEAST_SHARE * most]
     return tuple(sorted(worth, key=lambda saving: -saving.bytes))
 
