@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
-from traceback import walk_stack, walk_tb
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ckpt_surgery.guarding.memory import allocated
-from ckpt_surgery.measure.model_hook import HookErrors, ModelHook
 from ckpt_surgery.measure.own_checkpoints import OURS
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
 from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_differentiable
@@ -38,11 +37,10 @@ _BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
 _OF_MODES = ("__torch_dispatch__", "__torch_function__")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)")
 _CALLS = count(1)
-_ALONE = HookErrors(lambda _: None, ())
-"""A hook that fails here says nothing: what it would have noted is not known, then."""
+_Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
-class StepPart(StrEnum):
+class FailedPart(StrEnum):
     """What ran as the memory ended."""
 
     FORWARD = "forward"
@@ -88,30 +86,29 @@ class _SeenTensor:
 
 
 class LastCall:
-    """What a model was called with last. `failed` is told of a forward that ended for want of memory."""
+    """What a model that trains was called with last."""
 
-    def __init__(self, model: nn.Module, failed: Callable[[nn.Module], None]) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self.model = ref(model)
         self.number = 0
-        self._failed = failed
         self._arguments: Any = None
         self._autocast: tuple[bool, torch.dtype] = (False, torch.float32)
-        model.register_forward_pre_hook(ModelHook(self.note, _ALONE), with_kwargs=True)
-        model.register_forward_hook(ModelHook(self._after, _ALONE), always_call=True)
 
-    def note(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Take note of a call that begins."""
-        if torch.is_grad_enabled():
-            self.number = next(_CALLS)
-            self._arguments = tree_map(_seen, (args, dict(kwargs)))
-            kind = next((each.device.type for each in nn.Module.parameters(model)), "cpu")
-            self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    def note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Take note of a call that ends."""
+        if torch.is_grad_enabled() and (model := self.model()) is not None:
+            self.note_arguments(args, kwargs)
+            self.note_autocast(model)
 
-    def note_running(self, model: nn.Module) -> None:
-        """Take note of the call of a model in which this runs."""
-        for frame, _ in walk_stack(sys._getframe()):
-            if frame.f_code is MODULE_CALL and (held := frame.f_locals)["self"] is model:
-                self.note(model, held["args"], held["kwargs"])
-                return
+    def note_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Take note of what a call was given, without keeping it."""
+        self.number = next(_CALLS)
+        self._arguments = tree_map(_seen, (args, dict(kwargs)))
+
+    def note_autocast(self, model: nn.Module) -> None:
+        """Take note of the autocast that is on."""
+        kind = next((each.device.type for each in nn.Module.parameters(model)), "cpu")
+        self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
     def keep(self) -> None:
         """Have what is needed of its inputs stay, for `arguments`."""
@@ -144,10 +141,6 @@ class LastCall:
         held = {each.place: each.shape.numel() * each.dtype.itemsize for each in seen if each.device == device}
         return sum(held.values())
 
-    def _after(self, model: nn.Module, *_: Any) -> None:
-        if isinstance(sys.exc_info()[1], torch.OutOfMemoryError):
-            self._failed(model)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedStep:
@@ -169,7 +162,7 @@ class FailedStep:
         room: what this process may have there: that, and what is free.
     """
 
-    part: StepPart
+    part: FailedPart
     recomputing: bool
     module: str | None
     line: str
@@ -185,10 +178,10 @@ class FailedStep:
     room: int | None = None
 
     @classmethod
-    def of(cls, error: BaseException, calls: Mapping[nn.Module, LastCall | None]) -> FailedStep | None:
+    def of(cls, error: BaseException, calls: Iterable[LastCall]) -> FailedStep | None:
         """Read what is known from an error, or one that it was raised from; None where none is of memory.
 
-        `calls` are the models that train.
+        `calls` are those of the models that train.
         """
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
@@ -198,13 +191,18 @@ class FailedStep:
         said = _ASKED.search(str(cause))
         asked = (size_in_bytes(said[1]) or 0) if said else 0
         part, recomputing, running, line = _place(frame for frame, _ in walk_tb(cause.__traceback__))
-        latest = max(calls, key=lambda model: call.number if (call := calls[model]) else 0, default=None)
-        model = next((each for each in running if each in calls), latest)
+        known = {model: call for call in calls if (model := call.model()) is not None}
+        latest = max(known, key=lambda model: known[model].number, default=None)
+        model, call = latest, None if latest is None else known[latest]
+        for module, arguments in running if part is FailedPart.FORWARD else ():
+            if module in known:
+                model, call = module, known[module]
+                call.note_arguments(*arguments)
+                break
         if model is None:
             return cls(part, recomputing, None, line, asked)
         names = {module: name for name, module in model.named_modules()}
-        module = next((names[each] for each in reversed(running) if each in names), None)
-        call = calls[model]
+        module = next((names[each] for each, _ in reversed(running) if each in names), None)
         if call is not None:
             call.keep()
         parameters = list(nn.Module.parameters(model))
@@ -239,15 +237,15 @@ class FailedStep:
         """Where that was, as a clause: "in the forward of model.layers.3.mlp (modeling_llama.py:164)"."""
         at = f" ({self.line})" if self.line else ""
         match self.part:
-            case StepPart.FORWARD:
+            case FailedPart.FORWARD:
                 return f"in the forward{f' of {self.module}' if self.module else ''}{at}"
-            case StepPart.BACKWARD if self.recomputing:
+            case FailedPart.BACKWARD if self.recomputing:
                 return f"in the backward, as it recomputed {self.module or 'a part of it'}{at}"
-            case StepPart.BACKWARD:
+            case FailedPart.BACKWARD:
                 return f"in the backward{at}"
-            case StepPart.OPTIMIZER:
+            case FailedPart.OPTIMIZER:
                 return f"in the step of {self.optimizer or 'the optimizer'}{at}"
-            case StepPart.OUTSIDE:
+            case FailedPart.OUTSIDE:
                 return f"outside of its forward, the backward and the optimizer{at}"
 
     def __str__(self) -> str:
@@ -272,7 +270,7 @@ def next_command(arguments: Sequence[str]) -> str:
 
 def add_note(error: BaseException, model: nn.Module) -> None:
     """Add what is known without running anything to an error of a model that ends for want of memory."""
-    if failed := FailedStep.of(error, {model: None}):
+    if failed := FailedStep.of(error, [LastCall(model)]):
         error.add_note(f"ckpt_surgery: {failed.sentence}")
 
 
@@ -286,20 +284,21 @@ def _seen(value: Any) -> Any:
     return {key: tree_map(_seen, held) for key, held in value.items()} if isinstance(value, Mapping) else ref(value)
 
 
-def _place(frames: Iterator[FrameType]) -> tuple[StepPart, bool, list[nn.Module], str]:
+def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn.Module, _Arguments]], str]:
     """The part of the step, whether that is a recompute, the modules that run from the outermost on, and the line."""
-    part, recomputing, line = StepPart.OUTSIDE, False, ""
-    running: list[nn.Module] = []
+    part, recomputing, line = FailedPart.OUTSIDE, False, ""
+    running: list[tuple[nn.Module, _Arguments]] = []
     for frame in frames:
         code, file = frame.f_code, frame.f_code.co_filename
         if code is MODULE_CALL:
-            running.append(frame.f_locals["self"])
-            recomputing = part is StepPart.BACKWARD
-            part = part if recomputing else StepPart.FORWARD
+            held = frame.f_locals
+            running.append((held["self"], (held["args"], held["kwargs"])))
+            recomputing = part is FailedPart.BACKWARD
+            part = part if recomputing else FailedPart.FORWARD
         elif code in _BACKWARD:
-            part, running = StepPart.BACKWARD, []
+            part, running = FailedPart.BACKWARD, []
         elif code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), Optimizer):
-            part, running, recomputing = StepPart.OPTIMIZER, [], False
+            part, running, recomputing = FailedPart.OPTIMIZER, [], False
         if code.co_name in _OF_MODES:
             return part, recomputing, running, line
         if not file.startswith((_TORCH, OURS, "<")):

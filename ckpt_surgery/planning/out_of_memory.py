@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ckpt_surgery.distributed import fuse_loss, tile_mlp
 from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import PlanningError, SurgeryWarning
-from ckpt_surgery.guarding.failed_step import FailedStep, Held, StepPart
+from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
 from ckpt_surgery.long_sequences.long_context import long_context
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
@@ -123,7 +123,7 @@ class OutOfMemory:
     """
 
     model: str
-    part: StepPart
+    part: FailedPart
     said: str
     alive: Mapping[str, int]
     holders: tuple[Holder, ...] = ()
@@ -169,7 +169,7 @@ class OutOfMemory:
 
 def explain_failed(failed: FailedStep) -> OutOfMemory:
     """Meter a step like one that failed, and what each lever changes. The model is only read, and nothing raised."""
-    alive: dict[str, int] = {**failed.held}
+    alive: dict[str, int] = dict(failed.held.items())
     told = OutOfMemory(
         "" if failed.model is None else type(failed.model).__name__,
         failed.part,
@@ -253,7 +253,7 @@ def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
         notes.append(f"{lacking}: the peak counts that of AdamW.")
     foreach, fused = failed.defaults.get("foreach"), failed.defaults.get("fused")
     on_cuda = failed.device is not None and failed.device.type == "cuda"
-    if failed.part is StepPart.OPTIMIZER and not fused and (foreach or (foreach is None and on_cuda)):
+    if failed.part is FailedPart.OPTIMIZER and not fused and (foreach or (foreach is None and on_cuda)):
         notes.append("It updates all parameters at once, which takes about as much again as they do: foreach=False.")
     device: Device | None = None
     if on_cuda:
@@ -273,9 +273,9 @@ def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocatio
     takes it to the most.
     """
     phases: Container[StepPhase] = ()
-    if failed.part is StepPart.FORWARD:
+    if failed.part is FailedPart.FORWARD:
         phases = (StepPhase.FORWARD,)
-    elif failed.part is StepPart.BACKWARD:
+    elif failed.part is FailedPart.BACKWARD:
         phases = (StepPhase.RECOMPUTE,) if failed.recomputing else (StepPhase.BACKWARD, StepPhase.RECOMPUTE)
     ran = [each for each in step.allocations if each.phase in phases]
     module = failed.module
