@@ -194,9 +194,9 @@ class FailedStep:
         known = {model: call for call in calls if (model := call.model()) is not None}
         latest = max(known, key=lambda model: known[model].number, default=None)
         model, call = latest, None if latest is None else known[latest]
-        for module, arguments in running if part is FailedPart.FORWARD else ():
-            if module in known:
-                model, call = module, known[module]
+        for outer, arguments in running if part is FailedPart.FORWARD else ():
+            if outer in known:
+                model, call = outer, known[outer]
                 call.note_arguments(*arguments)
                 break
         if model is None:
