@@ -137,8 +137,10 @@ class Takeover:
 
         Of one for want of memory, keep what is known.
         """
-        with suppress(Exception):
+        try:
             self.failed = FailedStep.of(error, self._calls.values())
+        except Exception as own:
+            self._say(f"what was alive as memory ran out is not known: {error_line(own)}")
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
             explain(error, [guard.watched() for guard in guards])

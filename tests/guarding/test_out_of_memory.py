@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.cli.run import _memory
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
+from ckpt_surgery.guarding.page import guard_page
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.planning import out_of_memory
 from ckpt_surgery.planning.out_of_memory import Alive, Lever, OutOfMemory, explain_failed
@@ -319,6 +320,23 @@ def test_an_error_of_the_report_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
     assert data == {}
     assert len(lines) == 1
     assert lines[0].endswith("; more is not known: ValueError: planted")
+
+
+def test_an_error_in_reading_the_error_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(FailedStep, "of", broken)
+    with taken_over() as takeover:
+        assert failed_step(takeover, lambda: step(Mlps())) is None
+    assert capsys.readouterr().out == "what was alive as memory ran out is not known: ValueError: planted\n"
+
+
+def test_a_page_has_what_is_said() -> None:
+    assert "<h2>Out of memory</h2><pre>1 &lt; 2\n3</pre>" in guard_page([], ["1 < 2", "3"])
+    assert "Out of memory" not in guard_page([])
 
 
 def test_a_guarded_loop_gets_a_note() -> None:
