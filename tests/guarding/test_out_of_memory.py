@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpt_surgery import guard, wrap_blocks
-from ckpt_surgery.cli.run import _memory
+from ckpt_surgery.cli.training_report import memory_report
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
 from ckpt_surgery.guarding.page import guard_page
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
@@ -292,7 +292,7 @@ def test_an_error_raised_from_one_for_want_of_memory_is_one() -> None:
 def test_before_a_model_trains_the_place_alone_is_said() -> None:
     with taken_over() as takeover:
         failed = failed_step(takeover, lambda: torch.ones(10**6))
-        data, lines = _memory(takeover, ["train.py"])
+        data, lines = memory_report(takeover, ["train.py"])
     assert failed is not None
     assert re.fullmatch(
         r"torch ran out of memory before a model was trained \(test_out_of_memory.py:\d+\)", str(failed)
@@ -316,7 +316,7 @@ def test_an_error_of_the_report_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(out_of_memory, "explain_failed", broken)
     with taken_over() as takeover:
         failed_step(takeover, lambda: step(Mlps()))
-        data, lines = _memory(takeover, ["train.py"])
+        data, lines = memory_report(takeover, ["train.py"])
     assert data == {}
     assert len(lines) == 1
     assert lines[0].endswith("; more is not known: ValueError: planted")
@@ -354,7 +354,7 @@ def test_other_errors_are_none_of_memory() -> None:
 
     with taken_over() as takeover:
         assert failed_step(takeover, fails) is None
-        assert _memory(takeover, ["train.py"]) == ({}, [])
+        assert memory_report(takeover, ["train.py"]) == ({}, [])
 
 
 def test_the_limit_counts_a_backward_and_what_is_let_go() -> None:
