@@ -143,7 +143,8 @@ def plan(
         optimizer: whose state is counted.
         ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
         sharding: what they divide, likewise.
-        device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
+        device: whose time is estimated: "H100", "RTX 4090", "A100 40GB" and others by any usual spelling, or a TOML
+            file.
         offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory
             where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
