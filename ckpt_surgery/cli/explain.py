@@ -96,7 +96,8 @@ def explain_command(
 ) -> None:
     """Say what a training step of a model will keep in memory, and where.
 
-    The step runs on shapes at the model's released size: no weights, no GPU, nothing is downloaded.
+    The step runs on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
+    read, and nothing else.
     """
 
     def body() -> int:
@@ -171,11 +172,14 @@ def _explained(
     total = 3 if request.steps is ExplainedSteps.BOTH else 2
     at("importing", 0)
     from ckpt_surgery.errors import NotOnShapes
+    from ckpt_surgery.planning.hub import config_of
     from ckpt_surgery.planning.scaled import explain_scaled
     from ckpt_surgery.planning.target import DTYPES, main_class
     from ckpt_surgery.survey.resolve import resolve
 
-    target = main_class(resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False))
+    target = main_class(
+        resolve([config_of(request.name)], trust_remote_code=request.trust_remote_code, variants=False)
+    )
     at("building the model", 0)
     try:
         return _on_shapes(request, target, at, total)
@@ -256,13 +260,12 @@ def _lines(
         "",
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
+        *caveats(max(explanations.values(), key=lambda step: step.drawn)),
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, step in explanations.items():
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
         lines += [hint_line(hint, step) for hint in hints_of(step)]
-    for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn)):
-        lines += ["", caveat]
     return lines
 
 

@@ -5,6 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,8 +86,8 @@ def plan_command(
 ) -> None:
     """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
 
-    Steps run on shapes at the model's released size: no weights, no GPU, nothing is downloaded. Exits with 1 where
-    nothing fits.
+    Steps run on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
+    read, and nothing else. Exits with 1 where nothing fits.
     """
 
     def body() -> int:
@@ -102,9 +103,10 @@ def plan_command(
             load_runtime("plan")
             from ckpt_surgery.errors import DoesNotFitError
             from ckpt_surgery.planning.answer import room_of
+            from ckpt_surgery.planning.hub import config_of
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
-            from ckpt_surgery.planning.target import DTYPES, main_class, plan_released, released
+            from ckpt_surgery.planning.target import DTYPES, assumptions_of, main_class, plan_released, released
             from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
 
@@ -114,7 +116,7 @@ def plan_command(
             budget = (
                 memory_bytes(memory) if memory is not None or training.device is None else room_of(training.device)
             )
-            targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
+            targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
             found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
@@ -128,7 +130,7 @@ def plan_command(
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
-        write_report(_lines(made, lora=lora is not None), None)
+        write_report(_lines(made, assumptions_of(found), lora=lora is not None), None)
         if html is not None:
             write_document(made.to_html(), html)
         if yaml is not None:
@@ -142,16 +144,19 @@ def _metering(progress: Progress, number: int) -> None:
     progress(f"metering step {number}", 1, 2)
 
 
-def _lines(made: Plan, *, lora: bool) -> list[str]:
+def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
     from ckpt_surgery.planning.answer import plan_line
 
     head = wrapped(plan_line(made.memory, made.chosen.choice.name, made.before, made.explanation), LINE)
+    head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
         return head
     rows: list[list[str]] = []
     for row in made.some_of_front(_MOST_ROWS):
         cells = _cells(row, made)
-        if rows and (cells[-1] == rows[-1][-1] or cells[-2].endswith(rows[-1][-2].removeprefix(_ESTIMATE))):
+        if rows and (
+            cells[-1] == rows[-1][-1] or cells[-2].removeprefix(_ESTIMATE) == rows[-1][-2].removeprefix(_ESTIMATE)
+        ):
             # as they are shown, one of both is no worse than the other
             if rows[-1][0] or (not cells[0] and cells[-1] != rows[-1][-1]):
                 continue

@@ -140,7 +140,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "empty").mkdir()
     assert "config.json: cannot be read" in refusal(capsys, str(tmp_path / "empty"))
     assert "did you mean GPT2LMHeadModel" in refusal(capsys, "GPT2LMHeadMode")
-    assert "nothing is ever downloaded" in refusal(capsys, "meta-llama/Llama-3.1-8B")
+    assert "HF_HUB_OFFLINE is set; or give the path of a config.json" in refusal(capsys, "meta-llama/Llama-3.1-8B")
     assert "64 positions, and 65 tokens were asked for" in refusal(capsys, config(tmp_path), "--tokens", "65")
     assert "there is no module nowhere" in refusal(capsys, "nowhere:factory")
 

@@ -94,7 +94,7 @@ BAD = [
     (("empty", *BUDGET), "empty/config.json: cannot be read"),
     (("none.json", *BUDGET), "none.json: cannot be read"),
     (("llamma", *BUDGET), "did you mean "),
-    (("meta-llama/Llama-3.1-8B", *BUDGET), "nothing is ever downloaded"),
+    (("meta-llama/Llama-3.1-8B", *BUDGET), "HF_HUB_OFFLINE is set; or give the path of a config.json"),
     (("remote", *BUDGET), "building its models means running it: read it first; only --trust-remote-code runs it"),
     *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "-1GB", "GB", "", "nanGB")),
     *(
