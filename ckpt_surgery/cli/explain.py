@@ -144,7 +144,7 @@ def explain_command(
             from ckpt_surgery.planning.page import explanation_page
 
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
-            write_document(explanation_page(titled), html)
+            write_document(explanation_page(titled, training.device), html)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN

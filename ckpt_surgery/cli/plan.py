@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
 _MOST_ROWS = 12
-_ESTIMATE = "~ "
 
 
 class Maximized(StrEnum):
@@ -195,17 +194,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
     head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
         return head
-    rows: list[list[str]] = []
-    for row in made.some_of_front(_MOST_ROWS):
-        cells = _cells(row, made)
-        if rows and (
-            cells[-1] == rows[-1][-1] or cells[-2].removeprefix(_ESTIMATE) == rows[-1][-2].removeprefix(_ESTIMATE)
-        ):
-            # as they are shown, one of both is no worse than the other
-            if rows[-1][0] or (not cells[0] and cells[-1] != rows[-1][-1]):
-                continue
-            rows.pop()
-        rows.append(cells)
+    rows = [_cells(row, made) for row in made.some_of_front(_MOST_ROWS)]
     return [
         *head,
         "",
@@ -221,8 +210,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
 
 
 def _cells(row: PlanRow, made: Plan) -> list[str]:
-    mark = "" if row.measured else _ESTIMATE
-    extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
+    mark = "" if row.measured else "~ "
     chosen = "->" if row == made.chosen else ""
     return [
         chosen,
@@ -230,5 +218,5 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
         ", ".join(row.choice.beside),
         size(row.kept_bytes),
         mark + size(row.peak_bytes),
-        f"{extra:.1f} %",
+        made.extra_time(row),
     ]

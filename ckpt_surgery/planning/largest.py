@@ -59,12 +59,12 @@ def largest_sizes(
 def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, most: int | None) -> int:
     """The largest multiple of `unit`, at most `most`, whose peak fits into `memory`; 0 where none does.
 
-    Peaks rise about evenly: each guess follows from the two nearest ones that are known.
+    Peaks rise about evenly: a guess follows from the two nearest ones that are known, or is the middle.
     """
     end = (most or 2**62) // unit * unit
     peaks: dict[int, int] = {}
     low, high, guess = 0, end + unit, min(max(start, unit), end)
-    for _ in range(_MOST_PROBES):
+    for probe in range(_MOST_PROBES):
         if low + unit >= high:
             break
         peaks[guess] = peak(guess)
@@ -74,6 +74,8 @@ def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, m
         if len(nearest) == 2 and peaks[nearest[0]] != peaks[nearest[1]]:
             slope = (peaks[nearest[1]] - peaks[nearest[0]]) / (nearest[1] - nearest[0])
             guess = int(nearest[0] + (memory - peaks[nearest[0]]) / slope) // unit * unit
+        if probe % 2 and high <= end:  # a guess from one side of a curve may come nearer in small steps alone
+            guess = (low + high) // 2 // unit * unit
         guess = min(max(guess, low + unit), high - unit)
     return low
 
