@@ -137,9 +137,8 @@ def plan_command(
             training = training_of(
                 optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
             )
-            budget = (
-                memory_bytes(memory) if memory is not None or training.device is None else room_of(training.device)
-            )
+            card = training.device
+            budget = room_of(card) if card is not None and memory is None else memory_bytes(memory or "")
             targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
