@@ -15,7 +15,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-_TABLE_WIDTH = 110
+LINE = 110
+"""The columns of a report."""
 _LONGEST_ERROR = 300
 # an underscore between letters is no markup
 _MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
@@ -131,7 +132,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: st
     for row in rows:
         table.add_row(*row)
     with io.StringIO() as text:
-        Console(file=text, width=_TABLE_WIDTH, color_system=None).print(table)
+        Console(file=text, width=LINE, color_system=None).print(table)
         return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
 
 

@@ -37,7 +37,7 @@ from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_d
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.text import percent, plural, size, text_table
+from ckpt_surgery.text import LINE, percent, plural, size, text_table, wrapped
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.explanation import Explanation
@@ -74,6 +74,12 @@ def explain_command(
     offload: Annotated[
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
+    for_long_context: Annotated[
+        bool,
+        typer.Option(
+            "--long-context", help="With checkpointing, all of long_context: offload, tiled MLPs and a fused loss."
+        ),
+    ] = False,
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,17 +102,20 @@ def explain_command(
 ) -> None:
     """Say what a training step of a model will keep in memory, and where.
 
-    The step runs on shapes at the model's released size: no weights, no GPU, nothing is downloaded.
+    The step runs on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
+    read, and nothing else.
     """
 
     def body() -> int:
         for option, place in (("--html", html), ("--json", json)):
             if place is not None:
                 check_writable(place, option)
-        if checkpointing is ExplainedSteps.OFF and (offload or save):
-            raise OptionError(
-                f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
-            )
+        given = {"--save": save, "--offload": offload, "--long-context": for_long_context}
+        wanted = [option for option, value in given.items() if value]
+        if checkpointing is ExplainedSteps.OFF and wanted:
+            raise OptionError(f"{wanted[0]} is for checkpointed steps: leave --checkpointing off out")
+        if for_long_context and len(wanted) > 1:
+            raise OptionError(f"--long-context decides what is kept and where: leave {wanted[0]} out")
         check_adapters(lora, four_bits=four_bits)
         load_runtime("explain")
         from ckpt_surgery.planning.training import training_of
@@ -123,6 +132,7 @@ def explain_command(
             four_bits,
             checkpointing,
             offload,
+            for_long_context,
             tuple(save or ()),
             training,
             trust_remote_code,
@@ -134,7 +144,7 @@ def explain_command(
             from ckpt_surgery.planning.page import explanation_page
 
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
-            write_document(explanation_page(titled), html)
+            write_document(explanation_page(titled, training.device), html)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN
@@ -154,6 +164,7 @@ class _ExplainRequest:
     four_bits: bool
     steps: ExplainedSteps
     offload: bool
+    for_long_context: bool
     save: tuple[str, ...]
     training: TrainingSetup
     trust_remote_code: bool
@@ -171,16 +182,19 @@ def _explained(
     total = 3 if request.steps is ExplainedSteps.BOTH else 2
     at("importing", 0)
     from ckpt_surgery.errors import NotOnShapes
+    from ckpt_surgery.planning.hub import config_of
     from ckpt_surgery.planning.scaled import explain_scaled
     from ckpt_surgery.planning.target import DTYPES, main_class
     from ckpt_surgery.survey.resolve import resolve
 
-    target = main_class(resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False))
+    target = main_class(
+        resolve([config_of(request.name)], trust_remote_code=request.trust_remote_code, variants=False)
+    )
     at("building the model", 0)
     try:
         return _on_shapes(request, target, at, total)
     except NotOnShapes as why:
-        if request.lora or request.offload or request.save:
+        if request.lora or request.offload or request.save or request.for_long_context:
             raise
         at("a tiny model with data", 1)
         found, off, on = explain_scaled(
@@ -213,7 +227,7 @@ def _on_shapes(
     if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 1)
         try:
-            wrap_released(found, offload=request.offload, save=request.save)
+            wrap_released(found, offload=request.offload, save=request.save, for_long_context=request.for_long_context)
         except SurgeryError as error:
             if not explanations:
                 raise
@@ -226,7 +240,9 @@ def _on_shapes(
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
-    from ckpt_surgery.planning.text import beside_rows, caveats, saved_words
+    from ckpt_surgery.planning.answer import answer_line
+    from ckpt_surgery.planning.hints import hints_of
+    from ckpt_surgery.planning.text import beside_rows, caveats, hint_line, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
@@ -234,6 +250,7 @@ def _lines(
     lora = f", adapters of rank {request.lora}" if request.lora else ""
     lora += " on layers of 4 bits" if request.four_bits else ""
     offload = ", block inputs in host memory" if request.offload else ""
+    offload += ", as with long_context" if request.for_long_context else ""
     ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [
         ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),
@@ -250,14 +267,20 @@ def _lines(
             (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
         )
     lines = [
+        *wrapped(answer_line(list(explanations.values()), training.device), LINE),
+        "",
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
+        *(
+            line
+            for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn))
+            for line in wrapped(caveat, LINE)
+        ),
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, step in explanations.items():
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
-    for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn)):
-        lines += ["", caveat]
+        lines += [hint_line(hint, step) for hint in hints_of(step)]
     return lines
 
 

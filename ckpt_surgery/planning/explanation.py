@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from ckpt_surgery.planning.figures import StepFigures
 from ckpt_surgery.planning.page import explanation_page
 from ckpt_surgery.planning.text import explanation_lines
+from ckpt_surgery.report.html import framed
 
 SCHEMA_VERSION = 1
 
@@ -26,6 +27,7 @@ class Explanation(StepFigures):
         optimizer_bytes: the state of the optimizer; 0 where none was named.
         input_bytes: the inputs of the step on the CUDA device that was named; 0 where none was.
         workspace_bytes: what products of matrices take there, likewise.
+        frozen_bytes: the part of `parameter_bytes` that linear layers hold frozen, and could in 4 bits.
         kept_bytes: what the forward allocated and is alive when the backward begins, without the loss.
         peak: the highest moment, with all of the above.
         holders: what makes up `kept_bytes`, the largest first.
@@ -46,6 +48,10 @@ class Explanation(StepFigures):
     def to_html(self) -> str:
         """One page that needs no network: the memory over the step, and what holds it."""
         return explanation_page([("", self)])
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook's cell."""
+        return framed(self.to_html())
 
     def to_json(self) -> str:
         """The explanation as json, with its schema's version."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
@@ -30,6 +32,7 @@ class Holder:
         kept_at: where that was called.
         dtype: such as "bfloat16".
         shape: of one of them.
+        gradient: whether they are gradients of parameters.
     """
 
     bytes: int
@@ -41,6 +44,7 @@ class Holder:
     kept_at: str
     dtype: str
     shape: tuple[int, ...]
+    gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,15 @@ class Peak:
 class MemoryTimeline:
     """The bytes that a step allocated and that are alive, over its operators.
 
-    `points` are operator numbers, `bytes` the bytes of each kind at these points. Above 400 operators each point is
-    the highest of an interval. `backward_at` is the number of operators in the forward.
+    `points` are operator numbers, `bytes` the bytes of each kind at these points, `modules` what ran there, empty for
+    the loss. Above 400 operators each point is the highest of an interval. `backward_at` is the number of operators in
+    the forward.
     """
 
     points: tuple[int, ...]
     bytes: Mapping[AllocationKind, tuple[int, ...]]
     backward_at: int
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class StepFigures:
     seconds: float
     input_bytes: int = 0
     workspace_bytes: int = 0
+    frozen_bytes: int = 0
     saved: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -121,7 +128,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
     for allocation in allocations:
         place, kept_at = allocation.place, allocation.kept_at.line
         made = (_pattern(place.module), allocation.operator, place.line, allocation.keeper, kept_at)
-        key = (*made, allocation.dtype, allocation.shape)
+        key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
         groups[key].append(allocation)
     holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
     return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))
@@ -135,7 +142,11 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
     starts = range(0, len(total), length)
     points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
     shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
-    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at)
+    own = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
+    made = sorted((each.born, each.place.module) for each in own)
+    newest = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
+    modules = tuple(made[at - 1][1] if at else "" for at in newest)
+    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at, modules)
 
 
 def peak_of(step: StepAllocations, always: int) -> Peak:

@@ -12,6 +12,7 @@ from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.answer import plan_line
 from ckpt_surgery.planning.choices import AppliedPlan
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
@@ -22,8 +23,9 @@ from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
+from ckpt_surgery.report.html import framed
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
-from ckpt_surgery.text import size_in_bytes
+from ckpt_surgery.text import size, size_in_bytes
 
 _MOST_POINTS = 60
 """Of a front on a page."""
@@ -40,6 +42,7 @@ class Plan:
         stacks: the names of the blocks in each stack.
         chosen: the way with the least extra time that fits.
         explanation: of a step with it.
+        before: the explanation of a step in which nothing is done.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
         unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
@@ -51,6 +54,7 @@ class Plan:
     stacks: Mapping[str, tuple[str, ...]]
     chosen: PlanRow
     explanation: Explanation
+    before: Explanation
     front: tuple[PlanRow, ...]
     step_seconds: float
     unavailable: Mapping[str, str]
@@ -62,14 +66,33 @@ class Plan:
 
     @property
     def code(self) -> str:
-        """The Python that does it, a call on each line; empty where nothing has to be done."""
+        """The Python that does it to a `model`, with its imports; empty where nothing has to be done."""
         return self.chosen.choice.code
 
     def some_of_front(self, most: int) -> list[PlanRow]:
-        """About so many of the front: the chosen one, the two ends and some between, in their order."""
-        step = -(-len(self.front) // most)
-        ends = (self.front[0], self.front[-1], self.chosen)
-        return [row for place, row in enumerate(self.front) if row in ends or place % step == 0]
+        """About so many of the front: the chosen one, the two ends and some between, in their order.
+
+        Of two that look the same in peak or in time as they are printed, one is no worse: the other is left out.
+        """
+        shown: list[PlanRow] = []
+        for row in self.front:
+            keep = True
+            while keep and shown:
+                same_time = self.extra_time(row) == self.extra_time(shown[-1])
+                if not same_time and size(row.peak_bytes) != size(shown[-1].peak_bytes):
+                    break
+                if row == self.chosen or (same_time and shown[-1] != self.chosen):
+                    shown.pop()
+                else:
+                    keep = False
+            shown += [row] if keep else []
+        step = -(-len(shown) // most)
+        ends = (shown[0], shown[-1], self.chosen)
+        return [row for place, row in enumerate(shown) if row in ends or place % step == 0]
+
+    def extra_time(self, row: PlanRow) -> str:
+        """The extra time of a way as it is printed, in per cent of a step."""
+        return f"{100 * row.extra_seconds / self.step_seconds if self.step_seconds else 0.0:.1f} %"
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as YAML."""
@@ -96,12 +119,18 @@ class Plan:
                 row.choice.name,
                 row.peak_bytes,
                 row.extra_seconds / self.step_seconds if self.step_seconds else 0.0,
+                self.extra_time(row),
                 row.measured,
                 row == self.chosen,
             )
             for row in self.some_of_front(_MOST_POINTS)
         ]
-        return plan_page(self.model, self.memory, self.code, points, self.explanation)
+        answer = plan_line(self.memory, self.chosen.choice.name, self.before, self.explanation)
+        return plan_page(self.model, self.memory, self.code, points, self.explanation, answer)
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook's cell."""
+        return framed(self.to_html())
 
     def apply(self, model: nn.Module) -> AppliedPlan | None:
         """Do it on `model`, which may be the one that was planned for or another of its kind.
@@ -143,7 +172,8 @@ def plan(
         optimizer: whose state is counted.
         ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
         sharding: what they divide, likewise.
-        device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
+        device: whose time is estimated: "H100", "RTX 4090", "A100 40GB" and others by any usual spelling, or a TOML
+            file.
         offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory
             where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
@@ -198,19 +228,18 @@ def plan_on_shapes(
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
     planner = BudgetPlanner(model, step, memory, training)
     if planner.plain.explained.peak_bytes <= memory:
-        ways: list[PlanRow] = []
-        chosen, explained = planner.nothing()
+        front = planner.nothing()
     else:
-        ways = planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss)
-        chosen, explained = planner.fastest(ways)
+        front = planner.fastest(planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss))
     return Plan(
         model=type(model).__name__,
         memory=memory,
         device=planner.device,
         stacks=planner.stacks,
-        chosen=chosen,
-        explanation=explained,
-        front=tuple(chosen if row.choice == chosen.choice else row for row in ways) or (chosen,),
+        chosen=front.chosen,
+        explanation=front.explanation,
+        before=planner.plain.explained,
+        front=front.rows,
         step_seconds=planner.step_seconds,
         unavailable=planner.unavailable,
     )

@@ -18,6 +18,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
+from ckpt_surgery.long_sequences.long_context import long_context
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
@@ -79,8 +80,8 @@ class ReleasedModel:
     """A model that holds no data, in training mode, and the arguments of its forward.
 
     `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 where the model takes none;
-    `attention` names the implementation that the model chose, `changed` the fields that were changed because the
-    defaults of a configuration class do not fit together.
+    `attention` names the implementation that the model chose, `defaults` the configuration class whose defaults decide
+    its size, if they do, `changed` the fields that were changed because these do not fit together.
     """
 
     model: nn.Module
@@ -89,6 +90,7 @@ class ReleasedModel:
     tokens: int
     attention: str
     changed: tuple[str, ...] = ()
+    defaults: str = ""
 
 
 def drop_no_layers(holder: object) -> None:
@@ -156,7 +158,22 @@ def _released(
             raise
         length //= 2  # models that count positions from the padding token on have fewer than they say
         inputs = _inputs(model, shapes, batch, length)
-    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed)
+    defaults = type(model.config).__name__ if target.kind is TargetKind.CLASS else ""
+    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed, defaults)
+
+
+def positions_of(model: Any) -> int | None:
+    """How many tokens a text may have by the configuration of a model; None where that does not say."""
+    config = text_config(model.config)
+    return next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+
+
+def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
+    """The same model with inputs of another size. Raises PlanningError."""
+    with random_state_kept():
+        seed_all(0)
+        length = tokens or _length(released.model, None, TOKENS)
+        return replace(released, inputs=_inputs(released.model, released.shapes, batch, length), tokens=tokens)
 
 
 def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
@@ -181,9 +198,16 @@ def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -
 
 def assumptions_of(released: ReleasedModel) -> tuple[str, ...]:
     """What the figures of a model rest on that its configuration does not say, a sentence each."""
-    if not released.changed:
-        return ()
-    return (f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.",)
+    said = []
+    if released.defaults:
+        count = sum(parameter.numel() for parameter in released.model.parameters())
+        said.append(
+            f"Its size is that of the defaults of {released.defaults}, {count / 10**9:.3g} billion parameters: for "
+            "another, give a model on the Hub or a config.json."
+        )
+    if released.changed:
+        said.append(f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.")
+    return tuple(said)
 
 
 def plan_released(
@@ -211,9 +235,17 @@ def plan_released(
     return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes, save=save)
 
 
-def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = ()) -> None:
-    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`. Raises SurgeryError."""
-    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
+def wrap_released(
+    released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = (), for_long_context: bool = False
+) -> None:
+    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`, or all as in `long_context`.
+
+    Raises SurgeryError.
+    """
+    if for_long_context:
+        long_context(released.model)
+    else:
+        wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
     without_values(released.model)
 
 
@@ -286,8 +318,7 @@ def _from_factory(
 def _length(model: Any, tokens: int | None, most: int) -> int:
     """The tokens of a text. Raises PlanningError where the model has fewer positions."""
     arguments = ForwardArguments(model, 1, 1, 0)
-    config = text_config(model.config)
-    positions = next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+    config, positions = text_config(model.config), positions_of(model)
     if tokens is None:
         grid = getattr(config, "axial_pos_shape", None)
         return prod(grid) if grid and getattr(config, "axial_pos_embds", False) else min(most, positions or most)

@@ -108,7 +108,7 @@ class BlockForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
-        function = vars(self.block).get(FUNCTION)
+        function = self.block.__dict__.get(FUNCTION)  # torch 2.8 compiles no `vars` of a module
         forward = self._plain()
         if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
