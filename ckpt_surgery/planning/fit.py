@@ -129,9 +129,8 @@ class Fitted:
     def peak_of_larger(self, ratio: float) -> int:
         """About the peak of a batch that is larger by this ratio: what is no state grows with it."""
         told = self.explanation
-        state = told.parameter_bytes + told.buffer_bytes + self.optimizer.state_bytes
-        state += max(told.gradient_bytes, self.held_bytes)
-        return state + int((self.peak_bytes - state) * ratio)
+        weights = told.parameter_bytes + told.buffer_bytes
+        return weights + self.held_bytes + self._beside + int((told.peak_bytes - weights) * ratio)
 
     @property
     def fits(self) -> bool:
