@@ -258,7 +258,7 @@ class Fit(FirstBatch):
 
         self._has_graph = True
         last = next(each for each in model.parameters() if each.requires_grad)
-        last.register_post_accumulate_grad_hook(ModelHook(done))
+        last.register_post_accumulate_grad_hook(ModelHook(done))  # type: ignore[no-untyped-call]
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
         """Choose; ranks of DistributedDataParallel take what the one with the least room has chosen."""
@@ -435,7 +435,7 @@ class _Steps:
                     levers.append(lever)
                     break
         if len(trained) == len(list(self.model.parameters())):  # no adapters so far
-            levers += [lever for bits in (False, True) if (lever := self._with_adapters(inputs, fitted, bits))]
+            levers += filter(None, (self._with_adapters(inputs, fitted, bits) for bits in (False, True)))
         useful = [each for each in levers if each.peak_bytes < fitted.peak_bytes]
         return sorted(useful, key=lambda each: each.peak_bytes)
 

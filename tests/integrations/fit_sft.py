@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from datasets import Dataset
-from peft import LoraConfig  # type: ignore[import-untyped]
+from peft import LoraConfig
 from trl import SFTConfig, SFTTrainer
 
 from tests.integrations.local_files import sentence, tokenizer
