@@ -8,7 +8,6 @@ from __future__ import annotations
 _MIB = 2**20
 _CUBLASLT = _MIB
 _THREADS = 2
-_CONTEXT = 512 * _MIB
 _LEAST_BLOCK = 512
 _SMALL = _MIB
 _SMALL_SEGMENT = 2 * _MIB
@@ -54,14 +53,3 @@ def block_bytes(size: int) -> int:
     rounded = -(-size // _LEAST_BLOCK) * _LEAST_BLOCK
     left = segment_bytes(rounded) - rounded
     return rounded + left if rounded > _SMALL and left <= _SMALL else rounded
-
-
-def step_memory(total: int, in_use: int | None = None) -> int:
-    """The bytes of a card with `total` that the tensors of a step may take, all told: what peaks are held against.
-
-    `in_use` is what is taken before, of this process and of others; torch.cuda.mem_get_info tells it on the card
-    itself. Without it the CUDA context is taken off as 512 MiB, an estimate: torch 2.10.0+cu130 had 426 MiB after its
-    first call on an RTX 6000 Ada (unslothai/unsloth-zoo, pull request 1053), and kernels load as they are first run.
-    Fragments of the allocator's segments are not in it: they need a margin.
-    """
-    return max(total - (_CONTEXT if in_use is None else in_use), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.planning.cuda_memory import block_bytes, segment_bytes, step_memory
+from ckpt_surgery.planning.cuda_memory import block_bytes, segment_bytes
 
 MIB = 2**20
 ALLOCATED = {
@@ -29,9 +29,3 @@ def test_a_tensor_takes_what_is_not_split_off_its_segment() -> None:
 )
 def test_segments_are_as_large_as_the_allocator_asks_for(size: int, segment: int) -> None:
     assert segment_bytes(size) == segment * MIB
-
-
-def test_a_step_has_what_the_context_and_others_leave() -> None:
-    assert step_memory(80 * 10**9) == 80 * 10**9 - 512 * MIB
-    assert step_memory(80 * 10**9, 10**9) == 79 * 10**9
-    assert step_memory(10**9, 2 * 10**9) == 0
