@@ -73,7 +73,8 @@ def test_forward_derivatives_are_those_without(call: Call) -> None:
 def test_a_backward_through_a_forward_derivative_gives_the_gradients_without() -> None:
     def gradients() -> list[Tensor | None]:
         model.zero_grad()
-        FORWARD["jvp"](model).sum().backward()
+        total: Any = FORWARD["jvp"](model).sum()
+        total.backward()
         return [parameter.grad for parameter in model.parameters()]
 
     model = model_of(SureLayer, SureLayer)
