@@ -28,7 +28,7 @@ BACKWARD = {
     "grad under vmap": lambda model: vmap(grad(lambda row: model(row).sum()))(torch.stack([VALUES, VALUES])),
     "vmap": lambda model: vmap(model)(torch.stack([VALUES, VALUES])),
 }
-FORWARD = {
+FORWARD: dict[str, Callable[[nn.Module], Any]] = {
     "jvp": lambda model: jvp(model, (VALUES,), (torch.ones_like(VALUES),))[1],
     "jacfwd": lambda model: jacfwd(lambda row: model(row).sum())(VALUES),
     "dual numbers": lambda model: tangent(model),
