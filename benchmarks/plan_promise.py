@@ -84,10 +84,11 @@ def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[s
         front = ways[every[number % len(every)]]
         planner.memory = source.randint(front[-1].peak_bytes, planner.plain.explained.peak_bytes)
         try:
-            row, explained = planner.fastest(front)
+            found = planner.fastest(front)
         except DoesNotFitError:
             yield {"memory": planner.memory, "calls": None}
             continue
+        row, explained = found.chosen, found.explanation
         kept = kept_with(model, inputs, row.choice)
         yield {
             "memory": planner.memory,

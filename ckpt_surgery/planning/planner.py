@@ -148,10 +148,11 @@ class BudgetPlanner:
             + (f". The smallest common card that it fits on: {card_name(card)}" if card else "")
         )
 
-    def smallest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
-        """The way with the lowest peak, metered."""
+    def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
+        """The way with the lowest peak, metered, alone."""
         metered = self._steps.metered(ways[-1].choice)
-        return self._measured(ways[-1], metered), metered.explained
+        row = self._measured(ways[-1], metered)
+        return PlanFront(row, metered.explained, (row,))
 
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""

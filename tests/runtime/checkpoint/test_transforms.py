@@ -28,7 +28,7 @@ BACKWARD = {
     "grad under vmap": lambda model: vmap(grad(lambda row: model(row).sum()))(torch.stack([VALUES, VALUES])),
     "vmap": lambda model: vmap(model)(torch.stack([VALUES, VALUES])),
 }
-FORWARD = {
+FORWARD: dict[str, Callable[[nn.Module], Any]] = {
     "jvp": lambda model: jvp(model, (VALUES,), (torch.ones_like(VALUES),))[1],
     "jacfwd": lambda model: jacfwd(lambda row: model(row).sum())(VALUES),
     "dual numbers": lambda model: tangent(model),
@@ -73,7 +73,8 @@ def test_forward_derivatives_are_those_without(call: Call) -> None:
 def test_a_backward_through_a_forward_derivative_gives_the_gradients_without() -> None:
     def gradients() -> list[Tensor | None]:
         model.zero_grad()
-        FORWARD["jvp"](model).sum().backward()
+        total: Any = FORWARD["jvp"](model).sum()
+        total.backward()
         return [parameter.grad for parameter in model.parameters()]
 
     model = model_of(SureLayer, SureLayer)
