@@ -121,15 +121,18 @@ def rules_index() -> str:
 
 
 def rules_table(rules: Iterable[Rule]) -> str:
-    """Code, name, summary and repair of each rule."""
-    rows = ([f"[{rule.code}]({rule.code}.md)", code(rule.name), rule.summary, REPAIRED[rule.repair]] for rule in rules)
-    return markdown_table(["code", "name", "finds", "repaired"], rows)
+    """Code and name, summary and repair of each rule."""
+    rows = (
+        [f"[{rule.code}]({rule.code}.md) {rule.name.replace('_', ' ')}", rule.summary, REPAIRED[rule.repair]]
+        for rule in rules
+    )
+    return markdown_table(["rule", "finds", "repaired"], rows)
 
 
 def rule_page(rule: Rule) -> str:
     """The page of one rule: its docstring."""
     source = notice(f"the docstring of codemods/rules/{rule.name}.py")
-    return f"{source}\n\n# {rule.code}: {rule.name}\n\n{rule.documentation.strip()}\n"
+    return f"{source}\n\n# {rule.code}: {rule.name.replace('_', ' ')}\n\n{rule.documentation.strip()}\n"
 
 
 def cli_page() -> str:

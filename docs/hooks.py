@@ -17,7 +17,9 @@ def on_config(config: Any) -> Any:
 def with_rules(navigation: list[Any]) -> list[Any]:
     """The navigation with a page for each rule behind the page that lists them."""
     (pages,) = (section["Rules"] for section in navigation if isinstance(section, dict) and "Rules" in section)
-    pages += sorted(f"rules/{page.name}" for page in RULES.glob("CKPT*.md"))
+    for page in sorted(RULES.glob("CKPT*.md")):
+        heading = page.read_text(encoding="utf-8").partition("\n# ")[2].partition("\n")[0]
+        pages.append({heading: f"rules/{page.name}"})
     return navigation
 
 
