@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parent / "pictures"
+OUT_OF_MEMORY = Path(__file__).parent / "out-of-memory.md"
 LABELS = {
     "without": "without checkpointing",
     "enabled": "gradient_checkpointing_enable()",
@@ -37,7 +38,7 @@ def pictures() -> dict[str, str]:
 
 def out_of_memory() -> str:
     """What to try in which order, with the figures of the two tables on the page that shows this picture."""
-    page = (FOLDER.parent / "out-of-memory.md").read_text(encoding="utf-8")
+    page = OUT_OF_MEMORY.read_text(encoding="utf-8")
     step, measured = table_rows(page, "a step"), table_rows(page, "with")
     kept = [
         ("no checkpointing", *step["no checkpointing"]),
