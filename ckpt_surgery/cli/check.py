@@ -45,7 +45,7 @@ def check_command(
         list[str] | None,
         typer.Argument(
             metavar="PATHS",
-            help="Files, folders or a transformers checkout (default: the installed transformers).",
+            help="Files, notebooks, folders or a checkout of transformers (default: the installed transformers).",
         ),
     ] = None,
     output_format: Annotated[
