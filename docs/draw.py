@@ -52,12 +52,12 @@ def out_of_memory() -> str:
         ("3. LoRA on weights of 4 bits", measured["`--lora 16 --load-in-4bit`"][1]),
         ("or: FSDP over 8 cards", measured["`--ranks 8 --fsdp`"][1]),
     ]
-    left = ladder(40, [(name, peak, f"{peak}, {seconds}") for name, peak, seconds in kept])
-    return DECISION.format(left=left, right=ladder(490, [(name, peak, peak) for name, peak in states]))
+    left = ladder(20, [(name, peak, f"{peak}, {seconds}") for name, peak, seconds in kept])
+    return DECISION.format(left=left, right=ladder(380, [(name, peak, peak) for name, peak in states]))
 
 
 DECISION = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 436" role="img" aria-labelledby="title text">
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 436" role="img" aria-labelledby="title text">
 <title id="title">What to try when a training runs out of memory, in which order</title>
 <desc id="text">fit chooses how to checkpoint. Where nothing fits, explain says what fills the card. Against what
 blocks keep: checkpoint them, then keep attention and offload all, then long_context. Against parameters, gradients
@@ -72,27 +72,27 @@ text {{ font: 12.5px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: 
 .box {{ fill: #fff; stroke: #1f6fb2; stroke-width: 1.5 }}
 path {{ stroke: #8a929c; stroke-width: 1.5; fill: none }}
 </style>
-<rect width="920" height="436" rx="8" fill="#fbfbfa"/>
-<rect class="box" x="310" y="26" width="300" height="56" rx="6"/>
-<text class="code middle" x="460" y="50">ckpt_surgery fit train.py</text>
-<text class="quiet middle" x="460" y="70">checkpoints as little as fits, and trains on</text>
-<path d="M460 82 V114 m-5 -5 l5 6 l5 -6"/>
-<text class="quiet" x="472" y="103">nothing fits, or you want to know why</text>
-<rect class="box" x="310" y="118" width="300" height="56" rx="6"/>
-<text class="code middle" x="460" y="142">ckpt_surgery explain MODEL</text>
-<text class="quiet middle" x="460" y="162">what fills the card?</text>
-<path d="M310 146 H170 V192 m-5 -5 l5 6 l5 -6 M610 146 H750 V192 m-5 -5 l5 6 l5 -6"/>
-<text class="what" x="40" y="220">What blocks keep for the backward</text>
-<text class="quiet" x="40" y="238">grows with tokens and batch: checkpoint</text>
+<rect width="720" height="436" rx="8" fill="#fbfbfa"/>
+<rect class="box" x="210" y="26" width="300" height="56" rx="6"/>
+<text class="code middle" x="360" y="50">ckpt_surgery fit train.py</text>
+<text class="quiet middle" x="360" y="70">checkpoints as little as fits, and trains on</text>
+<path d="M360 82 V114 m-5 -5 l5 6 l5 -6"/>
+<text class="quiet" x="372" y="103">nothing fits, or you want to know why</text>
+<rect class="box" x="210" y="118" width="300" height="56" rx="6"/>
+<text class="code middle" x="360" y="142">ckpt_surgery explain MODEL</text>
+<text class="quiet middle" x="360" y="162">what fills the card?</text>
+<path d="M210 146 H130 V192 m-5 -5 l5 6 l5 -6 M510 146 H590 V192 m-5 -5 l5 6 l5 -6"/>
+<text class="what" x="20" y="220">What blocks keep for the backward</text>
+<text class="quiet" x="20" y="238">grows with tokens and batch: checkpoint</text>
 {left}
-<text x="40" y="343">3. long_context(model): logits and MLPs in parts</text>
-<text class="quiet" x="40" y="400">Llama of 1.1 billion, 32,768 tokens, one H200:</text>
-<text class="quiet" x="40" y="418">measured peak, and seconds of a step</text>
-<text class="what" x="490" y="220">Parameters, gradients, optimizer</text>
-<text class="quiet" x="490" y="238">stay, however much is checkpointed: hold fewer</text>
+<text x="20" y="343">3. long_context(model): logits and MLPs in parts</text>
+<text class="quiet" x="20" y="400">Llama of 1.1 billion, 32,768 tokens, one H200:</text>
+<text class="quiet" x="20" y="418">measured peak, and seconds of a step</text>
+<text class="what" x="380" y="220">Parameters, gradients, optimizer</text>
+<text class="quiet" x="380" y="238">stay, however much is checkpointed: hold fewer</text>
 {right}
-<text class="quiet" x="490" y="400">Mistral 7B, 4,096 tokens, blocks checkpointed:</text>
-<text class="quiet" x="490" y="418">peak by explain</text>
+<text class="quiet" x="380" y="400">Mistral 7B, 4,096 tokens, blocks checkpointed:</text>
+<text class="quiet" x="380" y="418">peak by explain</text>
 </svg>
 """
 
@@ -109,11 +109,11 @@ def ladder(x: int, rungs: Sequence[tuple[str, str, str]]) -> str:
     longest = max(float(size.split()[0]) for _, size, _ in rungs)
     lines = []
     for at, (name, size, label) in enumerate(rungs):
-        y, length = 250 + 26 * at, 90 * float(size.split()[0]) / longest
+        y, length = 250 + 26 * at, 56 * float(size.split()[0]) / longest
         lines += [
             f'<text x="{x}" y="{y + 15}">{name}</text>',
-            f'<rect class="bar" x="{x + 210}" y="{y + 3}" width="{length:.1f}" height="16"/>',
-            f'<text x="{x + 216 + length:.0f}" y="{y + 15}">{label}</text>',
+            f'<rect class="bar" x="{x + 182}" y="{y + 3}" width="{length:.1f}" height="16"/>',
+            f'<text x="{x + 188 + length:.0f}" y="{y + 15}">{label}</text>',
         ]
     return "\n".join(lines)
 
