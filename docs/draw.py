@@ -53,11 +53,11 @@ def out_of_memory() -> str:
         ("or: FSDP over 8 cards", measured["`--ranks 8 --fsdp`"][1]),
     ]
     left = ladder(20, [(name, peak, f"{peak}, {seconds}") for name, peak, seconds in kept])
-    return DECISION.format(left=left, right=ladder(380, [(name, peak, peak) for name, peak in states]))
+    return DECISION.format(left=left, right=ladder(400, [(name, peak, peak) for name, peak in states]))
 
 
 DECISION = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 436" role="img" aria-labelledby="title text">
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 436" role="img" aria-labelledby="title text">
 <title id="title">What to try when a training runs out of memory, in which order</title>
 <desc id="text">fit chooses how to checkpoint. Where nothing fits, explain says what fills the card. Against what
 blocks keep: checkpoint them, then keep attention and offload all, then long_context. Against parameters, gradients
@@ -72,7 +72,7 @@ text {{ font: 12.5px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: 
 .box {{ fill: #fff; stroke: #1f6fb2; stroke-width: 1.5 }}
 path {{ stroke: #8a929c; stroke-width: 1.5; fill: none }}
 </style>
-<rect width="720" height="436" rx="8" fill="#fbfbfa"/>
+<rect width="740" height="436" rx="8" fill="#fbfbfa"/>
 <rect class="box" x="210" y="26" width="300" height="56" rx="6"/>
 <text class="code middle" x="360" y="50">ckpt_surgery fit train.py</text>
 <text class="quiet middle" x="360" y="70">checkpoints as little as fits, and trains on</text>
@@ -88,11 +88,11 @@ path {{ stroke: #8a929c; stroke-width: 1.5; fill: none }}
 <text x="20" y="343">3. long_context(model): logits and MLPs in parts</text>
 <text class="quiet" x="20" y="400">Llama of 1.1 billion, 32,768 tokens, one H200:</text>
 <text class="quiet" x="20" y="418">measured peak, and seconds of a step</text>
-<text class="what" x="380" y="220">Parameters, gradients, optimizer</text>
-<text class="quiet" x="380" y="238">stay, however much is checkpointed: hold fewer</text>
+<text class="what" x="400" y="220">Parameters, gradients, optimizer</text>
+<text class="quiet" x="400" y="238">stay, however much is checkpointed: hold fewer</text>
 {right}
-<text class="quiet" x="380" y="400">Mistral 7B, 4,096 tokens, blocks checkpointed:</text>
-<text class="quiet" x="380" y="418">peak by explain</text>
+<text class="quiet" x="400" y="400">Mistral 7B, 4,096 tokens, blocks checkpointed:</text>
+<text class="quiet" x="400" y="418">peak by explain</text>
 </svg>
 """
 
