@@ -21,6 +21,7 @@ from ckpt_surgery.cli.apply import apply_command
 from ckpt_surgery.cli.check import check_command
 from ckpt_surgery.cli.exits import ExitCode, fail, finish
 from ckpt_surgery.cli.explain import explain_command
+from ckpt_surgery.cli.fit import fit_command
 from ckpt_surgery.cli.help import GroupedCommand, GroupedCommands
 from ckpt_surgery.cli.plan import plan_command
 from ckpt_surgery.cli.pr import pr_command
@@ -56,11 +57,11 @@ def _root(
 
 
 _TRAIN, _VERIFY, _MAINTAIN = "Train", "Verify", "Maintain a model"
+_STARTS_A_SCRIPT = {"allow_interspersed_args": False}
+app.command("fit", cls=GroupedCommand, rich_help_panel=_TRAIN, context_settings=_STARTS_A_SCRIPT)(fit_command)
 app.command("explain", cls=GroupedCommand, rich_help_panel=_TRAIN)(explain_command)
 app.command("plan", cls=GroupedCommand, rich_help_panel=_TRAIN)(plan_command)
-app.command("run", cls=GroupedCommand, rich_help_panel=_TRAIN, context_settings={"allow_interspersed_args": False})(
-    run_command
-)
+app.command("run", cls=GroupedCommand, rich_help_panel=_TRAIN, context_settings=_STARTS_A_SCRIPT)(run_command)
 app.command("verify", cls=GroupedCommand, rich_help_panel=_VERIFY)(verify_command)
 app.command("check", cls=GroupedCommand, rich_help_panel=_VERIFY)(check_command)
 app.command("rule", cls=GroupedCommand, rich_help_panel=_VERIFY)(rule_command)
@@ -92,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _as_launched(arguments: Sequence[str]) -> list[str]:
-    """The arguments with what a launcher has put before the command `run`, such as --local_rank=0, as an option of it.
+    """The arguments with what a launcher has put before `run` or `fit`, such as --local_rank=0, as an option of it.
 
     DeepSpeed's launcher and `torch.distributed.launch` put it first: it is the script's.
     """
-    if len(arguments) > 1 and arguments[1] == "run" and _LOCAL_RANK.fullmatch(arguments[0]):
-        return ["run", f"--launched={arguments[0]}", *arguments[2:]]
+    if len(arguments) > 1 and arguments[1] in ("run", "fit") and _LOCAL_RANK.fullmatch(arguments[0]):
+        return [arguments[1], f"--launched={arguments[0]}", *arguments[2:]]
     return list(arguments)
 
 

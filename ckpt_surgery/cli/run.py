@@ -248,7 +248,7 @@ def run_command(
         script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()
-        code = _run(
+        code = start(
             script,
             [launched, *rest] if launched else rest,
             module,
@@ -267,7 +267,7 @@ def run_command(
     finish(body)
 
 
-def _run(
+def start(
     script: str,
     arguments: list[str],
     module: bool,
@@ -275,7 +275,7 @@ def _run(
     options: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
-    """Run the script; the takeover of its models is made once it has imported torch, with the script's environment."""
+    """Run the script and return its code; the takeover of its models is made once it has imported torch, with the script's environment."""
     from ckpt_surgery.guarding.after_import import after_import
     from ckpt_surgery.guarding.script import run_module, run_script
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
 
-from ckpt_surgery.distributed import fuse_loss, tile_mlp
+from ckpt_surgery.distributed.calls import AppliedPlan, apply_calls
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
-from ckpt_surgery.runtime.surgery.surgery import Surgery
-from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.text import listed, plural
-from ckpt_surgery.undo import Undoable
 
 _PLACE = re.compile(r"(.*?)\.(\d+)\.([A-Za-z_][\w.]*)")
 """A module inside an element of a stack: the stack, the number, and the name in the element, without numbers."""
@@ -118,43 +115,7 @@ class PlanChoice:
 
     def apply(self, model: nn.Module, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
         """Do it. Raises SurgeryError as the calls do; what was done before is then taken back."""
-        done: list[Undoable] = []
-        try:
-            for call in self._calls(model, self_check):
-                done.append(call())
-        except BaseException:
-            AppliedPlan(done).undo()
-            raise
-        return AppliedPlan(done)
-
-    def _calls(self, model: nn.Module, self_check: Literal["first", "never"]) -> Iterable[Callable[[], Undoable]]:
-        if self.tiled:
-            yield lambda: tile_mlp([model.get_submodule(name) for name in self.tiled], shard_size=self.shard_size)
-        if self.fused_loss:
-            yield lambda: fuse_loss(model)
-        if self.checkpointed:
-            yield lambda: wrap_blocks(model, self_check=self_check, **self.arguments()["wrap_blocks"])
-
-
-class AppliedPlan(Undoable):
-    """What a plan has changed on a model, until `undo`; `parts` are its changes, in the order of their making."""
-
-    def __init__(self, parts: Sequence[Undoable]) -> None:
-        self.parts = tuple(parts)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.parts))
-
-    @property
-    def surgery(self) -> Surgery | None:
-        """The surgery of `wrap_blocks`; None where no block is checkpointed."""
-        return next((part for part in self.parts if isinstance(part, Surgery)), None)
-
-    def undo(self) -> None:
-        """Take all of it back. Raises SurgeryError where a part was undone before."""
-        for part in reversed(self.parts):
-            part.undo()
-        self._undone = True
+        return apply_calls(model, self.arguments(), self_check=self_check)
 
 
 def _written(modules: Sequence[str] = (), **named: Any) -> Iterator[str]:

@@ -19,16 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import PlanningError, SurgeryError, SurgeryWarning
-from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
-from ckpt_surgery.measure.model_hook import ModelHook, nothing
-from ckpt_surgery.measure.own_checkpoints import running_modules
 from ckpt_surgery.planning.cuda_operators import CudaOperators
 from ckpt_surgery.planning.devices import Device, device_like, device_of
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered, on_host_without_data
+from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.roofline import seconds_of
@@ -41,8 +38,6 @@ from ckpt_surgery.runtime.surgery.options import SaveOption, saved_names
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.text import error_line, listed, size, text_table
-from ckpt_surgery.torch_names import current_graph_task_id
-from ckpt_surgery.undo import Undoable
 
 CHOSEN_OPTIONS = ("offload", "save", "save_offload")
 """The options of `wrap_blocks` that are chosen."""
@@ -156,14 +151,11 @@ def wrap_fastest(model: nn.Module, *, device: str | None = None, **options: Any)
     return FastestWrap(wrap_blocks(model, **options), figures)
 
 
-class FastestWrap(Undoable):
+class FastestWrap(FirstBatch):
     """A surgery whose way to checkpoint is chosen as the first batch comes, until `undo`; also a context manager.
 
-    `surgery` is that of `wrap_blocks`, and `choice` is None until then. It is itself the hook that waits on the model,
-    and is nothing in copies of that. `tell` is called with the choice in one line.
+    `surgery` is that of `wrap_blocks`, and `choice` is None until then. `tell` is called with the choice in one line.
     """
-
-    _handle: RemovableHandle
 
     def __init__(
         self, surgery: Surgery, device: Device | None = None, tell: Callable[[str], object] | None = None
@@ -171,13 +163,7 @@ class FastestWrap(Undoable):
         self.surgery = surgery
         self.choice: FastestChoice | None = None
         self._device, self._tell = device, tell
-        for hook in [each for each in surgery.model._forward_pre_hooks.values() if isinstance(each, FastestWrap)]:
-            hook._handle.remove()
-        # behind the hooks of the surgery, which are others after the choice
-        self._handle = surgery.model.register_forward_pre_hook(self, with_kwargs=True)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ModelHook, (nothing,)
+        super().__init__(surgery.model)  # behind the hooks of the surgery, which are others after the choice
 
     def __str__(self) -> str:
         waits = f"{Way.NOTHING_KEPT}, until a batch trains uncompiled (of several ranks, in DistributedDataParallel)"
@@ -193,22 +179,14 @@ class FastestWrap(Undoable):
         self.surgery.undo()
         self._handle.remove()
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         """Choose in the first call that trains."""
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or current_graph_task_id() != -1:
-            return
-        if self.undone:
-            self._handle.remove()
-            return
-        alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
-        wrappers = () if alone else (each for each in running_modules() if isinstance(each, DistributedDataParallel))
-        wrapper = next(iter(wrappers), None)
-        if wrapper is None and not alone:
+        wrapper = None if is_alone() else running_wrapper()
+        if wrapper is None and not is_alone():
             return  # it is not known that other ranks are here
         if not any(stack.checkpointed for stack in self.surgery.summary().stacks):
             return  # it is in evaluation mode, or switched off
         self._handle.remove()
-        inputs = {positional_key(place): value for place, value in enumerate(args)} | kwargs
         self.choice = self._choice(inputs, wrapper)
         if self.choice.way is not Way.NOTHING_KEPT:
             self.surgery.change(**self.choice.way.options)

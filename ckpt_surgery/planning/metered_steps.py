@@ -12,10 +12,11 @@ from typing import Any
 
 from torch import nn
 
+from ckpt_surgery.distributed.calls import AppliedPlan
 from ckpt_surgery.distributed.fused_head import FusedLoss
 from ckpt_surgery.errors import SurgeryWarning
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
-from ckpt_surgery.planning.choices import AppliedPlan, PlanChoice
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import explanation_of, on_host_without_data
 from ckpt_surgery.planning.explanation import Explanation

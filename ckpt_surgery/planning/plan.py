@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ckpt_surgery.distributed.calls import AppliedPlan
 from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.choices import AppliedPlan
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation

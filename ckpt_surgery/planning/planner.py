@@ -117,6 +117,11 @@ class BudgetPlanner:
             )
         return self._measured(ways[best], told[best]), told[best].explained
 
+    def smallest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
+        """The way with the lowest peak, metered."""
+        metered = self._steps.metered(ways[-1].choice)
+        return self._measured(ways[-1], metered), metered.explained
+
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
         told = metered.explained

@@ -1,0 +1,159 @@
+"""The command `fit`: a training script, made to fit into the memory as its first batch comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ckpt_surgery.cli.exits import ExitCode, finish
+from ckpt_surgery.cli.run import rank_of_process, start
+from ckpt_surgery.cli.terminal import check_writable, say, write_document
+from ckpt_surgery.errors import OptionError
+from ckpt_surgery.optional import need_runtime
+from ckpt_surgery.planning.devices import device_of
+from ckpt_surgery.text import size_in_bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ckpt_surgery.guarding.takeover import Takeover
+    from ckpt_surgery.planning.fit import Fit, FitTarget
+    from ckpt_surgery.undo import Undoable
+
+_CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+"""One of these files is there where a card is: the script is the first to import torch."""
+
+
+def fit_command(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script, and what it is given."),
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Fit into so much: 24GB (10**9) or 24GiB (2**30) (default: the card's)."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose memory and time are planned with, as in plan (default: the card's)."),
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(metavar="PERCENT", help="Leave so much of the memory for what is not predicted.")
+    ] = 8.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and stop before the first step.")
+    ] = False,
+    write: Annotated[
+        Path | None,
+        typer.Option(readable=False, metavar="FILE", help="Also write the plan, for run --plan and CheckpointGuard."),
+    ] = None,
+    launched: Annotated[str | None, typer.Option("--launched", hidden=True)] = None,
+) -> None:
+    """Run a training script that runs out of memory, with what makes its steps fit at the least extra time.
+
+    The choice is made as the first batch comes, on shapes. Options of this command stand before the script. The script
+    needs no change. With --dry-run, exits with 1 where nothing fits.
+    """
+
+    def body() -> int:
+        need_runtime("fit")
+        if not arguments:
+            raise OptionError("no script to run: give a Python file, or -m and the name of a module")
+        if write is not None:
+            check_writable(write, "--write")
+        if not 0 <= margin < 100:
+            raise OptionError(f"--margin is {margin:g}: give a percentage of 0 or more, below 100")
+        total = None if memory is None else size_in_bytes(memory)
+        if memory is not None and not total:
+            raise OptionError(f"--memory is {memory!r}: give a size with its unit, such as 24GB")
+        if memory is None and device is None and not any(map(os.path.exists, _CARDS)):
+            raise OptionError("there is no card here to fit a training to: give --memory 24GB, or --device 4090")
+        figures = None if device is None else device_of(device)
+        operation = partial(_fit, total, figures, margin / 100, dry_run, write)
+        script, *rest = arguments
+        takeovers: list[Takeover] = []
+        process = os.getpid()
+        code = start(
+            script,
+            [launched, *rest] if launched else rest,
+            module,
+            True,
+            {"wrap_options": {}, "operation": operation, "prove": False},
+            takeovers,
+        )
+        for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
+            _show(takeover, dry_run)
+            if dry_run and not takeover.trained and code == 0:
+                code = ExitCode.FINDINGS
+            takeover.remove()
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        return code
+
+    finish(body)
+
+
+def _fit(
+    memory: int | None,
+    device: Any,
+    margin: float,
+    dry_run: bool,
+    write: Path | None,
+    model: nn.Module,
+    *,
+    running: bool,
+) -> Undoable:
+    """The operation of this command. A forward that is `running` is the first, and has its arguments."""
+    from ckpt_surgery.planning.first_batch import running_inputs
+    from ckpt_surgery.planning.fit import Fit, FitTarget
+
+    def tell(fit: Fit) -> None:
+        _tell(fit, dry_run, write)
+
+    fit = Fit(model, FitTarget(memory, device, margin), tell)
+    if running and (inputs := running_inputs(model)) is not None:
+        fit.begin(model, inputs)
+        if fit.applied is not None:
+            fit.applied.begin_within(model)
+    return fit
+
+
+def _tell(fit: Fit, dry_run: bool, write: Path | None) -> None:
+    """Say what was chosen, on the first rank; write the plan; end a dry run."""
+    if rank_of_process() == "0":
+        name = type(fit.model).__name__
+        if fit.fitted is None:
+            say(f"ckpt_surgery: {name} trains as the script has it, as no step of it was predicted: {fit.problem}")
+        else:
+            for line in fit.fitted.lines():
+                say(f"ckpt_surgery: {line}")
+            if fit.problem:
+                say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")
+            if write is not None:
+                write_document(fit.fitted.to_yaml(), write)
+                say(f"ckpt_surgery: next time: ckpt_surgery run --plan {write}")
+    if dry_run:
+        fits = fit.fitted is not None and fit.fitted.fits and not fit.problem
+        raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)
+
+
+def _show(takeover: Takeover, dry_run: bool) -> None:
+    """Say at the end what steps took, on the first rank, and faults."""
+    from ckpt_surgery.planning.fit import Fit
+
+    rank = rank_of_process()
+    if not takeover.trained and rank == "0":
+        say("ckpt_surgery: no model was trained in this process: nothing was done")
+    for trained in takeover.trained:
+        fit = trained.surgery
+        if isinstance(fit, Fit) and rank == "0" and not dry_run and (outcome := fit.outcome()):
+            say(f"ckpt_surgery: {outcome}")
+        for fault in () if trained.report is None or dry_run else trained.report.told:
+            say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")

@@ -1,0 +1,145 @@
+"""The calls of a plan as data: `wrap_blocks`, `tile_mlp` and `fuse_loss` by name, with their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from ckpt_surgery.distributed.fused_head import FusedLoss, fuse_loss
+from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.errors import OptionError, SurgeryError
+from ckpt_surgery.runtime.blocks.library_switch import flags_of
+from ckpt_surgery.runtime.surgery.surgery import Surgery
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.text import error_line, listed
+from ckpt_surgery.undo import Undoable
+
+Calls = Mapping[str, Mapping[str, Any]]
+"""Arguments beside the model, by the names of functions."""
+_FUNCTIONS = ("tile_mlp", "fuse_loss", "wrap_blocks")
+
+
+class AppliedPlan(Undoable):
+    """What a plan has changed on a model, until `undo`; `parts` are its changes, in the order of their making."""
+
+    def __init__(self, parts: Sequence[Undoable]) -> None:
+        self.parts = tuple(parts)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.parts))
+
+    @property
+    def surgery(self) -> Surgery | None:
+        """The surgery of `wrap_blocks`; None where no block is checkpointed."""
+        return next((part for part in self.parts if isinstance(part, Surgery)), None)
+
+    def begin_within(self, model: nn.Module) -> None:
+        """Let the forward of `model` count that is running already: to be called in it, before a block runs."""
+        for part in self.parts:
+            if isinstance(part, FusedLoss):
+                part.begin_within(model)
+
+    def undo(self) -> None:
+        """Take all of it back. Raises SurgeryError where a part was undone before."""
+        for part in reversed(self.parts):
+            part.undo()
+        self._undone = True
+
+
+class LibrarySwitchOff(Undoable):
+    """The checkpointing that a model's own library has switched on, off until `undo`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._on = [(module, flag) for module in model.modules() for flag in flags_of(module) if getattr(module, flag)]
+        self._set(False)
+
+    def __str__(self) -> str:
+        return "the checkpointing that the script has switched on is off" if self._on else ""
+
+    def undo(self) -> None:
+        """Switch it on again."""
+        self._set(True)
+        self._undone = True
+
+    def _set(self, value: bool) -> None:
+        for module, flag in self._on:
+            setattr(module, flag, value)
+
+
+def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", "never"] = "first") -> AppliedPlan:
+    """Make the calls on a model. Raises SurgeryError as they do; what was done before is then taken back."""
+    done: list[Undoable] = []
+    try:
+        for name in filter(calls.__contains__, _FUNCTIONS):
+            given = dict(calls[name])
+            if name == "tile_mlp":
+                modules = [_module(model, each) for each in given.pop("modules")]
+                done.append(tile_mlp(modules, **given))
+            elif name == "fuse_loss":
+                done.append(fuse_loss(model, **given))
+            else:
+                done.append(wrap_blocks(model, **{"self_check": self_check, **given}))
+    except BaseException as error:
+        AppliedPlan(done).undo()
+        if isinstance(error, TypeError):  # an argument that is none
+            raise SurgeryError(f"the plan cannot be applied: {error_line(error)}") from error
+        raise
+    return AppliedPlan(done)
+
+
+def _module(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        raise SurgeryError(f"{type(model).__name__} has no module {name}: the plan is for another model") from None
+
+
+def read_calls(path: str | Path) -> dict[str, dict[str, Any]]:
+    """The calls of a plan that `plan --yaml` or `fit --write` has written. Raises OptionError where it is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error_line(error)}") from None
+    calls = _section(text.splitlines(), "calls")
+    if calls is None or any(name not in _FUNCTIONS for name in calls):
+        raise OptionError(
+            f"{path} is no plan: `fit --write` and `plan --yaml` write one, with calls of {listed(_FUNCTIONS)}"
+        )
+    return calls
+
+
+def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
+    """A mapping of a document as `planning.plan_yaml` writes it: names and JSON values by indentation of two."""
+    document: dict[str, Any] = {}
+    stack = [document]
+    for line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        key, colon, value = _pair(line.strip())
+        if not colon or depth >= len(stack):
+            return None
+        del stack[depth + 1 :]
+        try:
+            stack[depth][key] = json.loads(value) if value else {}
+        except ValueError:
+            return None
+        if not value:
+            stack.append(stack[depth][key])
+    section = document.get(name)
+    return section if isinstance(section, dict) and all(isinstance(each, dict) for each in section.values()) else None
+
+
+def _pair(line: str) -> tuple[str, str, str]:
+    """The key, the colon and the value of a line; keys are names, or texts as JSON has them."""
+    if line.startswith('"'):
+        key, end = json.JSONDecoder().raw_decode(line)
+        rest = line[end:]
+    else:
+        key, _, rest = line.partition(":")
+        rest = f":{rest}" if ":" in line else ""
+    return str(key), rest[:1] if rest.startswith(":") else "", rest[1:].strip()

@@ -1,0 +1,467 @@
+"""`fit`: as the first batch of a script comes, choose what to do to its model so that its steps fit into the memory.
+
+1. The model, its optimizer and the batch are there: the step, and the optimizer's, run on shapes before any data does.
+2. The fastest of the ways of `plan` that fits is applied in that forward, and the training goes on.
+3. Whatever goes wrong here, the model trains as the script has it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
+from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.measure.generators import random_state_kept
+from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.choices import PlanChoice
+from ckpt_surgery.planning.devices import DEVICES, Device, device_like
+from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
+from ckpt_surgery.planning.lora import add_lora
+from ckpt_surgery.planning.mixtures import PlanRow
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.plan_yaml import as_yaml
+from ckpt_surgery.planning.planner import BudgetPlanner
+from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_cost, optimizer_of_script
+from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
+from ckpt_surgery.planning.states import state_bytes
+from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.runtime.surgery.surgery import surgeries_in
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.text import error_line, listed, plural, size
+from ckpt_surgery.torch_names import tree_map_only
+
+MARGIN = 0.08
+"""The share of the memory that is left for what is not predicted."""
+_CARDS = (2, 4, 8)
+_RANK = 16
+"""Of the adapters in an advice."""
+_CUTS = 32
+"""The largest batch and length are looked for in steps of so many to the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitTarget:
+    """What the steps are to fit into: so many bytes, or the memory of the card (None), less a share for a margin.
+
+    `device` is the one whose time is estimated; None for that of the card.
+    """
+
+    memory: int | None = None
+    device: Device | None = None
+    margin: float = MARGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The memory that there is: `total` bytes, of which steps may take `ceiling`, and `others` that are held beside.
+
+    Of `others` parameters, buffers, gradients and the optimizer's state are no part.
+    """
+
+    total: int
+    ceiling: int
+    others: int
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """Something that a script could change, and the bytes that a step would take then."""
+
+    name: str
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What was chosen for a model, and what its steps are predicted to take and to cost. Sizes are bytes.
+
+    Attributes:
+        model: the class of the model.
+        batch: the size of the batch, in words.
+        choice: what is done to the model.
+        explanation: of the forward and backward with it.
+        optimizer: what the optimizer costs.
+        room: the memory.
+        held_bytes: the gradients that are held before the step, as gradients are accumulated.
+        step_seconds: the least time of a step in which nothing is done.
+        extra_seconds: what the choice adds.
+        levers: where nothing fits, what would help, the most effective first.
+        largest: where nothing fits, the largest batch and length that do, by these names; 0 for none.
+    """
+
+    model: str
+    batch: str
+    choice: PlanChoice
+    explanation: Explanation
+    optimizer: OptimizerCost
+    room: Room
+    held_bytes: int
+    step_seconds: float
+    extra_seconds: float
+    levers: tuple[Lever, ...] = ()
+    largest: Mapping[str, int] | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that are alive at once: in the forward and backward, or in the optimizer's step."""
+        return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is no more than there may be."""
+        return self.peak_bytes <= self.room.ceiling
+
+    @property
+    def _beside(self) -> int:
+        return self.optimizer.state_bytes + self.room.others
+
+    @property
+    def _update_bytes(self) -> int:
+        told = self.explanation
+        gradients = max(told.gradient_bytes, self.held_bytes)
+        return told.parameter_bytes + told.buffer_bytes + gradients + self.optimizer.step_bytes
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """What was done, what it costs and the predicted peak, a line each; what would help where nothing fits."""
+        done = self.choice.name if self.choice.is_needed else "nothing has to be done"
+        if self.fits:
+            yield f"{self.model}, {self.batch}: {done}"
+        else:
+            yield f"{self.model}, {self.batch}: nothing fits; it trains with the smallest way: {done}"
+        extra = 100 * self.extra_seconds / self.step_seconds if self.step_seconds else 0.0
+        yield (
+            f"cost: {self.extra_seconds:.3g} s more than the {self.step_seconds:.3g} s of a step without "
+            f"({extra:.1f} %), by the figures of {self.room.device.name}"
+        )
+        told = self.explanation
+        yield (
+            f"predicted peak: {size(self.peak_bytes)} of {size(self.room.ceiling)} (of {size(self.room.total)}): "
+            f"weights {size(told.parameter_bytes + told.buffer_bytes)}, gradients "
+            f"{size(max(told.gradient_bytes, self.held_bytes))}, optimizer {size(self.optimizer.state_bytes)} "
+            f"({self.optimizer.name}), kept for the backward {size(told.kept_bytes)}"
+        )
+        if not self.fits:
+            yield f"{size(self.peak_bytes - self.room.ceiling)} are missing. {self._largest_in_words()}"
+            for lever in self.levers:
+                fits = "fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
+                saved = size(self.peak_bytes - lever.peak_bytes)
+                yield f"{lever.name}: {size(lever.peak_bytes)}, {saved} less, {fits}"
+
+    def _largest_in_words(self) -> str:
+        said = [f"a {name} of {count}" if count else f"no {name}" for name, count in (self.largest or {}).items()]
+        return f"What fits: {listed(said)}." if said else ""
+
+    def to_yaml(self) -> str:
+        """The calls with their arguments, and what was predicted, as `plan` writes them."""
+        return as_yaml(
+            {
+                "model": self.model,
+                "memory": self.room.ceiling,
+                "device": self.room.device.name,
+                "calls": self.choice.arguments(),
+                "predicted": {
+                    "kept_bytes": self.explanation.kept_bytes,
+                    "peak_bytes": self.peak_bytes,
+                    "extra_seconds": self.extra_seconds,
+                    "step_seconds": self.step_seconds,
+                },
+            }
+        )
+
+
+class Fit(FirstBatch):
+    """A model that is made to fit as its first batch comes, until `undo`.
+
+    `fitted` says what was chosen, and is None until then, and where a `problem` says why nothing was. `tell` is called
+    with either.
+    """
+
+    def __init__(self, model: nn.Module, target: FitTarget, tell: Callable[[Fit], object]) -> None:
+        self.model, self.target, self.tell = model, target, tell
+        self.fitted: Fitted | None = None
+        self.problem = ""
+        self.applied: AppliedPlan | None = None
+        self._peak_before = 0
+        super().__init__(model)
+
+    def __str__(self) -> str:
+        return self.problem or str(self.fitted or "no batch has come")
+
+    def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+        """Choose and apply, in the first call that trains."""
+        if not model.training:
+            return
+        self._handle.remove()
+        try:
+            self.fitted = self._chosen(inputs)
+            self.applied = applied_to(model, self.fitted.choice)
+        except Exception as error:  # whatever a model raises: the training goes on
+            self.problem = str(error) if isinstance(error, PlanningError) else error_line(error)
+            if is_asked(model):
+                self.applied = AppliedPlan([wrap_as_asked(model)])
+        self._peak_before = self.measured_peak() or 0
+        self.tell(self)
+
+    def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
+        """Choose; ranks of DistributedDataParallel take what the one with the least room has chosen."""
+        wrapper = None if is_alone() else running_wrapper()
+        own: Fitted | Exception
+        try:
+            own = fitted_to(self.model, inputs, self.target)
+        except Exception as error:  # as above
+            own = error
+        if wrapper is not None:
+            told: list[Any] = [None] * dist.get_world_size(wrapper.process_group)
+            words = own if isinstance(own, Fitted) else PlanningError(error_line(own))
+            dist.all_gather_object(told, words, wrapper.process_group)
+            fitted = [each for each in told if isinstance(each, Fitted)]
+            if len(fitted) == len(told):
+                needy = max(fitted, key=lambda each: (not each.fits, each.extra_seconds, each.peak_bytes))
+                if isinstance(own, Fitted) and needy.choice.key != own.choice.key:
+                    own = needy
+            elif isinstance(own, Fitted):
+                own = next(each for each in told if not isinstance(each, Fitted))
+        if isinstance(own, Fitted):
+            return own
+        raise own
+
+    def measured_peak(self) -> int | None:
+        """The most bytes that torch has allocated on the card of the model; None without a card."""
+        place = next(self.model.parameters()).device
+        return torch.cuda.max_memory_allocated(place) if place.type == "cuda" else None
+
+    def outcome(self) -> str:
+        """What the steps really took against the prediction, in one sentence."""
+        peak = self.measured_peak()
+        if self.fitted is None:
+            return ""
+        if peak is None:
+            return "the steps took: not measured, as nothing counts memory on this device"
+        off = 100 * (self.fitted.peak_bytes / peak - 1) if peak else 0.0
+        most = "at most " if peak <= self._peak_before else ""
+        return f"the steps took {most}{size(peak)}: the prediction is off by {off:+.1f} %"
+
+    def undo(self) -> None:
+        """Hand the model back as it was before."""
+        self._handle.remove()
+        if self.applied is not None and not self.applied.undone:
+            self.applied.undo()
+        self._undone = True
+
+
+def applied_to(model: nn.Module, choice: PlanChoice) -> AppliedPlan:
+    """Do what was chosen, in place of what the script's library would checkpoint."""
+    off = LibrarySwitchOff(model)
+    try:
+        return AppliedPlan([off, *choice.apply(model).parts])
+    except BaseException:
+        off.undo()
+        raise
+
+
+def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget) -> Fitted:
+    """Choose the fastest way in which a step of a model with these inputs fits; where none does, the smallest.
+
+    The model is only read. Raises PlanningError and SurgeryError where its step cannot be predicted.
+    """
+    optimizer = optimizer_of_script(model)
+    steps = _Steps(model, optimizer, room_for(model, inputs, optimizer, target))
+    with random_state_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
+        return steps.chosen(inputs)
+
+
+class _Steps:
+    """Steps of a copy of a model on shapes, with any inputs."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, room: Room) -> None:
+        self._original, self._room = model, room
+        self._shapes = ShapesOnly()
+        self.model = self._copied()
+        self._optimizer = optimizer_cost(optimizer, self.model, self._shapes, self._shapes.copies)
+        held = [each for each in model.parameters() if each.grad is not None]
+        self._held = [self._shapes.copies[id(each)] for each in held]
+        self._held_bytes = held_bytes(held)
+        self._training = TrainingSetup(Optimizer.NONE, device=room.device)
+
+    def _copied(self) -> nn.Module:
+        self._shapes.copies.clear()
+        copied = shapes_of(self._original, self._shapes, self._shapes.copies)
+        for surgery in surgeries_in(copied):
+            surgery.undo()
+        LibrarySwitchOff(copied)
+        return copied
+
+    def metered(self, inputs: Mapping[str, Any]) -> tuple[StepAllocations, int]:
+        """A step of the copy as it stands."""
+        for parameter in self._held:
+            parameter.grad = self._shapes.without_data(parameter.detach())
+        torch.clear_autocast_cache()  # each step casts its weights
+        return metered(self.model, inputs, self._shapes)
+
+    def chosen(self, inputs: Mapping[str, Any]) -> Fitted:
+        """See `fitted_to`."""
+        memory = self._room.ceiling - self._optimizer.state_bytes - self._room.others - self._held_bytes
+        planner = BudgetPlanner(self.model, lambda: self.metered(inputs), memory, self._training)
+        if planner.plain.explained.peak_bytes <= memory:
+            row, explained = planner.nothing()
+        else:
+            on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
+            ways = planner.ways(offload=not on_host, changes=True)
+            try:
+                row, explained = planner.fastest(ways)
+            except DoesNotFitError:
+                row, explained = planner.smallest(ways)
+        fitted = self._fitted(inputs, row, explained, planner.step_seconds)
+        if fitted.fits:
+            return fitted
+        return replace(fitted, levers=tuple(self._levers(inputs, fitted)), largest=self._largest(inputs, fitted))
+
+    def _fitted(self, inputs: Mapping[str, Any], row: PlanRow, told: Explanation, seconds: float) -> Fitted:
+        return Fitted(
+            type(self._original).__name__,
+            " x ".join(map(str, _sizes(inputs))) or "a batch",
+            row.choice,
+            told,
+            self._optimizer,
+            self._room,
+            self._held_bytes,
+            seconds,
+            row.extra_seconds,
+        )
+
+    def _largest(self, inputs: Mapping[str, Any], fitted: Fitted) -> dict[str, int]:
+        """The largest batch and length with which a step fits, all else being equal."""
+        return {
+            name: self._most(inputs, dimension, whole, fitted)
+            for dimension, (name, whole) in enumerate(zip(("batch", "length"), _sizes(inputs), strict=False))
+            if whole > 1
+        }
+
+    def _most(self, inputs: Mapping[str, Any], dimension: int, whole: int, fitted: Fitted) -> int:
+        grain = -(-whole // _CUTS)
+        fits, fails = 0, -(-whole // grain)
+        with fitted.choice.apply(self.model, self_check="never"):
+            while fails - fits > 1:
+                middle = (fits + fails) // 2
+                cut = _cut(inputs, dimension, whole, middle * grain)
+                step, drawn = self.metered(cut)
+                told = explanation_of(self.model, step, drawn, self._training)
+                smaller = held_bytes(tensors(inputs)) - held_bytes(tensors(cut))
+                room = replace(self._room, others=self._room.others - smaller)
+                if replace(fitted, explanation=told, room=room).fits:
+                    fits = middle
+                else:
+                    fails = middle
+        return fits * grain
+
+    def _levers(self, inputs: Mapping[str, Any], fitted: Fitted) -> list[Lever]:
+        """What a script could change beside its batch, each with its figure; those that lower the peak."""
+        levers: list[Lever] = []
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        small = state_bytes(trained, Optimizer.ADAMW_8BIT)
+        eight = replace(self._optimizer, name="8-bit Adam", state_bytes=small, step_bytes=0)
+        levers.append(Lever("8-bit Adam", replace(fitted, optimizer=eight).peak_bytes))
+        with fitted.choice.apply(self.model, self_check="never"):
+            step, drawn = self.metered(inputs)
+            for cards in _CARDS:
+                training = replace(self._training, ranks=cards, sharding=Sharding.FSDP)
+                told = explanation_of(self.model, step, drawn, training)
+                cost = self._optimizer
+                part = replace(cost, state_bytes=cost.state_bytes // cards, step_bytes=cost.step_bytes // cards)
+                lever = Lever(f"FSDP over {cards} cards", replace(fitted, explanation=told, optimizer=part).peak_bytes)
+                if lever.peak_bytes <= self._room.ceiling or cards == _CARDS[-1]:
+                    levers.append(lever)
+                    break
+        if len(trained) == len(list(self.model.parameters())):  # no adapters so far
+            levers += [lever for bits in (False, True) if (lever := self._with_adapters(inputs, fitted, bits))]
+        useful = [each for each in levers if each.peak_bytes < fitted.peak_bytes]
+        return sorted(useful, key=lambda each: each.peak_bytes)
+
+    def _with_adapters(self, inputs: Mapping[str, Any], fitted: Fitted, four_bits: bool) -> Lever | None:
+        before, self.model = self.model, self._copied()
+        try:
+            add_lora(self.model, _RANK, self._shapes, four_bits=four_bits)
+            with replace(fitted.choice, tiled=()).apply(self.model, self_check="never"):
+                told = explanation_of(self.model, *self.metered(inputs), self._training)
+        except Exception:  # whatever comes of other layers: it is an advice less
+            return None
+        finally:
+            self.model = before
+        state = state_bytes(self.model.parameters(), Optimizer.ADAMW)
+        return Lever(
+            f"LoRA of rank {_RANK}{' on 4 bits' if four_bits else ''}",
+            replace(
+                fitted,
+                explanation=told,
+                optimizer=replace(self._optimizer, state_bytes=state, step_bytes=0),
+                held_bytes=0,
+            ).peak_bytes,
+        )
+
+
+def room_for(
+    model: nn.Module, inputs: Mapping[str, Any], optimizer: torch.optim.Optimizer | None, target: FitTarget
+) -> Room:
+    """The memory for the steps of a model. Raises PlanningError where it is on several devices, or none is known."""
+    places = {parameter.device for parameter in model.parameters()}
+    if len(places) != 1:
+        raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
+    (place,) = places
+    others, total, device = held_bytes(tensors(inputs)), target.memory, target.device
+    if place.type == "cuda":
+        device = device or _like(torch.cuda.get_device_name(place))
+        free, _ = torch.cuda.mem_get_info(place)
+        there = free + torch.cuda.memory_reserved(place)
+        total = there if total is None else min(total, there)
+        state = () if optimizer is None else (each for kept in optimizer.state.values() for each in tensors(kept))
+        gradients = (each.grad for each in model.parameters() if each.grad is not None)
+        known = held_bytes([*model.parameters(), *model.buffers(), *gradients, *state])
+        others = max(torch.cuda.memory_allocated(place) - known, others) + device.workspace
+    if total is None and device is not None:
+        total = device.memory
+    if total is None:
+        raise PlanningError(f"the model is on the device {place}, whose memory is not known: give --memory")
+    figures = replace(device or DEVICES["h100"], capability=0.0)  # its workspace is counted above
+    return Room(total, int(total * (1 - target.margin)), others, figures)
+
+
+def _like(card: str) -> Device:
+    try:
+        return device_like(card)
+    except PlanningError:  # the memory is known, and the time is compared alone
+        return DEVICES["h100"]
+
+
+def _sizes(inputs: Mapping[str, Any]) -> tuple[int, ...]:
+    """The size of the batch, and the length of its sequences where there is an integer tensor of two dimensions."""
+    given = list(tensors(inputs))
+    for tensor in given:
+        if tensor.ndim == 2 and not tensor.is_floating_point():
+            return tuple(tensor.shape)
+    return tuple(given[0].shape[:1]) if given else ()
+
+
+def _cut(inputs: Mapping[str, Any], dimension: int, whole: int, part: int) -> dict[str, Any]:
+    """The inputs with less of a dimension, where their tensors have it."""
+
+    def shorter(tensor: Tensor) -> Tensor:
+        has_it = tensor.ndim > dimension and tensor.shape[dimension] == whole
+        return tensor.narrow(dimension, 0, part).clone() if has_it else tensor
+
+    cut: dict[str, Any] = tree_map_only(Tensor, shorter, dict(inputs))
+    return cut

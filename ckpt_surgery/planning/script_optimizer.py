@@ -1,0 +1,125 @@
+"""The optimizer that a script trains a model with: it is found, and a step of it runs on shapes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.measure.meter import LiveBytes, StorageRecord
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.shapes import ShapesOnly
+from ckpt_surgery.planning.states import state_bytes
+
+_NAMED = {
+    "adamw8bit": Optimizer.ADAMW_8BIT,
+    "adam8bit": Optimizer.ADAMW_8BIT,
+    "pagedadamw8bit": Optimizer.PAGED_ADAMW_8BIT,
+    "pagedadam8bit": Optimizer.PAGED_ADAMW_8BIT,
+    "adafactor": Optimizer.ADAFACTOR,
+    "adamw": Optimizer.ADAMW,
+    "adam": Optimizer.ADAMW,
+}
+"""Of those that do not run on shapes, by their class."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerCost:
+    """What an optimizer holds between steps, and what its step takes beside that, in bytes.
+
+    `is_exact` tells whether a step of it ran on shapes; without a step, `step_bytes` is 0.
+    """
+
+    name: str
+    state_bytes: int
+    step_bytes: int = 0
+    is_exact: bool = True
+
+
+def optimizer_of_script(model: nn.Module) -> torch.optim.Optimizer | None:
+    """The optimizer of this process that trains most parameters of a model; None where there is none so far."""
+    own = {id(parameter) for parameter in model.parameters()}
+    most, found = 0, None
+    for each in [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]:
+        while isinstance(inner := vars(each).get("optimizer"), torch.optim.Optimizer):  # as accelerate wraps them
+            each = inner
+        count = sum(id(parameter) in own for group in each.param_groups for parameter in group["params"])
+        if count > most:
+            most, found = count, each
+    return found
+
+
+def optimizer_cost(
+    optimizer: torch.optim.Optimizer | None, model: nn.Module, shapes: ShapesOnly, copies: Mapping[int, Any]
+) -> OptimizerCost:
+    """What the optimizer of a model costs; without one, the state of AdamW.
+
+    `model` holds no data, and `copies` has its parts by the ids of the originals. Nothing of the optimizer is changed.
+    """
+    if optimizer is None:
+        return OptimizerCost("AdamW, assumed", state_bytes(model.parameters(), Optimizer.ADAMW), is_exact=False)
+    name = type(optimizer).__name__
+    for foreach in (True, False):
+        try:
+            with shapes:
+                return OptimizerCost(name, *_stepped(optimizer, copies, foreach=foreach))
+        except Exception:  # whatever an optimizer raises without data
+            continue
+        finally:
+            for parameter in model.parameters():
+                parameter.grad = None
+    known = _NAMED.get(name.lower(), Optimizer.ADAMW)
+    as_what = "" if name.lower() in _NAMED else ", taken for AdamW"
+    return OptimizerCost(name + as_what, state_bytes(model.parameters(), known), is_exact=False)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, copies: Mapping[int, Any], *, foreach: bool) -> tuple[int, int]:
+    """The bytes that are alive after a step, and the most besides in the next one."""
+    made = copy.copy(optimizer)
+    made.state = defaultdict(dict)
+    made.param_groups = [
+        group | _kernel(group, foreach=foreach) | {"params": list(_copies(group["params"], copies))}
+        for group in optimizer.param_groups
+    ]
+    for parameter in (parameter for group in made.param_groups for parameter in group["params"]):
+        parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+    with _Most() as meter:
+        type(made).step(made)
+        state, meter.most = meter.live, meter.live
+        type(made).step(made)
+    return state, meter.most - state
+
+
+def _copies(parameters: list[Tensor], copies: Mapping[int, Any]) -> Iterator[Any]:
+    """The copies of those that are the model's."""
+    return (copies[id(parameter)] for parameter in parameters if id(parameter) in copies)
+
+
+def _kernel(group: Mapping[str, Any], *, foreach: bool) -> dict[str, bool]:
+    """What torch takes where nothing is said: lists of tensors at once where all are plain ones on CUDA."""
+    if "foreach" not in group or group["foreach"] is not None or group.get("fused"):
+        return {}
+    plain = all(each.is_cuda and type(each) in (Tensor, nn.Parameter) for each in group["params"])
+    return {"foreach": foreach and plain and not group.get("differentiable")}
+
+
+class _Most(LiveBytes):  # type: ignore[no-untyped-call]
+    """Count what is alive, and the most that was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    @property
+    def live(self) -> int:
+        """The bytes that are alive."""
+        return self._bytes
+
+    def _allocated(self, record: StorageRecord, func: Any, tensor: Tensor) -> None:
+        self.most = max(self.most, self._bytes)
