@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ckpt_surgery.guarding.takeover import Takeover
-    from ckpt_surgery.planning.fit import Fit, FitTarget
+    from ckpt_surgery.planning.fit import Fit
     from ckpt_surgery.undo import Undoable
 
 _CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")

@@ -21,6 +21,7 @@ from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.devices import Device, device_of
 from ckpt_surgery.static.options import is_count
+from ckpt_surgery.static.plan_file import read_plan
 from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
 
 if TYPE_CHECKING:
@@ -161,6 +162,10 @@ def run_command(
             help="Compare with the forward: first, always, never, or N for every n-th step.",
         ),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(readable=False, metavar="FILE", help="Apply a plan that fit --write or plan --yaml has written."),
+    ] = None,
     every: Annotated[
         int | None,
         typer.Option(
@@ -244,6 +249,10 @@ def run_command(
             operation = partial(_fastest, None if device is None else device_of(device), given(wrapping))
         elif device is not None:
             raise OptionError("--device is for --auto: give both, or neither")
+        if plan is not None:
+            others = [*given(wrapping), *(["auto"] if auto else []), *(["long_context"] if long_context else [])]
+            _refuse_beside("--plan says all that is done to a model", wrap, others)
+            operation = _planned(plan)
         guarding = {"every": every, "prove": prove, "patience": patience, "on_fault": on_fault and on_fault.value}
         script, *rest = arguments
         takeovers: list[Takeover] = []
@@ -252,7 +261,7 @@ def run_command(
             script,
             [launched, *rest] if launched else rest,
             module,
-            True if long_context else wrap,
+            True if long_context or plan is not None else wrap,
             {"wrap_options": given(wrapping), "operation": operation, **given(guarding)},
             takeovers,
         )
@@ -275,7 +284,7 @@ def start(
     options: Mapping[str, Any],
     takeovers: list[Takeover],
 ) -> int:
-    """Run the script and return its code; the takeover of its models is made once it has imported torch, with the script's environment."""
+    """Run the script, and return its code. The takeover of its models is made once it has imported torch."""
     from ckpt_surgery.guarding.after_import import after_import
     from ckpt_surgery.guarding.script import run_module, run_script
 
@@ -328,6 +337,18 @@ def _fastest(device: Device | None, options: Mapping[str, Any], model: nn.Module
 
     is_first = rank_of_process() == "0"
     return FastestWrap(wrap_as_asked(model, **options), device, lambda words: _tell(words) if is_first else None)
+
+
+def _planned(path: Path) -> Operation:
+    """The operation of --plan. The file is read at once, torch when the first model trains. Raises OptionError."""
+    calls = read_plan(path)
+
+    def apply(model: nn.Module, *, running: bool) -> Undoable:
+        from ckpt_surgery.distributed.calls import apply_plan
+
+        return apply_plan(calls, model, running=running)
+
+    return apply
 
 
 def _refuse_beside(why: str, wrap: bool | None, options: Iterable[str]) -> None:

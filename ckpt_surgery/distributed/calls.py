@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from torch import nn
 
 from ckpt_surgery.distributed.fused_head import FusedLoss, fuse_loss
 from ckpt_surgery.distributed.tiled import tile_mlp
-from ckpt_surgery.errors import OptionError, SurgeryError
+from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.surgery.surgery import Surgery
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.text import error_line, listed
+from ckpt_surgery.static.plan_file import FUNCTIONS, Calls
+from ckpt_surgery.text import error_line
 from ckpt_surgery.undo import Undoable
-
-Calls = Mapping[str, Mapping[str, Any]]
-"""Arguments beside the model, by the names of functions."""
-_FUNCTIONS = ("tile_mlp", "fuse_loss", "wrap_blocks")
 
 
 class AppliedPlan(Undoable):
@@ -30,7 +25,7 @@ class AppliedPlan(Undoable):
         self.parts = tuple(parts)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.parts))
+        return "\n".join(filter(None, map(str, self.parts)))
 
     @property
     def surgery(self) -> Surgery | None:
@@ -74,7 +69,7 @@ def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", 
     """Make the calls on a model. Raises SurgeryError as they do; what was done before is then taken back."""
     done: list[Undoable] = []
     try:
-        for name in filter(calls.__contains__, _FUNCTIONS):
+        for name in filter(calls.__contains__, FUNCTIONS):
             given = dict(calls[name])
             if name == "tile_mlp":
                 modules = [_module(model, each) for each in given.pop("modules")]
@@ -91,55 +86,24 @@ def apply_calls(model: nn.Module, calls: Calls, *, self_check: Literal["first", 
     return AppliedPlan(done)
 
 
+def apply_plan(calls: Calls, model: nn.Module, *, running: bool = False) -> AppliedPlan:
+    """Make the calls of a plan in place of what the library of the script checkpoints; raises as `apply_calls`.
+
+    `running` says that a forward of the model has begun, and no block of it has.
+    """
+    off = LibrarySwitchOff(model)
+    try:
+        applied = AppliedPlan([off, *apply_calls(model, calls).parts])
+        if running:
+            applied.begin_within(model)
+    except BaseException:
+        off.undo()
+        raise
+    return applied
+
+
 def _module(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
         raise SurgeryError(f"{type(model).__name__} has no module {name}: the plan is for another model") from None
-
-
-def read_calls(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The calls of a plan that `plan --yaml` or `fit --write` has written. Raises OptionError where it is none."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} cannot be read: {error_line(error)}") from None
-    calls = _section(text.splitlines(), "calls")
-    if calls is None or any(name not in _FUNCTIONS for name in calls):
-        raise OptionError(
-            f"{path} is no plan: `fit --write` and `plan --yaml` write one, with calls of {listed(_FUNCTIONS)}"
-        )
-    return calls
-
-
-def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
-    """A mapping of a document as `planning.plan_yaml` writes it: names and JSON values by indentation of two."""
-    document: dict[str, Any] = {}
-    stack = [document]
-    for line in lines:
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        depth = (len(line) - len(line.lstrip())) // 2
-        key, colon, value = _pair(line.strip())
-        if not colon or depth >= len(stack):
-            return None
-        del stack[depth + 1 :]
-        try:
-            stack[depth][key] = json.loads(value) if value else {}
-        except ValueError:
-            return None
-        if not value:
-            stack.append(stack[depth][key])
-    section = document.get(name)
-    return section if isinstance(section, dict) and all(isinstance(each, dict) for each in section.values()) else None
-
-
-def _pair(line: str) -> tuple[str, str, str]:
-    """The key, the colon and the value of a line; keys are names, or texts as JSON has them."""
-    if line.startswith('"'):
-        key, end = json.JSONDecoder().raw_decode(line)
-        rest = line[end:]
-    else:
-        key, _, rest = line.partition(":")
-        rest = f":{rest}" if ":" in line else ""
-    return str(key), rest[:1] if rest.startswith(":") else "", rest[1:].strip()

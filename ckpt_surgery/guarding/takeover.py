@@ -164,8 +164,9 @@ class Takeover:
                     self._look_again(module)
                 return
         model = module.module if isinstance(module, DistributedDataParallel) else module
-        parameters = nn.Module.parameters(model)  # others may take arguments
-        trains = any(each.requires_grad and not isinstance(each, FakeTensor) for each in parameters)  # none on shapes
+        parameters = list(nn.Module.parameters(model))  # others may take arguments
+        on_shapes = any(isinstance(each, FakeTensor) for each in parameters)
+        trains = not on_shapes and any(each.requires_grad for each in parameters)
         if trains and any(model.children()):
             if not self._taken.isdisjoint(parts) and self._holds_no_more(model):
                 return

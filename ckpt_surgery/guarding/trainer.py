@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ckpt_surgery.optional import load_runtime
@@ -15,10 +16,12 @@ load_runtime("CheckpointGuard")
 
 from transformers import TrainerCallback
 
+from ckpt_surgery.distributed.calls import apply_plan
 from ckpt_surgery.errors import GuardError, SurgeryWarning
 from ckpt_surgery.guarding.guard import GuardOptions, OnFault
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
+from ckpt_surgery.static.plan_file import read_plan
 
 
 class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not read by the type checker
@@ -30,22 +33,27 @@ class CheckpointGuard(TrainerCallback):  # type: ignore[misc]  # transformers is
         wrap: also call `wrap_blocks` on the model, with the options of the Trainer, and undo that at the end. A model
             that was wrapped before stays as it is. What cannot be wrapped, or not vouched for in a step, trains as the
             Trainer has it, with a SurgeryWarning; with `on_fault="raise"` that is raised.
+        plan: the file of a plan, which is applied to the model in place of `wrap_blocks`; `fit --write` and
+            `plan --yaml` write one.
         every, prove, on_fault, patience: as in `guard`.
 
     Raises:
-        OptionError: a value is none of those that `guard` takes.
+        OptionError: the file is no plan, or a value is none of those that `guard` takes.
     """
 
     def __init__(
         self,
         *,
         wrap: bool = False,
+        plan: str | Path | None = None,
         every: int = 100,
         prove: bool = True,
         on_fault: OnFault = "warn",
         patience: int = 20,
     ) -> None:
-        self._options = TakeoverOptions(wrap, guard_options=GuardOptions(every, prove, on_fault, patience))
+        operation = None if plan is None else partial(apply_plan, read_plan(plan))
+        guarding = GuardOptions(every, prove, on_fault, patience)
+        self._options = TakeoverOptions(wrap or plan is not None, operation=operation, guard_options=guarding)
         self._takeover: Takeover | None = None
         self.report: GuardReport | None = None
 

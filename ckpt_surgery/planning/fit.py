@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff
+from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.measure.generators import random_state_kept
@@ -37,7 +37,7 @@ from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.text import error_line, listed, plural, size
+from ckpt_surgery.text import error_line, listed, size
 from ckpt_surgery.torch_names import tree_map_only
 
 MARGIN = 0.08
@@ -45,7 +45,7 @@ MARGIN = 0.08
 _CARDS = (2, 4, 8)
 _RANK = 16
 """Of the adapters in an advice."""
-_CUTS = 32
+_CUTS = 16
 """The largest batch and length are looked for in steps of so many to the whole."""
 
 
@@ -208,7 +208,7 @@ class Fit(FirstBatch):
         self._handle.remove()
         try:
             self.fitted = self._chosen(inputs)
-            self.applied = applied_to(model, self.fitted.choice)
+            self.applied = apply_plan(self.fitted.choice.arguments(), model)
         except Exception as error:  # whatever a model raises: the training goes on
             self.problem = str(error) if isinstance(error, PlanningError) else error_line(error)
             if is_asked(model):
@@ -263,16 +263,6 @@ class Fit(FirstBatch):
         self._undone = True
 
 
-def applied_to(model: nn.Module, choice: PlanChoice) -> AppliedPlan:
-    """Do what was chosen, in place of what the script's library would checkpoint."""
-    off = LibrarySwitchOff(model)
-    try:
-        return AppliedPlan([off, *choice.apply(model).parts])
-    except BaseException:
-        off.undo()
-        raise
-
-
 def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget) -> Fitted:
     """Choose the fastest way in which a step of a model with these inputs fits; where none does, the smallest.
 
@@ -291,20 +281,15 @@ class _Steps:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, room: Room) -> None:
         self._original, self._room = model, room
         self._shapes = ShapesOnly()
-        self.model = self._copied()
+        self.model = shapes_of(model, self._shapes, self._shapes.copies)
+        for surgery in surgeries_in(self.model):
+            surgery.undo()
+        LibrarySwitchOff(self.model)
         self._optimizer = optimizer_cost(optimizer, self.model, self._shapes, self._shapes.copies)
         held = [each for each in model.parameters() if each.grad is not None]
         self._held = [self._shapes.copies[id(each)] for each in held]
         self._held_bytes = held_bytes(held)
         self._training = TrainingSetup(Optimizer.NONE, device=room.device)
-
-    def _copied(self) -> nn.Module:
-        self._shapes.copies.clear()
-        copied = shapes_of(self._original, self._shapes, self._shapes.copies)
-        for surgery in surgeries_in(copied):
-            surgery.undo()
-        LibrarySwitchOff(copied)
-        return copied
 
     def metered(self, inputs: Mapping[str, Any]) -> tuple[StepAllocations, int]:
         """A step of the copy as it stands."""
@@ -358,16 +343,20 @@ class _Steps:
         with fitted.choice.apply(self.model, self_check="never"):
             while fails - fits > 1:
                 middle = (fits + fails) // 2
-                cut = _cut(inputs, dimension, whole, middle * grain)
-                step, drawn = self.metered(cut)
-                told = explanation_of(self.model, step, drawn, self._training)
-                smaller = held_bytes(tensors(inputs)) - held_bytes(tensors(cut))
-                room = replace(self._room, others=self._room.others - smaller)
-                if replace(fitted, explanation=told, room=room).fits:
+                if self._fits(_cut(inputs, dimension, whole, middle * grain), inputs, fitted):
                     fits = middle
                 else:
                     fails = middle
         return fits * grain
+
+    def _fits(self, cut: Mapping[str, Any], inputs: Mapping[str, Any], fitted: Fitted) -> bool:
+        try:
+            told = explanation_of(self.model, *self.metered(cut), self._training)
+        except PlanningError:  # as where no token is left to predict
+            return False
+        smaller = held_bytes(tensors(inputs)) - held_bytes(tensors(cut))
+        room = replace(self._room, others=self._room.others - smaller)
+        return replace(fitted, explanation=told, room=room).fits
 
     def _levers(self, inputs: Mapping[str, Any], fitted: Fitted) -> list[Lever]:
         """What a script could change beside its batch, each with its figure; those that lower the peak."""
@@ -393,25 +382,18 @@ class _Steps:
         return sorted(useful, key=lambda each: each.peak_bytes)
 
     def _with_adapters(self, inputs: Mapping[str, Any], fitted: Fitted, four_bits: bool) -> Lever | None:
-        before, self.model = self.model, self._copied()
+        steps = _Steps(self._original, None, self._room)
         try:
-            add_lora(self.model, _RANK, self._shapes, four_bits=four_bits)
-            with replace(fitted.choice, tiled=()).apply(self.model, self_check="never"):
-                told = explanation_of(self.model, *self.metered(inputs), self._training)
+            add_lora(steps.model, _RANK, steps._shapes, four_bits=four_bits)
+            with replace(fitted.choice, tiled=()).apply(steps.model, self_check="never"):
+                told = explanation_of(steps.model, *steps.metered(inputs), self._training)
         except Exception:  # whatever comes of other layers: it is an advice less
             return None
-        finally:
-            self.model = before
-        state = state_bytes(self.model.parameters(), Optimizer.ADAMW)
-        return Lever(
-            f"LoRA of rank {_RANK}{' on 4 bits' if four_bits else ''}",
-            replace(
-                fitted,
-                explanation=told,
-                optimizer=replace(self._optimizer, state_bytes=state, step_bytes=0),
-                held_bytes=0,
-            ).peak_bytes,
+        state = replace(
+            self._optimizer, state_bytes=state_bytes(steps.model.parameters(), Optimizer.ADAMW), step_bytes=0
         )
+        name = f"LoRA of rank {_RANK}{' on 4 bits' if four_bits else ''}"
+        return Lever(name, replace(fitted, explanation=told, optimizer=state, held_bytes=0).peak_bytes)
 
 
 def room_for(

@@ -1,0 +1,63 @@
+"""The file of a plan: which calls it makes, with which arguments. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ckpt_surgery.errors import OptionError
+from ckpt_surgery.text import error_line, listed
+
+Calls = Mapping[str, Mapping[str, Any]]
+"""Arguments beside the model, by the names of functions."""
+FUNCTIONS = ("tile_mlp", "fuse_loss", "wrap_blocks")
+"""Those that a plan may call, in their order."""
+
+
+def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
+    """The calls of a plan that `plan --yaml` or `fit --write` has written. Raises OptionError where it is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error_line(error)}") from None
+    calls = _section(text.splitlines(), "calls")
+    if calls is None or any(name not in FUNCTIONS for name in calls):
+        raise OptionError(
+            f"{path} is no plan: `fit --write` and `plan --yaml` write one, with calls of {listed(FUNCTIONS)}"
+        )
+    return calls
+
+
+def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
+    """A mapping of a document as `planning.plan_yaml` writes it: names and JSON values by indentation of two."""
+    document: dict[str, Any] = {}
+    stack = [document]
+    for line in lines:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        depth = (len(line) - len(line.lstrip())) // 2
+        key, colon, value = _pair(line.strip())
+        if not colon or depth >= len(stack):
+            return None
+        del stack[depth + 1 :]
+        try:
+            stack[depth][key] = json.loads(value) if value else {}
+        except ValueError:
+            return None
+        if not value:
+            stack.append(stack[depth][key])
+    section = document.get(name)
+    return section if isinstance(section, dict) and all(isinstance(each, dict) for each in section.values()) else None
+
+
+def _pair(line: str) -> tuple[str, str, str]:
+    """The key, the colon and the value of a line; keys are names, or texts as JSON has them."""
+    if line.startswith('"'):
+        key, end = json.JSONDecoder().raw_decode(line)
+        rest = line[end:]
+    else:
+        key, _, rest = line.partition(":")
+        rest = f":{rest}" if ":" in line else ""
+    return str(key), rest[:1] if rest.startswith(":") else "", rest[1:].strip()
