@@ -19,12 +19,9 @@ def test_the_demo_shows_healthy_and_lost_gradients_and_bytes_that_do_not_fall(mo
     shown = {}
     for case in demo.CASES:
         sizes = {**case.sizes, **SMALL}
-        sizes |= {"vision_output_dim": 128} if "vision_output_dim" in sizes else {}
-        sizes |= {"projector_input_dim": 128} if "projector_input_dim" in sizes else {}
-        heads = {
-            name: 4 for name in sizes if name in ("num_attention_heads", "attention_heads", "num_key_value_heads")
-        }
-        rows = list(demo.rows_of(replace(case, sizes=sizes | heads, tokens=min(case.tokens, 16))))
+        sizes |= {name: 4 for name in sizes if name.endswith("_heads")}
+        sizes |= {name: 128 for name in sizes if name.endswith("put_dim")}
+        rows = list(demo.rows_of(replace(case, sizes=sizes, tokens=min(case.tokens, 16))))
         assert [row[1] for row in rows] == ["without", "as released", "wrap_blocks"]
         assert rows[2][4] == "equal"
         shown[case.title] = rows
