@@ -236,12 +236,16 @@ def real(released: ReleasedModel, case: Case, device: Device) -> tuple[nn.Module
 
 def told_peak(released: ReleasedModel, case: Case, device: Device) -> int:
     """The peak as `explain` tells it: of CUDA's operators, or of the processor's in a dry run."""
+    from ckpt_surgery.errors import PlanningError
     from ckpt_surgery.planning.cuda_operators import CudaOperators
-    from ckpt_surgery.planning.devices import DEVICES
+    from ckpt_surgery.planning.devices import device_like
     from ckpt_surgery.planning.explain import explanation_of, metered
     from ckpt_surgery.planning.training import ALONE, training_of
 
-    card = next((known.name for known in DEVICES.values() if known.name in device.name), "H100")
+    try:
+        card = device_like(device.name).name
+    except PlanningError:  # the workspace of cuBLAS is the same on most
+        card = "H100"
     training = training_of("none", 1, None, card) if device.kind == "cuda" else ALONE
     with _choice(case, released.model).apply(released.model, self_check="never"):
         with CudaOperators() if device.kind == "cuda" else nullcontext():

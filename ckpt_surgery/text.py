@@ -15,7 +15,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B", re.IGNORECASE)
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-_TABLE_WIDTH = 110
+LINE = 110
+"""The columns of a report."""
 _NOTEBOOK_STYLE = (
     "font-family: monospace; line-height: 1.3; white-space: pre; overflow-x: auto; color: inherit; background: none"
 )
@@ -135,7 +136,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: st
         table.add_row(*row)
     with io.StringIO() as text:
         # in a notebook, rich would show the table there and write nothing
-        Console(file=text, width=_TABLE_WIDTH, color_system=None, force_jupyter=False, markup=False).print(table)
+        Console(file=text, width=LINE, color_system=None, force_jupyter=False, markup=False).print(table)
         return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
 
 

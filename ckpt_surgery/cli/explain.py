@@ -37,7 +37,7 @@ from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_d
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.text import percent, plural, size, text_table
+from ckpt_surgery.text import LINE, percent, plural, size, text_table, wrapped
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.explanation import Explanation
@@ -96,7 +96,8 @@ def explain_command(
 ) -> None:
     """Say what a training step of a model will keep in memory, and where.
 
-    The step runs on shapes at the model's released size: no weights, no GPU, nothing is downloaded.
+    The step runs on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
+    read, and nothing else.
     """
 
     def body() -> int:
@@ -171,11 +172,14 @@ def _explained(
     total = 3 if request.steps is ExplainedSteps.BOTH else 2
     at("importing", 0)
     from ckpt_surgery.errors import NotOnShapes
+    from ckpt_surgery.planning.hub import config_of
     from ckpt_surgery.planning.scaled import explain_scaled
     from ckpt_surgery.planning.target import DTYPES, main_class
     from ckpt_surgery.survey.resolve import resolve
 
-    target = main_class(resolve([request.name], trust_remote_code=request.trust_remote_code, variants=False))
+    target = main_class(
+        resolve([config_of(request.name)], trust_remote_code=request.trust_remote_code, variants=False)
+    )
     at("building the model", 0)
     try:
         return _on_shapes(request, target, at, total)
@@ -226,7 +230,9 @@ def _on_shapes(
 def _lines(
     request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
 ) -> list[str]:
-    from ckpt_surgery.planning.text import beside_rows, caveats, saved_words
+    from ckpt_surgery.planning.answer import answer_line
+    from ckpt_surgery.planning.hints import hints_of
+    from ckpt_surgery.planning.text import beside_rows, caveats, hint_line, saved_words
 
     any_one, training = next(iter(explanations.values())), request.training
     text = f" of {plural(released.tokens, 'token')}" if released.tokens else ""
@@ -250,14 +256,16 @@ def _lines(
             (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
         )
     lines = [
+        *wrapped(answer_line(list(explanations.values()), training.device), LINE),
+        "",
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
+        *caveats(max(explanations.values(), key=lambda step: step.drawn)),
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, step in explanations.items():
         lines += ["", f"Kept with checkpointing {when}:", *_holder_lines(step.holders, step.kept_bytes)]
-    for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn)):
-        lines += ["", caveat]
+        lines += [hint_line(hint, step) for hint in hints_of(step)]
     return lines
 
 

@@ -5,6 +5,7 @@ torch and transformers are imported only once the options are right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,9 +32,10 @@ from ckpt_surgery.cli.released import (
     sharding_of,
 )
 from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
+from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.text import size, text_table
+from ckpt_surgery.text import LINE, size, text_table, wrapped
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.mixtures import PlanRow
@@ -43,13 +45,18 @@ if TYPE_CHECKING:
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
 _MOST_ROWS = 12
+_ESTIMATE = "~ "
 
 
 def plan_command(
     model: Model,
     memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="For everything on the device: 80GB (10**9) or 80GiB (2**30).")
-    ],
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="For everything on the device: 80GB (10**9) or 80GiB (2**30) (default: 92 % of the --device's).",
+        ),
+    ] = None,
     tokens: Tokens = None,
     batch: Batch = None,
     dtype: Dtype = WeightDtype.BF16,
@@ -59,7 +66,7 @@ def plan_command(
     ranks: Ranks = None,
     fsdp: Fsdp = False,
     zero: Zero = None,
-    device: DeviceName = DEVICE,
+    device: DeviceName = None,
     offload: Annotated[
         bool, typer.Option("--offload/--no-offload", help="Whether what blocks keep may go to host memory.")
     ] = True,
@@ -79,8 +86,8 @@ def plan_command(
 ) -> None:
     """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
 
-    Steps run on shapes at the model's released size: no weights, no GPU, nothing is downloaded. Exits with 1 where
-    nothing fits.
+    Steps run on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
+    read, and nothing else. Exits with 1 where nothing fits.
     """
 
     def body() -> int:
@@ -88,20 +95,28 @@ def plan_command(
             if place is not None:
                 check_writable(place, option)
         check_adapters(lora, four_bits=four_bits)
+        if memory is None and device is None:
+            raise OptionError("say what a step may take: --memory SIZE, or the card with --device")
         with termination_raises(), progress_bar() as progress, quiet():
             if progress is not None:
                 progress("importing", 0, 2)
             load_runtime("plan")
             from ckpt_surgery.errors import DoesNotFitError
+            from ckpt_surgery.planning.answer import room_of
+            from ckpt_surgery.planning.hub import config_of
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
-            from ckpt_surgery.planning.target import DTYPES, main_class, plan_released, released
+            from ckpt_surgery.planning.target import DTYPES, assumptions_of, main_class, plan_released, released
             from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
 
-            budget = memory_bytes(memory)
-            training = training_of(optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), device)
-            targets = resolve([model], trust_remote_code=trust_remote_code, variants=False)
+            training = training_of(
+                optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
+            )
+            budget = (
+                memory_bytes(memory) if memory is not None or training.device is None else room_of(training.device)
+            )
+            targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
             found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
@@ -115,7 +130,7 @@ def plan_command(
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
-        write_report(_lines(made), None)
+        write_report(_lines(made, assumptions_of(found), lora=lora is not None), None)
         if html is not None:
             write_document(made.to_html(), html)
         if yaml is not None:
@@ -129,16 +144,29 @@ def _metering(progress: Progress, number: int) -> None:
     progress(f"metering step {number}", 1, 2)
 
 
-def _lines(made: Plan) -> list[str]:
-    explained = made.explanation
-    head = f"{made.model} within {size(made.memory)}: a step needs {size(explained.peak_bytes)}"
+def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
+    from ckpt_surgery.planning.answer import plan_line
+
+    head = wrapped(plan_line(made.memory, made.chosen.choice.name, made.before, made.explanation), LINE)
+    head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
-        return [f"{head} as it is: nothing has to be done."]
-    rows = [_cells(row, made) for row in made.some_of_front(_MOST_ROWS)]
+        return head
+    rows: list[list[str]] = []
+    for row in made.some_of_front(_MOST_ROWS):
+        cells = _cells(row, made)
+        if rows and (
+            cells[-1] == rows[-1][-1] or cells[-2].removeprefix(_ESTIMATE) == rows[-1][-2].removeprefix(_ESTIMATE)
+        ):
+            # as they are shown, one of both is no worse than the other
+            if rows[-1][0] or (not cells[0] and cells[-1] != rows[-1][-1]):
+                continue
+            rows.pop()
+        rows.append(cells)
     return [
-        f"{head} with {made.chosen.choice.name}.",
+        *head,
         "",
-        *(f"    {call}" for call in made.code.splitlines()),
+        *(["# before get_peft_model(model, ...), as the adapters rename its modules"] if lora else []),
+        *made.code.splitlines(),
         "",
         *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
         f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
@@ -149,7 +177,7 @@ def _lines(made: Plan) -> list[str]:
 
 
 def _cells(row: PlanRow, made: Plan) -> list[str]:
-    mark = "" if row.measured else "~ "
+    mark = "" if row.measured else _ESTIMATE
     extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
     chosen = "->" if row == made.chosen else ""
     return [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from logging import ERROR, getLogger
 from typing import Annotated, TypeAlias
 
 import typer
 
 from ckpt_surgery.cli.options import choice_names, choice_of, count
 from ckpt_surgery.errors import OptionError, PlanningError
+from ckpt_surgery.planning.devices import NAMES
 from ckpt_surgery.planning.optimizers import Optimizer
 
 _BATCH, _DEVICES = "What is trained", "On which devices"
@@ -28,7 +30,8 @@ Model: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A config.json or its folder, a class, a model type (llama), or FILE.py:factory.",
+        help="A model on the Hub (meta-llama/Llama-3.1-8B), a config.json or its folder, a class, a model type "
+        "(llama), or FILE.py:factory.",
     ),
 ]
 Tokens: TypeAlias = Annotated[
@@ -102,11 +105,7 @@ Zero: TypeAlias = Annotated[
 ]
 DeviceName: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="DEVICE",
-        rich_help_panel=_DEVICES,
-        help="Whose time: H100, H200, A100, L40S, 4090, MI300X or a .toml file.",
-    ),
+    typer.Option(metavar="DEVICE", rich_help_panel=_DEVICES, help=f"The card: {NAMES} or a .toml file."),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code in the model's folder.")
@@ -135,9 +134,13 @@ def quiet() -> Iterator[None]:
 
     before = logging.get_verbosity()
     logging.set_verbosity_error()
+    hub = getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(before)
+        hub.setLevel(level)

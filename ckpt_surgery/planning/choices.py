@@ -72,8 +72,17 @@ class PlanChoice:
 
     @property
     def code(self) -> str:
-        """The Python that does it, a call on each line."""
-        return "\n".join(f"{function}({', '.join(_written(**given))})" for function, given in self.arguments().items())
+        """The Python that does it: the imports, and a call on each line."""
+        calls = self.arguments()
+        beside = ", ".join(sorted(function for function in calls if function != "wrap_blocks"))
+        return "\n".join(
+            [
+                *(["from ckpt_surgery import wrap_blocks"] if self.checkpointed else []),
+                *([f"from ckpt_surgery.distributed import {beside}"] if beside else []),
+                *([""] if calls else []),
+                *(f"{function}({', '.join(_written(**given))})" for function, given in calls.items()),
+            ]
+        )
 
     def arguments(self) -> dict[str, dict[str, Any]]:
         """The calls that do it, by the names of the functions, with their arguments beside the model."""

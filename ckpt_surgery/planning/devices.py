@@ -18,7 +18,7 @@ class Device:
 
     Attributes:
         name: as people call it.
-        flops: dense products of bfloat16 a second, without sparsity.
+        flops: dense products of bfloat16 a second, of fp16 where it has none, without sparsity.
         bandwidth: bytes a second from and to its own memory.
         memory: bytes of its own memory.
         link: bytes a second to the host, in one direction.
@@ -42,32 +42,99 @@ class Device:
 
 _NUMBERS = ("flops", "bandwidth", "memory", "link")
 _GB = 10**9
+_GEN3, _GEN4, _GEN5 = 16e9, 32e9, 64e9
+"""Bytes a second of sixteen lanes of PCIe in one direction, as their makers round them."""
 DEVICES: Mapping[str, Device] = {
     device.name.lower(): device
     for device in (
-        Device("H100", 989.4e12, 3.35e12, 80 * _GB, 64e9, "NVIDIA H100 data sheet, SXM5; PCIe 5.0 x16", 9.0),
-        Device("H200", 989.4e12, 4.8e12, 141 * _GB, 64e9, "NVIDIA H200 data sheet, SXM; PCIe 5.0 x16", 9.0),
-        Device("A100", 312e12, 2.039e12, 80 * _GB, 32e9, "NVIDIA A100 data sheet, 80 GB SXM4; PCIe 4.0 x16", 8.0),
-        Device("L40S", 362.05e12, 864e9, 48 * _GB, 32e9, "NVIDIA L40S data sheet; PCIe 4.0 x16", 8.9),
-        Device("4090", 165.2e12, 1.008e12, 24 * _GB, 32e9, "NVIDIA Ada GPU architecture paper; PCIe 4.0 x16", 8.9),
-        Device("MI300X", 1307.4e12, 5.3e12, 192 * _GB, 64e9, "AMD Instinct MI300X data sheet; PCIe 5.0 x16"),
+        Device(
+            "T4", 65e12, 320e9, 16 * _GB, _GEN3, "NVIDIA T4 data sheet; products of fp16, as it has none of bf16", 7.5
+        ),
+        Device("V100", 125e12, 900e9, 16 * _GB, _GEN3, "NVIDIA V100 data sheet, SXM2; products of fp16", 7.0),
+        Device("V100 32GB", 125e12, 900e9, 32 * _GB, _GEN3, "NVIDIA V100 data sheet, SXM2; products of fp16", 7.0),
+        Device("V100 PCIe", 112e12, 900e9, 16 * _GB, _GEN3, "NVIDIA V100 data sheet, PCIe; products of fp16", 7.0),
+        Device(
+            "V100 PCIe 32GB", 112e12, 900e9, 32 * _GB, _GEN3, "NVIDIA V100 data sheet, PCIe; products of fp16", 7.0
+        ),
+        Device("L4", 121e12, 300e9, 24 * _GB, _GEN4, "NVIDIA L4 data sheet; PCIe 4.0 x16", 8.9),
+        Device("A10", 125e12, 600e9, 24 * _GB, _GEN4, "NVIDIA A10 data sheet; PCIe 4.0 x16", 8.6),
+        Device("A10G", 70e12, 600e9, 24 * _GB, _GEN4, "NVIDIA A10G data sheet; PCIe 4.0 x16", 8.6),
+        Device("3090", 71e12, 936e9, 24 * _GB, _GEN4, "NVIDIA Ampere GA102 architecture paper; PCIe 4.0 x16", 8.6),
+        Device("4090", 165.2e12, 1.008e12, 24 * _GB, _GEN4, "NVIDIA Ada GPU architecture paper; PCIe 4.0 x16", 8.9),
+        Device(
+            "5090", 209.5e12, 1.792e12, 32 * _GB, _GEN5, "NVIDIA RTX Blackwell architecture paper; PCIe 5.0 x16", 12.0
+        ),
+        Device("A6000", 154.8e12, 768e9, 48 * _GB, _GEN4, "NVIDIA Ampere GA102 architecture paper; PCIe 4.0 x16", 8.6),
+        Device("L40S", 362.05e12, 864e9, 48 * _GB, _GEN4, "NVIDIA L40S data sheet; PCIe 4.0 x16", 8.9),
+        Device("A100", 312e12, 2.039e12, 80 * _GB, _GEN4, "NVIDIA A100 data sheet, 80 GB SXM4; PCIe 4.0 x16", 8.0),
+        Device("A100 40GB", 312e12, 1.555e12, 40 * _GB, _GEN4, "NVIDIA A100 data sheet, 40 GB; PCIe 4.0 x16", 8.0),
+        Device("A100 PCIe", 312e12, 1.935e12, 80 * _GB, _GEN4, "NVIDIA A100 data sheet, 80 GB PCIe 4.0 x16", 8.0),
+        Device("A100 PCIe 40GB", 312e12, 1.555e12, 40 * _GB, _GEN4, "NVIDIA A100 data sheet, 40 GB PCIe 4.0 x16", 8.0),
+        Device("H100", 989.4e12, 3.35e12, 80 * _GB, _GEN5, "NVIDIA H100 data sheet, SXM5; PCIe 5.0 x16", 9.0),
+        Device("H100 PCIe", 756e12, 2e12, 80 * _GB, _GEN5, "NVIDIA H100 data sheet, PCIe 5.0 x16", 9.0),
+        Device("H100 NVL", 835e12, 3.9e12, 94 * _GB, _GEN5, "NVIDIA H100 data sheet, NVL; PCIe 5.0 x16", 9.0),
+        Device("H200", 989.4e12, 4.8e12, 141 * _GB, _GEN5, "NVIDIA H200 data sheet, SXM; PCIe 5.0 x16", 9.0),
+        Device("H200 NVL", 835e12, 4.8e12, 141 * _GB, _GEN5, "NVIDIA H200 data sheet, NVL; PCIe 5.0 x16", 9.0),
+        Device(
+            "B200", 2250e12, 8e12, 180 * _GB, _GEN5, "NVIDIA DGX B200 data sheet, one of eight; PCIe 5.0 x16", 10.0
+        ),
+        Device("MI300X", 1307.4e12, 5.3e12, 192 * _GB, _GEN5, "AMD Instinct MI300X data sheet; PCIe 5.0 x16"),
     )
 }
-"""The devices that are known, by their names in lower case."""
+"""The devices that are known, by their names in lower case. A word that several begin with means the first of them."""
+COMMON = tuple(DEVICES[name] for name in ("t4", "4090", "5090", "a6000", "h100", "h200", "b200", "mi300x"))
+"""A card of each size of memory that people have, the smallest first."""
+MARGIN = 0.08
+"""The share of a card's memory that is left for what is not counted: its context, the allocator, most workspace."""
+NAMES = ", ".join(device.name for device in DEVICES.values() if " " not in device.name)
+_FORM = re.compile(r"(sxm|pcie|nvl)\d?")
+_MEMORY = re.compile(r"(?<![a-z\d.])(\d+)\s*g(?:i?b)?(?![a-z\d.])")
+_BESIDE = re.compile(r"nvidia|amd|geforce|tesla|quadro|rtx|instinct|(?<![a-z])(?:(?:hbm|gddr)\d\w?|oam|gpu)(?![a-z])")
+"""Words in the name of a card that tell it from no other one."""
+
+
+def device_like(card: str, memory: int = 0) -> Device:
+    """The device of a name, in whatever way people or drivers spell it: "rtx4090", "NVIDIA H100 80GB HBM3".
+
+    Between variants of one name decides `memory`, in bytes as the driver has it, or else what the name says of it.
+
+    Raises:
+        PlanningError: no figures of it are known.
+    """
+    words, form, said = _read(card)
+    alike = [(device, *_read(device.name)) for device in DEVICES.values()]
+    alike = [each for each in alike if each[1] == words]
+    form = form if any(own == form for _, _, own, _ in alike) else ""
+    wanted = memory or said
+    for device, _, own, _ in alike:
+        if own == form and abs(device.memory - (wanted or device.memory)) <= 0.1 * device.memory:
+            return device
+    raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")
+
+
+def _read(card: str) -> tuple[list[str], str, int]:
+    """The words of a name that tell it from others, its form such as "pcie", and the bytes of memory that it says."""
+    name = _BESIDE.sub(" ", card.lower())
+    form = _FORM.search(name)
+    memory = _MEMORY.search(_FORM.sub(" ", name))
+    words = re.findall(r"\w+", _MEMORY.sub(" ", _FORM.sub(" ", name).replace("_", " ")))
+    return words, form[1] if form else "", int(memory[1]) * _GB if memory else 0
 
 
 def device_of(name: str) -> Device:
-    """The device of this name, or the one that a TOML file with the fields of `Device` describes.
+    """The device of this name, as `device_like` reads it, or of a TOML file with the fields of `Device`.
 
     Raises:
         PlanningError: no such device, or a file that does not describe one.
     """
-    if known := DEVICES.get(str(name).lower()):
-        return known
     path = Path(str(name))
     if path.suffix != ".toml":
-        names = ", ".join(device.name for device in DEVICES.values())
-        raise PlanningError(f"no device is called {name!r}: give one of {names}, or a .toml file that describes one")
+        try:
+            return device_like(str(name))
+        except PlanningError:
+            raise PlanningError(
+                f"no device is called {name!r}: give one of {NAMES}, or a .toml file that describes one"
+            ) from None
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,15 +149,3 @@ def device_of(name: str) -> Device:
     if wrong:
         raise PlanningError(f"{wrong[0]} in {path} is {numbers[wrong[0]]!r}: give a number above 0")
     return Device(str(values["name"]), **numbers, source=str(values["source"]))
-
-
-def device_like(card: str) -> Device:
-    """The device that is meant by the name that a driver has for a card, such as "NVIDIA H100 80GB HBM3".
-
-    Raises:
-        PlanningError: no figures of it are known.
-    """
-    for word in re.findall(r"\w+", card.lower()):
-        if word in DEVICES:
-            return DEVICES[word]
-    raise PlanningError(f"no figures are known of {card}: name a device, or a .toml file that describes one")

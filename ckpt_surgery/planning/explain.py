@@ -179,6 +179,7 @@ def explanation_of(
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
         input_bytes=given,
         workspace_bytes=workspace,
+        frozen_bytes=0 if training.sharding else held_bytes(_frozen(model)),
         saved=_saved_bytes(model),
     )
 
@@ -248,6 +249,12 @@ def _saved_bytes(model: nn.Module) -> dict[str, int]:
             for (name, _), count in policy.kept.items():
                 sums[name] += count.bytes
     return dict(sums)
+
+
+def _frozen(model: nn.Module) -> Iterator[Tensor]:
+    """The weights of linear layers that are frozen."""
+    layers = (module for module in model.modules() if isinstance(module, nn.Linear))
+    return (layer.weight for layer in layers if layer.weight.is_floating_point() and not layer.weight.requires_grad)
 
 
 def _is_checkpointed(block: Block) -> bool:

@@ -30,6 +30,7 @@ class Holder:
         kept_at: where that was called.
         dtype: such as "bfloat16".
         shape: of one of them.
+        gradient: whether they are gradients of parameters.
     """
 
     bytes: int
@@ -41,6 +42,7 @@ class Holder:
     kept_at: str
     dtype: str
     shape: tuple[int, ...]
+    gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class StepFigures:
     seconds: float
     input_bytes: int = 0
     workspace_bytes: int = 0
+    frozen_bytes: int = 0
     saved: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
@@ -121,7 +124,7 @@ def holders_of(allocations: Iterable[Allocation]) -> tuple[Holder, ...]:
     for allocation in allocations:
         place, kept_at = allocation.place, allocation.kept_at.line
         made = (_pattern(place.module), allocation.operator, place.line, allocation.keeper, kept_at)
-        key = (*made, allocation.dtype, allocation.shape)
+        key = (*made, allocation.dtype, allocation.shape, allocation.kind is AllocationKind.GRADIENT)
         groups[key].append(allocation)
     holders = [Holder(sum(each.bytes for each in group), len(group), *key) for key, group in groups.items()]
     return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.module, holder.line, holder.operator)))

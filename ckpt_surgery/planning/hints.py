@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.figures import Holder, StepFigures
 
 LEAST_SHARE = 0.1
@@ -16,10 +17,12 @@ _MLP = frozenset({"mlp", "feed_forward", "ffn"})
 class Remedy(StrEnum):
     """What would lower the peak."""
 
-    FUSED_LOSS = "fused_linear_cross_entropy"
+    FUSED_LOSS = "fuse_loss"
     CHECKPOINT = "wrap_blocks"
     SDPA = "sdpa"
     TILE_MLP = "tile_mlp"
+    LORA = "--lora"
+    FOUR_BITS = "--load-in-4bit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,15 @@ class Hint:
 
 def hints_of(step: StepFigures) -> tuple[Hint, ...]:
     """The remedies for at least a tenth of the peak, the largest first."""
-    at_peak = step.peak.holders
+    at_peak = [holder for holder in step.peak.holders if not holder.gradient]
     all_checkpointed = 0 < step.blocks == step.checkpointed
     sums = {
         Remedy.FUSED_LOSS: sum(h.bytes for h in at_peak if h.operator in _LOSS and not _is_repeated(h)),
         Remedy.SDPA: sum(h.bytes for h in at_peak if _is_attention_matrix(h)),
         Remedy.CHECKPOINT: sum(h.bytes for h in at_peak if h in step.holders and _is_repeated(h)),
         Remedy.TILE_MLP: sum(h.bytes for h in at_peak if _MLP & set(h.module.split("."))),
+        Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
+        Remedy.FOUR_BITS: step.frozen_bytes,
     }
     if step.blocks == 0 or all_checkpointed:
         del sums[Remedy.CHECKPOINT]

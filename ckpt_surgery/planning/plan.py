@@ -40,6 +40,7 @@ class Plan:
         stacks: the names of the blocks in each stack.
         chosen: the way with the least extra time that fits.
         explanation: of a step with it.
+        before: the explanation of a step in which nothing is done.
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
         unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
@@ -51,6 +52,7 @@ class Plan:
     stacks: Mapping[str, tuple[str, ...]]
     chosen: PlanRow
     explanation: Explanation
+    before: Explanation
     front: tuple[PlanRow, ...]
     step_seconds: float
     unavailable: Mapping[str, str]
@@ -62,7 +64,7 @@ class Plan:
 
     @property
     def code(self) -> str:
-        """The Python that does it, a call on each line; empty where nothing has to be done."""
+        """The Python that does it to a `model`, with its imports; empty where nothing has to be done."""
         return self.chosen.choice.code
 
     def some_of_front(self, most: int) -> list[PlanRow]:
@@ -143,7 +145,8 @@ def plan(
         optimizer: whose state is counted.
         ranks: among how many the model is divided, as in `explain`; `memory` is that of one of them.
         sharding: what they divide, likewise.
-        device: whose time is estimated: "H100", "H200", "A100", "L40S", "4090", "MI300X", or a TOML file.
+        device: whose time is estimated: "H100", "RTX 4090", "A100 40GB" and others by any usual spelling, or a TOML
+            file.
         offload: whether the inputs of checkpointed blocks, and the results that they keep, may go to host memory
             where that is needed.
         changes: whether the loss may be fused (`fuse_loss`) and MLPs be tiled (`tile_mlp`). The loss stays as it is
@@ -198,19 +201,18 @@ def plan_on_shapes(
     """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
     planner = BudgetPlanner(model, step, memory, training)
     if planner.plain.explained.peak_bytes <= memory:
-        ways: list[PlanRow] = []
-        chosen, explained = planner.nothing()
+        front = planner.nothing()
     else:
-        ways = planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss)
-        chosen, explained = planner.fastest(ways)
+        front = planner.fastest(planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss))
     return Plan(
         model=type(model).__name__,
         memory=memory,
         device=planner.device,
         stacks=planner.stacks,
-        chosen=chosen,
-        explanation=explained,
-        front=tuple(chosen if row.choice == chosen.choice else row for row in ways) or (chosen,),
+        chosen=front.chosen,
+        explanation=front.explanation,
+        before=planner.plain.explained,
+        front=front.rows,
         step_seconds=planner.step_seconds,
         unavailable=planner.unavailable,
     )

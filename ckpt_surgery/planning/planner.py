@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
 from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.answer import STATES, card_name, lever_line, smallest_card
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.hints import hints_of
 from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps, StepCosts
 from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, PlanRow
 from ckpt_surgery.planning.saving import BlockSaving, names_for
@@ -20,6 +22,15 @@ from ckpt_surgery.planning.solver import unbeaten
 from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
 from ckpt_surgery.text import size
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFront:
+    """The way that was chosen, the explanation of its step, and the ways that no other beats, the fastest first."""
+
+    chosen: PlanRow
+    explanation: Explanation
+    rows: tuple[PlanRow, ...]
 
 
 class BudgetPlanner:
@@ -49,10 +60,11 @@ class BudgetPlanner:
         """The least time of a step in which nothing is changed."""
         return self.plain.costs.seconds
 
-    def nothing(self) -> tuple[PlanRow, Explanation]:
-        """The row of a step in which nothing is changed."""
+    def nothing(self) -> PlanFront:
+        """The step in which nothing is changed, alone."""
         explained = self.plain.explained
-        return PlanRow(self._nothing, explained.kept_bytes, explained.peak_bytes, 0.0, True), explained
+        row = PlanRow(self._nothing, explained.kept_bytes, explained.peak_bytes, 0.0, True)
+        return PlanFront(row, explained, (row,))
 
     def ways(self, *, offload: bool, changes: bool, save: bool = True, own_loss: bool = True) -> list[PlanRow]:
         """The ways that no other beats, from the fastest to the one with the lowest peak; all are estimates.
@@ -79,12 +91,12 @@ class BudgetPlanner:
         ]
         ways = [(mixture, solution) for mixture in mixtures for solution in mixture.solutions()]
         best = unbeaten(ways, lambda way: (way[1].seconds + way[0].changed.seconds, way[1].peak))
-        nothing, _ = self.nothing()
+        nothing = self.nothing().chosen
         rows = [mixture.row(solution) for mixture, solution in best]
         return [nothing if row.choice == nothing.choice else row for row in rows]
 
-    def fastest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
-        """The fastest way whose step fits, metered. Raises DoesNotFitError.
+    def fastest(self, ways: Sequence[PlanRow]) -> PlanFront:
+        """The fastest way whose step fits, metered, among all that no other beats. Raises DoesNotFitError.
 
         What an estimate was off by corrects those of the ways that differ in what blocks do alone.
         """
@@ -109,13 +121,34 @@ class BudgetPlanner:
                 break
             best = likely if fits(likely) else best
         if best not in told:
-            needed = min(each.explained.peak_bytes for each in (self.plain, *told.values()))
-            raise DoesNotFitError(
-                f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
-                f"{size(needed)}, {size(needed - self.memory)} more; take fewer tokens, adapters, or an optimizer "
-                "with a smaller state"
-            )
-        return self._measured(ways[best], told[best]), told[best].explained
+            raise DoesNotFitError(self._shortage(min((self.plain, *told.values()), key=_peak).explained))
+        rows = [
+            self._measured(row, told[at])
+            if at in told
+            else row
+            if row.measured
+            else replace(row, peak_bytes=expected(at))
+            for at, row in enumerate(ways)
+        ]
+        chosen = rows.pop(best)
+        others = [
+            row
+            for row in rows
+            if (row.peak_bytes - chosen.peak_bytes) * (row.extra_seconds - chosen.extra_seconds) < 0
+        ]
+        front = unbeaten([chosen, *others], lambda row: (row.extra_seconds, row.peak_bytes))
+        return PlanFront(chosen, told[best].explained, tuple(front))
+
+    def _shortage(self, least: Explanation) -> str:
+        """What is said where the step that needs the least does not fit."""
+        needed, card = least.peak_bytes, smallest_card(least.peak_bytes)
+        lever = next((hint for hint in hints_of(least) if hint.remedy in STATES), None)
+        return (
+            f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
+            f"{size(needed)}, {size(needed - self.memory)} more"
+            + (f". {lever_line(lever)}" if lever else "; take fewer tokens or a smaller batch")
+            + (f". The smallest common card that it fits on: {card_name(card)}" if card else "")
+        )
 
     def smallest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
         """The way with the lowest peak, metered."""
@@ -200,3 +233,7 @@ class BudgetPlanner:
             own = isinstance(error.__cause__, SurgeryError)
             self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
+
+
+def _peak(step: MeteredStep) -> int:
+    return step.explained.peak_bytes

@@ -79,8 +79,8 @@ class ReleasedModel:
     """A model that holds no data, in training mode, and the arguments of its forward.
 
     `shapes` is the mode that both belong to. `tokens` is the length of the text, 0 where the model takes none;
-    `attention` names the implementation that the model chose, `changed` the fields that were changed because the
-    defaults of a configuration class do not fit together.
+    `attention` names the implementation that the model chose, `defaults` the configuration class whose defaults decide
+    its size, if they do, `changed` the fields that were changed because these do not fit together.
     """
 
     model: nn.Module
@@ -89,6 +89,7 @@ class ReleasedModel:
     tokens: int
     attention: str
     changed: tuple[str, ...] = ()
+    defaults: str = ""
 
 
 def drop_no_layers(holder: object) -> None:
@@ -156,7 +157,8 @@ def _released(
             raise
         length //= 2  # models that count positions from the padding token on have fewer than they say
         inputs = _inputs(model, shapes, batch, length)
-    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed)
+    defaults = type(model.config).__name__ if target.kind is TargetKind.CLASS else ""
+    return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed, defaults)
 
 
 def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
@@ -181,9 +183,16 @@ def explain_released(released: ReleasedModel, training: TrainingSetup = ALONE) -
 
 def assumptions_of(released: ReleasedModel) -> tuple[str, ...]:
     """What the figures of a model rest on that its configuration does not say, a sentence each."""
-    if not released.changed:
-        return ()
-    return (f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.",)
+    said = []
+    if released.defaults:
+        count = sum(parameter.numel() for parameter in released.model.parameters())
+        said.append(
+            f"Its size is that of the defaults of {released.defaults}, {count / 10**9:.3g} billion parameters: for "
+            "another, give a model on the Hub or a config.json."
+        )
+    if released.changed:
+        said.append(f"The defaults of its configuration do not fit together; changed: {', '.join(released.changed)}.")
+    return tuple(said)
 
 
 def plan_released(

@@ -12,10 +12,12 @@ HEADINGS = ("bytes", "share", "count", "module", "made by", "kept by", "tensor")
 _MOST_HOLDERS = 8
 _MOST_LINES = 40
 _ADVICE = {
-    Remedy.FUSED_LOSS: "the loss over the vocabulary; `ckpt_surgery.distributed.fused_linear_cross_entropy` avoids it",
+    Remedy.FUSED_LOSS: "the loss over the vocabulary; `ckpt_surgery.distributed.fuse_loss` avoids it",
     Remedy.CHECKPOINT: "kept in blocks that are not checkpointed; `ckpt_surgery.wrap_blocks` recomputes them",
     Remedy.SDPA: 'attention weights; `attn_implementation="sdpa"` keeps none',
     Remedy.TILE_MLP: "inside MLPs; `ckpt_surgery.distributed.tile_mlp` runs them on a part of the tokens at a time",
+    Remedy.LORA: "gradients and the state of the optimizer; adapters (`--lora 16`) have almost none",
+    Remedy.FOUR_BITS: "frozen weights of linear layers; `--load-in-4bit` holds them in about a quarter",
 }
 
 

@@ -23,8 +23,8 @@ def planned(place: Path, memory: str, *options: str) -> int:
 def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save") == 0
     output = capsys.readouterr()
-    assert "LlamaForCausalLM within 69.7 MiB: a step needs" in output.out
-    assert "    wrap_blocks(model, first={'model.layers': 2})" in output.out
+    assert re.match(r"Fits into 69.7 MiB: [\d.]+ MiB with 2 of 3 blocks, [\d.]+ MiB without\.\n", output.out)
+    assert "\nfrom ckpt_surgery import wrap_blocks\n\nwrap_blocks(model, first={'model.layers': 2})\n" in output.out
     assert "->" in output.out
     assert "H100" in output.out
     assert output.err == ""
@@ -57,7 +57,21 @@ def test_the_calls_are_written_as_yaml(tmp_path: Path) -> None:
 
 def test_nothing_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "1GiB") == 0
-    assert "as it is: nothing has to be done." in capsys.readouterr().out
+    assert "as it is, nothing has to be done." in capsys.readouterr().out
+
+
+def test_the_memory_is_that_of_a_card_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", config(tmp_path), "--device", "RTX 4090"]) == 0
+    assert capsys.readouterr().out.startswith("Fits into 20.6 GiB: ")
+
+
+def test_no_row_is_beaten_by_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(tmp_path, "72MB") == 0
+    rows = re.findall(r"([\d.]+) [KM]iB +([\d.]+) %", capsys.readouterr().out)
+    peaks, times = zip(*((float(peak), float(time)) for peak, time in rows), strict=True)
+    assert len(rows) > 2
+    assert list(peaks) == sorted(set(peaks), reverse=True)
+    assert list(times) == sorted(set(times))
 
 
 def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,19 +79,22 @@ def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     output = capsys.readouterr()
     assert output.out == ""
     (line,) = output.err.splitlines()
-    assert re.search(r"does not fit into 977 KiB: at the least a step needs [\d.]+ MiB, [\d.]+ MiB more; take", line)
+    assert re.search(
+        r"does not fit into 977 KiB: at the least a step needs [\d.]+ MiB, [\d.]+ MiB more; take fewer", line
+    )
+    assert "The smallest common card that it fits on: T4 (16 GB)" in line
 
 
 MODEL = "a model"
 """Stands for a small one in `BAD`."""
 BUDGET = ("--memory", "80GB")
 BAD = [
-    ((MODEL,), "Missing option"),
+    ((MODEL,), "--memory SIZE, or the card with --device"),
     (BUDGET, "Missing argument 'MODEL'"),
     (("empty", *BUDGET), "empty/config.json: cannot be read"),
     (("none.json", *BUDGET), "none.json: cannot be read"),
     (("llamma", *BUDGET), "did you mean "),
-    (("meta-llama/Llama-3.1-8B", *BUDGET), "nothing is ever downloaded"),
+    (("meta-llama/Llama-3.1-8B", *BUDGET), "HF_HUB_OFFLINE is set; or give the path of a config.json"),
     (("remote", *BUDGET), "building its models means running it: read it first; only --trust-remote-code runs it"),
     *((((MODEL, "--memory", size)), f"memory is {size!r}: give") for size in ("80", "0GB", "-1GB", "GB", "", "nanGB")),
     *(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.devices import DEVICES, device_like, device_of
+from ckpt_surgery.planning.devices import COMMON, DEVICES, device_like, device_of
 
 FILE = """name = "Mine"
 flops = 1e14
@@ -19,7 +19,9 @@ source = "measured"
 
 
 def test_every_device_names_its_source() -> None:
-    assert len(DEVICES) == 6
+    assert len(DEVICES) > 20
+    assert [device_of(name) for name in DEVICES] == list(DEVICES.values())
+    assert sorted(COMMON, key=lambda device: device.memory) == list(COMMON)
     assert all(device.source and device.flops > device.bandwidth > device.link for device in DEVICES.values())
 
 
@@ -57,16 +59,58 @@ def test_a_file_that_describes_none_is_refused(tmp_path: Path, text: str | None,
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(PlanningError, match="no device is called 'H1000': give one of H100"):
+    with pytest.raises(PlanningError, match="no device is called 'H1000': give one of T4, V100, L4"):
         device_of("H1000")
 
 
-@pytest.mark.parametrize("card", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X"])
-def test_a_card_is_known_by_the_word_for_it_in_its_name(card: str) -> None:
-    assert device_like(card).name in card
+SPELLINGS = {
+    "T4": "Tesla T4",
+    "V100": "Tesla V100-SXM2-16GB",
+    "V100 PCIe 32GB": "Tesla V100-PCIE-32GB",
+    "L4": "NVIDIA L4",
+    "A10G": "NVIDIA A10G",
+    "3090": "NVIDIA GeForce RTX 3090",
+    "4090": "RTX 4090, rtx4090, rtx-4090, NVIDIA GeForce RTX 4090",
+    "5090": "GeForce RTX5090",
+    "A6000": "NVIDIA RTX A6000",
+    "L40S": "NVIDIA L40S",
+    "A100": "a100, NVIDIA A100-SXM4-80GB",
+    "A100 40GB": "NVIDIA A100-SXM4-40GB, a100_40gb, A100-40G",
+    "A100 PCIe": "NVIDIA A100 80GB PCIe",
+    "H100": "h100-sxm, h100sxm5, NVIDIA H100 80GB HBM3",
+    "H100 PCIe": "NVIDIA H100 PCIe",
+    "H200": "NVIDIA H200",
+    "B200": "NVIDIA B200",
+    "MI300X": "AMD Instinct MI300X, mi300x",
+}
 
 
-@pytest.mark.parametrize("card", ["NVIDIA GH200 480GB", "Tesla T4"])
-def test_a_card_of_another_name_is_not_known(card: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "card"), [(name, card) for name, cards in SPELLINGS.items() for card in cards.split(", ")]
+)
+def test_a_card_is_known_by_any_usual_spelling(name: str, card: str) -> None:
+    assert device_like(card) is device_of(card) is DEVICES[name.lower()]
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        "NVIDIA GH200 480GB",
+        "RTX 3090 Ti",
+        "RTX 4090 Laptop GPU",
+        "RTX 6000 Ada",
+        "A100-SXM-64GB",
+        "A100 MIG 1g.5gb",
+        "",
+    ],
+)
+def test_a_card_that_is_none_of_them_is_not_taken_for_one(card: str) -> None:
     with pytest.raises(PlanningError, match=f"no figures are known of {card}"):
         device_like(card)
+
+
+def test_the_memory_that_a_driver_tells_decides_between_variants() -> None:
+    assert device_like("A100", 42_300_000_000) is device_of("A100 40GB")
+    assert device_like("NVIDIA H200", 150_100_000_000) is device_of("H200")
+    with pytest.raises(PlanningError):
+        device_like("H100", 42_300_000_000)

@@ -25,6 +25,7 @@ from ckpt_surgery.planning.moments import StepMoments
 from ckpt_surgery.planning.saving import BlockSaving, combined, names_for
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing
+from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from tests.planning.test_plan import checked
 from tests.runtime.transports import Recorded
 from tests.zoo.tiny_models import llama, llama_config, tokens
@@ -131,7 +132,8 @@ def test_a_plan_that_saves_keeps_what_it_promised(taken: Taken) -> None:
     _, memory, _ = trained(taken)
     made = plan(model, inputs, memory, offload=False, changes=False)
     assert taken_by(made.chosen.choice) == taken
-    surgery = eval(made.code, {"wrap_blocks": wrap_blocks, "model": model})
+    exec(made.code, {"model": model})
+    (surgery,) = surgeries_in(model)
     told = explain(model, inputs)
     assert told.kept_bytes == made.chosen.kept_bytes
     assert set(told.saved) == {name for saved in taken for name in saved or ()}

@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 from ckpt_surgery.planning.allocations import AllocationKind
+from ckpt_surgery.planning.answer import answer_line
+from ckpt_surgery.planning.devices import device_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
@@ -128,13 +130,49 @@ def test_an_empty_step_is_drawn_as_words() -> None:
 
 def test_hints_follow_from_what_is_alive_at_the_peak() -> None:
     step = explanation()
-    loss = Hint(Remedy.FUSED_LOSS, 4 * MIB)
-    assert hints_of(step) == (Hint(Remedy.CHECKPOINT, 6 * MIB), loss)
-    assert hints_of(replace(step, checkpointed=4)) == (Hint(Remedy.TILE_MLP, 6 * MIB), loss)
-    assert hints_of(replace(step, blocks=0)) == (loss,)
-    eager = replace(step, checkpointed=4, peak=replace(step.peak, holders=(WEIGHTS,)))
+    others = Hint(Remedy.LORA, 6 * MIB), Hint(Remedy.FUSED_LOSS, 4 * MIB)
+    assert hints_of(step) == (Hint(Remedy.CHECKPOINT, 6 * MIB), *others)
+    assert hints_of(replace(step, checkpointed=4)) == (Hint(Remedy.TILE_MLP, 6 * MIB), *others)
+    assert hints_of(replace(step, blocks=0)) == others
+    gradients = replace(step.peak, holders=(replace(MLP, gradient=True), LOSS))
+    assert hints_of(replace(step, checkpointed=4, peak=gradients)) == others
+    adapted = replace(step, checkpointed=4, optimizer_bytes=0, frozen_bytes=3 * MIB)
+    assert hints_of(adapted)[2:] == (Hint(Remedy.FOUR_BITS, 3 * MIB),)
+    eager = replace(step, checkpointed=4, optimizer_bytes=0, peak=replace(step.peak, holders=(WEIGHTS,)))
     assert hints_of(eager) == (Hint(Remedy.SDPA, 5 * MIB),)
     assert hints_of(replace(eager, peak=replace(eager.peak, bytes=51 * MIB))) == ()
+
+
+def of_peak(gibibytes: float, checkpointed: int = 0, optimizer: float = 0.0) -> Explanation:
+    step = explanation()
+    return replace(
+        step,
+        checkpointed=checkpointed,
+        optimizer_bytes=round(optimizer * 2**30),
+        peak=replace(step.peak, bytes=round(gibibytes * 2**30)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "card", "said"),
+    [
+        ([of_peak(30), of_peak(18, 4)], "4090", "Fits on 4090 (24 GB) with checkpointing: 30.0 GiB without"),
+        ([of_peak(19), of_peak(18, 4)], "4090", "Fits on 4090 (24 GB) as it is: "),
+        ([of_peak(60), of_peak(50, 4)], "4090", "Does not fit on 4090 (24 GB), but on H100 (80 GB): "),
+        ([of_peak(60), of_peak(50, 4)], None, "Fits on H100 (80 GB) as it is, the smallest common card: "),
+        ([of_peak(500)], None, "Fits on no common card: 500 GiB without checkpointing."),
+        ([of_peak(30), of_peak(18, 4)], None, "Most effect: checkpointing (`wrap_blocks`), 12.0 GiB."),
+        (
+            [of_peak(60, 0, 30), of_peak(59, 4, 30)],
+            "H100",
+            "Most effect: LoRA (`--lora 16`), up to 30.0 GiB; checkpointing saves 1.0 GiB and is not the lever here.",
+        ),
+    ],
+)
+def test_the_answer_says_whether_it_fits_and_what_has_the_most_effect(
+    steps: list[Explanation], card: str | None, said: str
+) -> None:
+    assert said in answer_line(steps, device_of(card) if card else None)
 
 
 @pytest.mark.parametrize("remedy", Remedy)

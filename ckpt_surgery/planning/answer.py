@@ -1,0 +1,98 @@
+"""The answer to "does it fit": on which card, with checkpointing or without it, and what would save the most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt_surgery.planning.devices import COMMON, MARGIN, Device
+from ckpt_surgery.planning.figures import StepFigures
+from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
+from ckpt_surgery.text import percent, size
+
+_LEVERS = {
+    Remedy.FUSED_LOSS: "a fused loss (`fuse_loss`)",
+    Remedy.CHECKPOINT: "checkpointing (`wrap_blocks`)",
+    Remedy.SDPA: 'attention that keeps no weights (`attn_implementation="sdpa"`)',
+    Remedy.TILE_MLP: "tiled MLPs (`tile_mlp`)",
+    Remedy.LORA: "LoRA (`--lora 16`)",
+    Remedy.FOUR_BITS: "frozen weights in 4 bits (`--load-in-4bit`)",
+}
+
+STATES = (Remedy.LORA, Remedy.FOUR_BITS)
+"""The remedies that are not for what a step allocates."""
+
+
+def room_of(device: Device) -> int:
+    """The bytes of a card that a step may take; the rest is left for what is not counted."""
+    return int(device.memory * (1 - MARGIN))
+
+
+def smallest_card(peak: int) -> Device | None:
+    """The smallest common card with room for so many bytes; None where there is none."""
+    return next((device for device in COMMON if peak <= room_of(device)), None)
+
+
+def card_name(card: Device) -> str:
+    """A card with its memory: "4090 (24 GB)"."""
+    return f"{card.name} ({card.memory / 10**9:.0f} GB)"
+
+
+def lever_of(steps: Sequence[StepFigures]) -> Hint | None:
+    """What has the most effect: checkpointing, by the difference of both steps, or a remedy for the last of them."""
+    hints = hints_of(steps[-1])
+    if len(steps) > 1:
+        saved = steps[0].peak_bytes - steps[-1].peak_bytes
+        hints = (*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved))
+    return max((hint for hint in hints if hint.bytes > 0), key=lambda hint: hint.bytes, default=None)
+
+
+def answer_line(steps: Sequence[StepFigures], asked: Device | None) -> str:
+    """Say on which card a model's steps fit, and which lever has the most effect.
+
+    `steps` are one without checkpointing, one with it, or both in this order. The card is the one that was asked for,
+    or the smallest common one with room for one of them.
+    """
+    best = min(steps, key=lambda step: step.peak_bytes)
+    card = asked or smallest_card(best.peak_bytes)
+    needed = f"{size(steps[0].peak_bytes)} {'with' if steps[0].checkpointed else 'without'} checkpointing"
+    needed += f", {size(steps[1].peak_bytes)} with it" if len(steps) > 1 else ""
+    if card is None:
+        said = f"Fits on no common card: {needed}."
+    else:
+        room = room_of(card)
+        if best.peak_bytes > room:
+            larger = smallest_card(best.peak_bytes)
+            fits = f"Does not fit on {card_name(card)}{f', but on {card_name(larger)}' if larger else ''}"
+        else:
+            fits = f"Fits on {card_name(card)}"
+            if len(steps) > 1:
+                fits += " as it is" if steps[0].peak_bytes <= room else " with checkpointing"
+            fits += "" if asked else ", the smallest common card"
+        said = f"{fits}: {needed}, of {size(room)} ({percent(1 - MARGIN)} of its memory)."
+    lever = lever_of(steps)
+    if lever is None:
+        return said
+    if lever.remedy is Remedy.CHECKPOINT and len(steps) > 1:
+        return f"{said} Most effect: {_LEVERS[lever.remedy]}, {size(lever.bytes)}."
+    said = f"{said} {lever_line(lever)}"
+    if len(steps) > 1 and lever.remedy in STATES:
+        said += (
+            f"; checkpointing saves {size(max(steps[0].peak_bytes - best.peak_bytes, 0))} and is not the lever here"
+        )
+    return f"{said}."
+
+
+def plan_line(memory: int, name: str, before: StepFigures, planned: StepFigures) -> str:
+    """Say that a plan of this `name` fits into `memory`, from the steps before it and with it, and what saves more."""
+    needed = f"Fits into {size(memory)}: {size(planned.peak_bytes)}"
+    if planned is before:
+        return f"{needed} as it is, nothing has to be done."
+    saved = before.peak_bytes - planned.peak_bytes
+    said = f"{needed} with {name}, {size(before.peak_bytes)} without."
+    lever = next((hint for hint in hints_of(planned) if hint.remedy in STATES and hint.bytes > saved), None)
+    return f"{said} {lever_line(lever)}; the plan saves {size(saved)}." if lever else said
+
+
+def lever_line(lever: Hint) -> str:
+    """A lever as a clause, with the most that it can save."""
+    return f"Most effect: {_LEVERS[lever.remedy]}, up to {size(lever.bytes)}"
