@@ -61,7 +61,7 @@ def test_the_help_has_options_in_groups(capsys: pytest.CaptureFixture[str]) -> N
     groups = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.MULTILINE)
     assert groups[:3] == ["Arguments", "Options", "What is wrapped"]
     assert run("--help") == 0
-    assert "Train:\n  explain  Say what" in capsys.readouterr().out
+    assert "Train:\n  fit" in capsys.readouterr().out
 
 
 def test_a_shell_completes_commands_and_options() -> None:
