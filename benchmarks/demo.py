@@ -148,7 +148,7 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor]) -> Step:
     for _ in range(WARM_UP + TIMED):
         model.zero_grad()
         start = perf_counter()
-        loss_of(model(**batch)).backward()
+        loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
         seconds.append(perf_counter() - start)
     gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
     return Step(kept, min(seconds[WARM_UP:]), {name: each for name, each in gradients.items() if each.any()})

@@ -23,6 +23,8 @@ def with_rules(navigation: list[Any]) -> list[Any]:
     return navigation
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Render the Markdown inside folded parts; GitHub does so by default."""
+def on_page_markdown(markdown: str, page: Any = None, **_: object) -> str:
+    """Render the Markdown inside folded parts, as GitHub does, and give the tables of coverage pages more room."""
+    if page is not None and page.file.src_uri.startswith("coverage/"):
+        page.meta["hide"] = ["toc"]
     return markdown.replace("<details>", '<details markdown="1">')
