@@ -7,20 +7,26 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from traceback import walk_stack
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.functional import log_softmax
 
 from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
 from ckpt_surgery.measure.generators import random_state_kept
-from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.measure.loss import loss_of
+from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES, Device, device_like
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
@@ -29,6 +35,7 @@ from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrap
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_cost, optimizer_of_script
@@ -45,6 +52,8 @@ MARGIN = 0.08
 _CARDS = (2, 4, 8)
 _RANK = 16
 """Of the adapters in an advice."""
+_CHOICES = 4
+"""How often the choice is made, as batches grow or gradients are accumulated."""
 _CUTS = 16
 """The largest batch and length are looked for in steps of so many to the whole."""
 
@@ -116,6 +125,13 @@ class Fitted:
     def peak_bytes(self) -> int:
         """The most bytes that are alive at once: in the forward and backward, or in the optimizer's step."""
         return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside
+
+    def peak_of_larger(self, ratio: float) -> int:
+        """About the peak of a batch that is larger by this ratio: what is no state grows with it."""
+        told = self.explanation
+        state = told.parameter_bytes + told.buffer_bytes + self.optimizer.state_bytes
+        state += max(told.gradient_bytes, self.held_bytes)
+        return state + int((self.peak_bytes - state) * ratio)
 
     @property
     def fits(self) -> bool:
@@ -195,33 +211,63 @@ class Fit(FirstBatch):
         self.fitted: Fitted | None = None
         self.problem = ""
         self.applied: AppliedPlan | None = None
-        self._peak_before = 0
+        self._peak_before = self._inputs = 0
+        self._left = _CHOICES
+        self._has_graph = False
+        self._zeroes_late = False
         super().__init__(model)
 
     def __str__(self) -> str:
         return self.problem or str(self.fitted or "no batch has come")
 
     def begin(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
-        """Choose and apply, in the first call that trains."""
-        if not model.training:
+        """Choose and apply in the first call that trains, and anew where a later one needs more than was counted."""
+        if not model.training or self._has_graph or (self.fitted is not None and not self._needs_more(inputs)):
             return
-        self._handle.remove()
         try:
+            if self.applied is not None and not self.applied.undone:
+                self.applied.undo()
             self.fitted = self._chosen(inputs)
             self.applied = apply_plan(self.fitted.choice.arguments(), model)
+            self._left -= 1
         except Exception as error:  # whatever a model raises: the training goes on
             self.problem = str(error) if isinstance(error, PlanningError) else error_line(error)
+            self._left = 0
             if is_asked(model):
                 self.applied = AppliedPlan([wrap_as_asked(model)])
+        if not self._left:
+            self._handle.remove()
+        self._inputs = held_bytes(tensors(inputs))
+        self._follow_backward(model)
         self._peak_before = self.measured_peak() or 0
         self.tell(self)
+
+    def _needs_more(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether gradients are held that were not counted, or a larger batch would need more than there may be."""
+        fitted = self.fitted
+        assert fitted is not None
+        if not fitted.held_bytes and any(each.grad is not None for each in self.model.parameters()):
+            return not self._zeroes_late
+        more = held_bytes(tensors(inputs)) / max(self._inputs, 1)
+        return is_alone() and more > 1 and fitted.peak_of_larger(more) > fitted.room.ceiling >= fitted.peak_bytes
+
+    def _follow_backward(self, model: nn.Module) -> None:
+        """Take note of a graph that waits for its backward: what made it stays as it is until then."""
+
+        def done(*_: Any) -> None:
+            self._has_graph = False
+
+        self._has_graph = True
+        last = next(each for each in model.parameters() if each.requires_grad)
+        last.register_post_accumulate_grad_hook(ModelHook(done))
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
         """Choose; ranks of DistributedDataParallel take what the one with the least room has chosen."""
         wrapper = None if is_alone() else running_wrapper()
         own: Fitted | Exception
         try:
-            own = fitted_to(self.model, inputs, self.target)
+            self._zeroes_late = zeroes_gradients_late()
+            own = fitted_to(self.model, inputs, self.target, zeroes_late=self._zeroes_late)
         except Exception as error:  # as above
             own = error
         if wrapper is not None:
@@ -263,13 +309,15 @@ class Fit(FirstBatch):
         self._undone = True
 
 
-def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget) -> Fitted:
+def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget, *, zeroes_late: bool = False) -> Fitted:
     """Choose the fastest way in which a step of a model with these inputs fits; where none does, the smallest.
 
-    The model is only read. Raises PlanningError and SurgeryError where its step cannot be predicted.
+    With `zeroes_late` the gradients of the step before are held until the backward. The model is only read.
+
+    Raises PlanningError and SurgeryError where its step cannot be predicted.
     """
     optimizer = optimizer_of_script(model)
-    steps = _Steps(model, optimizer, room_for(model, inputs, optimizer, target))
+    steps = _Steps(model, optimizer, room_for(model, inputs, optimizer, target), zeroes_late=zeroes_late)
     with random_state_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
         return steps.chosen(inputs)
@@ -278,7 +326,9 @@ def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget) ->
 class _Steps:
     """Steps of a copy of a model on shapes, with any inputs."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, room: Room) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, room: Room, *, zeroes_late: bool = False
+    ) -> None:
         self._original, self._room = model, room
         self._shapes = ShapesOnly()
         self.model = shapes_of(model, self._shapes, self._shapes.copies)
@@ -286,7 +336,8 @@ class _Steps:
             surgery.undo()
         LibrarySwitchOff(self.model)
         self._optimizer = optimizer_cost(optimizer, self.model, self._shapes, self._shapes.copies)
-        held = [each for each in model.parameters() if each.grad is not None]
+        self._zeroes_late = zeroes_late
+        held = [] if zeroes_late else [each for each in model.parameters() if each.grad is not None]
         self._held = [self._shapes.copies[id(each)] for each in held]
         self._held_bytes = held_bytes(held)
         self._training = TrainingSetup(Optimizer.NONE, device=room.device)
@@ -296,7 +347,15 @@ class _Steps:
         for parameter in self._held:
             parameter.grad = self._shapes.without_data(parameter.detach())
         torch.clear_autocast_cache()  # each step casts its weights
-        return metered(self.model, inputs, self._shapes)
+        step, drawn = metered(self.model, inputs, self._shapes, _loss)
+        if not self._zeroes_late:
+            return step, drawn
+        before = [
+            replace(each, kind=AllocationKind.TEMPORARY, phase=StepPhase.FORWARD, born=1, last=step.backward_at)
+            for each in step.allocations
+            if each.kind is AllocationKind.GRADIENT
+        ]
+        return replace(step, allocations=(*before, *step.allocations)), drawn
 
     def chosen(self, inputs: Mapping[str, Any]) -> Fitted:
         """See `fitted_to`."""
@@ -405,6 +464,8 @@ def room_for(
         raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
     (place,) = places
     others, total, device = held_bytes(tensors(inputs)), target.memory, target.device
+    if running_wrapper() is not None:  # its buckets hold another copy of the gradients
+        others += held_bytes(each for each in model.parameters() if each.requires_grad)
     if place.type == "cuda":
         device = device or _like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
@@ -422,11 +483,28 @@ def room_for(
     return Room(total, int(total * (1 - target.margin)), others, figures)
 
 
+def zeroes_gradients_late() -> bool:
+    """Tell whether the forward that runs is one of Lightning's, which zeroes gradients between it and the backward."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(inspect.currentframe()))
+    return any(re.fullmatch(r"(pytorch_)?lightning\..*\.optimization\.automatic", name) for name in names)
+
+
 def _like(card: str) -> Device:
     try:
         return device_like(card)
     except PlanningError:  # the memory is known, and the time is compared alone
         return DEVICES["h100"]
+
+
+def _loss(output: Any) -> Tensor:
+    """The loss of an output; where a script computes that outside of the model, about what a cross entropy takes."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return loss_of(output)
+    results = [each for each in tensors(output) if each.is_floating_point() and each.requires_grad]
+    if not results:
+        return loss_of(output)
+    return torch.stack([log_softmax(each.float(), -1).mean().to(results[0].device) for each in results]).sum()
 
 
 def _sizes(inputs: Mapping[str, Any]) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ def llama() -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=96,
+        hidden_size=64,
+        intermediate_size=256,
         num_hidden_layers=3,
         num_attention_heads=2,
         num_key_value_heads=2,

@@ -6,10 +6,11 @@ from torch.utils.data import DataLoader
 
 from tests.planning.fit_scripts.common import limited, llama, rows, told
 
+data = rows(32)
 memory = limited()
 accelerator = accelerate.Accelerator(cpu=True)
 model = llama()
-loader = DataLoader(rows(32), batch_size=4)  # type: ignore[arg-type]
+loader = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
 model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2), loader)
 losses = []
 for batch in loader:

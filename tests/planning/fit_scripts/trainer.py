@@ -6,6 +6,7 @@ from transformers import Trainer, TrainingArguments
 
 from tests.planning.fit_scripts.common import limited, llama, rows, told
 
+data = rows(16)
 memory = limited()
 arguments = TrainingArguments(
     output_dir=sys.argv[1],
@@ -18,6 +19,6 @@ arguments = TrainingArguments(
     save_strategy="no",
     disable_tqdm=True,
 )
-trainer = Trainer(model=llama(), args=arguments, train_dataset=rows(16))
+trainer = Trainer(model=llama(), args=arguments, train_dataset=data)
 trainer.train()
 told([float(log["loss"]) for log in trainer.state.log_history if "loss" in log], memory)
