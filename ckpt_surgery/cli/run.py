@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +15,19 @@ import typer
 
 from ckpt_surgery.cli.exits import finish
 from ckpt_surgery.cli.options import choice_of, count
-from ckpt_surgery.cli.terminal import check_writable, say, write_document
+from ckpt_surgery.cli.terminal import check_writable, say
+from ckpt_surgery.cli.training_report import show_training
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.devices import Device, device_of
 from ckpt_surgery.static.options import is_count
 from ckpt_surgery.static.plan_file import read_plan
-from ckpt_surgery.text import error_line, listed, plural, size_in_bytes
+from ckpt_surgery.text import error_line, listed, size_in_bytes
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ckpt_surgery.guarding.takeover import Operation, Takeover
-    from ckpt_surgery.guarding.trained_model import Trained
     from ckpt_surgery.undo import Undoable
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -266,7 +265,8 @@ def run_command(
             takeovers,
         )
         for takeover in takeovers if os.getpid() == process else ():  # a fork of the script may come here, too
-            _show(takeover, report, broke_off=code != 0)
+            started = [*(["-m"] if module else []), *arguments]
+            show_training(takeover, report, started, rank_of_process(), broke_off=code != 0)
             takeover.remove()
         if code < 0:
             signal.signal(-code, signal.SIG_DFL)
@@ -406,65 +406,6 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 def rank_of_process() -> str:
     """The rank of this process, from whoever launched it."""
     return next((rank for name in _RANKS if (rank := os.environ.get(name))), "0")
-
-
-def _show(takeover: Takeover, path: Path | None, *, broke_off: bool) -> None:
-    """Say what was seen: everything on the first rank, and faults on the others."""
-    if (rank := rank_of_process()) != "0":
-        for trained in takeover.trained:
-            report = trained.report
-            for fault in () if report is None else report.told:
-                _tell(f"rank {rank}: {trained.name}: {fault}")
-        return
-    if not takeover.trained:
-        before = "the script ended before a" if broke_off else "no"
-        _tell(f"{before} model was trained in this process; processes that a script starts are not watched")
-    lines = _all_lines(takeover.trained, broke_off=broke_off)
-    for line in lines:
-        say(line)
-    if path is None:
-        return
-    if path.suffix == ".json":
-        models = [
-            {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
-        ]
-        write_document(json.dumps({"models": models}, indent=2) + "\n", path)
-    elif path.suffix in (".html", ".htm"):
-        from ckpt_surgery.guarding.page import guard_page
-
-        write_document(guard_page(takeover.trained), path)
-    else:
-        write_document("\n".join(lines) + "\n", path)
-
-
-def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
-    """What was seen, a line each; of models of which the same is to be said, once."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for model in trained:
-        names.setdefault(tuple(_lines(model, broke_off=broke_off)), []).append(model.name)
-    lines: list[str] = []
-    for said, models in names.items():
-        lines += said
-        if len(models) > 1:
-            lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
-    return lines
-
-
-def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
-    lines = [*(f"ckpt_surgery: {sentence}" for sentence in trained.said), *trained.table.splitlines()]
-    report = trained.report
-    if report is not None and broke_off and not report.steps:
-        lines.append(f"ckpt_surgery: {trained.name}: the script ended in its first step, of which nothing is known")
-    elif report is not None:
-        lines += str(report).splitlines()
-        if report.faults:
-            lines.append(f"ckpt_surgery: {plural(len(report.told), 'fault')}")
-    return lines
-
-
-def _report(trained: Trained) -> dict[str, Any]:
-    report = trained.report
-    return {"model": trained.name} if report is None else report.to_dict()
 
 
 def _tell(message: str) -> None:

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.coverage import OwnBlocks
 from ckpt_surgery.guarding.entry_looks import EntryLooks
+from ckpt_surgery.guarding.failed_step import add_note
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
 from ckpt_surgery.guarding.report import STOPPED, GuardReport
@@ -140,6 +141,8 @@ class Guard(Undoable):
         if error is not None:
             with suppress(Exception):
                 explain(error, [self.watched()])
+            with suppress(Exception):
+                add_note(error, self.model)
         super().__exit__(kind, error, trace)
 
     def watched(self) -> WatchedModel:

@@ -83,4 +83,6 @@ class LightningGuard(Callback):  # type: ignore[misc]  # Lightning is not read b
         """Do the same after an error, which gets a note where it is one of torch that is known, or an interrupt."""
         if self._takeover is not None:
             self._takeover.explain(exception)
+            if (failed := self._takeover.failed) is not None and trainer.is_global_zero:
+                print(failed.sentence, file=sys.stderr)
         self.on_train_end(trainer, pl_module)

@@ -12,13 +12,17 @@ from ckpt_surgery.report.html_detail import coded, rule_tag, table
 from ckpt_surgery.text import plural
 
 
-def guard_page(trained: Sequence[Trained]) -> str:
-    """The page as text, the same for the same reports."""
+def guard_page(trained: Sequence[Trained], memory: Sequence[str] = ()) -> str:
+    """The page as text, the same for the same reports; `memory` is what is said where that ran out, a line each."""
     models = [(model.name, model.said, model.report) for model in trained]
     faults = sum(len(report.told) for _, _, report in models if report is not None)
     title = f"A training run, watched: {plural(faults, 'fault')}"
     header = f"<header><h1>{escape(title)}</h1><p>{plural(len(models), 'model')}</p></header>"
-    return page_of(title, [header, "<main>", *(part for model in models for part in _parts(*model)), "</main>"])
+    parts = [part for model in models for part in _parts(*model)]
+    if memory:
+        said = escape("\n".join(memory))
+        parts.insert(0, f'<section class="detail"><h2>Out of memory</h2><pre>{said}</pre></section>')
+    return page_of(title, [header, "<main>", *parts, "</main>"])
 
 
 def _parts(name: str, said: Sequence[str], report: GuardReport | None) -> list[str]:

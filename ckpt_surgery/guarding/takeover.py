@@ -6,6 +6,7 @@ One hook of torch's on every module, or hooks on the modules of one, find them. 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, LastCall
 from ckpt_surgery.guarding.guard import Guard, GuardOptions
 from ckpt_surgery.guarding.run_through import RunThrough
 from ckpt_surgery.guarding.steps import in_backward
@@ -60,7 +62,8 @@ class TakeoverOptions:
 class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
 
-    After `looking.undo()` no more models are found; those that were stay wrapped and guarded.
+    After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
+    that ended the training for want of memory, once `explain` was given its error.
     """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
@@ -79,6 +82,18 @@ class Takeover:
         self.switches = SwitchCalls()
         self.through = RunThrough()
         self._needs_blocks = False
+        self._calls: dict[int, LastCall] = {}  # by the ids of models
+        self._forwards_ended = 0
+        self.failed: FailedStep | None = None
+
+    @property
+    def caught(self) -> int:
+        """How often memory ran out, as far as that was seen, and the script went on."""
+        ended = self.failed is not None
+        in_forward = self._forwards_ended - (self.failed is not None and self.failed.part is FailedPart.FORWARD)
+        devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        counted = sum(int(torch.cuda.memory_stats(device).get("num_ooms", 0)) for device in devices)
+        return max(in_forward, counted - ended, 0)
 
     @property
     def settled(self) -> bool:
@@ -90,8 +105,8 @@ class Takeover:
         warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)  # torch's, of hooks like these
         if self._options.wrap:
             self.through.begin()
-        hooks = [register_module_forward_pre_hook(self._look), register_module_forward_hook(self._look_behind)]
-        self.looking = UndoableHooks(hooks)
+        behind = register_module_forward_hook(self._look_behind, with_kwargs=True, always_call=True)
+        self.looking = UndoableHooks([register_module_forward_pre_hook(self._look), behind])
 
     def install_on(self, model: nn.Module) -> None:
         """Look at the modules of this one alone: what a training calls need not be the model."""
@@ -99,7 +114,8 @@ class Takeover:
         look, behind = ModelHook(self._look), ModelHook(self._look_behind)
         modules = list(model.modules())
         hooks = [module.register_forward_pre_hook(look) for module in modules]
-        self.looking = UndoableHooks([*hooks, *(module.register_forward_hook(behind) for module in modules)])
+        hooks += [module.register_forward_hook(behind, with_kwargs=True) for module in modules]
+        self.looking = UndoableHooks(hooks)
 
     def take(self, model: nn.Module) -> Trained:
         """Wrap this model, where that is asked for, and guard it, before its first step."""
@@ -117,7 +133,14 @@ class Takeover:
             self._tried([], trained.release)
 
     def explain(self, error: BaseException) -> None:
-        """Add a note to an error that ends the training, where it is one of torch that is known here."""
+        """Add a note to an error that ends the training, where it is one of torch that is known here.
+
+        Of one for want of memory, keep what is known.
+        """
+        try:
+            self.failed = FailedStep.of(error, self._calls.values())
+        except Exception as own:
+            self._say(f"what was alive as memory ran out is not known: {error_line(own)}")
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
             explain(error, [guard.watched() for guard in guards])
@@ -136,9 +159,24 @@ class Takeover:
         elif self._waiting and module in self._waiting:
             self._safely(self._look_again, module)
 
-    def _look_behind(self, module: nn.Module, _: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and self._waiting and module in self._waiting:
-            self._safely(self._await_backward, module, output)
+    def _look_behind(self, module: nn.Module, args: Any, *result: Any) -> None:
+        """Look at a call that ends; one that ends with an error has no keyword arguments here."""
+        if torch.compiler.is_compiling():
+            return
+        if id(module) in self._calls:
+            self._safely(self._note_call, module, args, *result)
+        if self._waiting and len(result) > 1 and module in self._waiting:
+            self._safely(self._await_backward, module, result[-1])
+
+    def _note_call(self, module: nn.Module, args: Any, *result: Any) -> None:
+        call = self._calls[id(module)]
+        if call.model() is not module:
+            del self._calls[id(module)]
+        elif len(result) > 1:
+            call.note(args, result[0])
+        elif isinstance(sys.exc_info()[1], torch.OutOfMemoryError):
+            others = [each for each in running_modules() if each is not module]
+            self._forwards_ended += not any(id(each) in self._calls for each in others)
 
     def _safely(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do it; the training goes on whatever comes of that."""
@@ -177,6 +215,8 @@ class Takeover:
                     watching.remove()
                     inside.add(trained)
             self.trained = [trained for trained in self.trained if trained not in inside]
+            self._calls[id(model)] = call = LastCall(model)
+            call.note_autocast(model)
             waiting = WaitingModel(model, Trained(model))
             self._waiting.update(dict.fromkeys(model.modules(), waiting))
             if waiting.is_in_mode(model):

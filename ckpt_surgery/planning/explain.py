@@ -23,6 +23,7 @@ from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.restore import without_gradients
 from ckpt_surgery.model_patches.release_names import FLAG, FUNCTION
 from ckpt_surgery.planning.allocations import OWN_CODE, AllocationKind, StepAllocations, run_metered
+from ckpt_surgery.planning.cuda_memory import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
@@ -66,8 +67,8 @@ def explain(
     or not, wrapped or not, in training mode or not. A step that reads values which weights decide cannot run on
     shapes: then a copy of the model runs it with data, if it holds any in at most 2 GiB of parameters, and
     `assumptions` says so. Sizes are those of this machine's operators, exact to the byte
-    for what is kept. With a `device` of CUDA the peak has the inputs and cuBLAS's workspace, too (see `cuda_memory`).
-    Other workspace inside operators, and what an allocator adds to each tensor, are not counted.
+    for what is kept. With a `device` of CUDA the peak has the inputs, cuBLAS's workspace and what torch's allocator
+    adds to each tensor that the step makes (see `cuda_memory`). Other workspace inside operators is not counted.
 
     Args:
         model: as it stands.
@@ -170,7 +171,9 @@ def explanation_of(
         gradient_bytes=sum(each.bytes for each in step.allocations if each.kind is AllocationKind.GRADIENT),
         optimizer_bytes=held.optimizer,
         kept_bytes=step.kept_bytes,
-        peak=peak_of(step, held.parameters + buffers + held.optimizer + given + workspace),
+        peak=peak_of(
+            _in_blocks(step) if on_cuda else step, held.parameters + buffers + held.optimizer + given + workspace
+        ),
         holders=holders_of(each for each in step.allocations if each.kind is AllocationKind.KEPT),
         timeline=timeline_of(step),
         forward_flops=step.forward_flops,
@@ -182,6 +185,11 @@ def explanation_of(
         frozen_bytes=0 if training.sharding else held_bytes(_frozen(model)),
         saved=_saved_bytes(model),
     )
+
+
+def _in_blocks(step: StepAllocations) -> StepAllocations:
+    """A step in which each tensor has the bytes that torch's allocator on CUDA counts for it."""
+    return replace(step, allocations=tuple(replace(a, bytes=block_bytes(a.bytes)) for a in step.allocations))
 
 
 def not_on_shapes(what: str, error: BaseException) -> NotOnShapes:

@@ -32,8 +32,8 @@ def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
 
 _FOOTER = (
     "<footer><p>Bytes of tensors. The inputs and the workspace of cuBLAS are counted where a CUDA device was named; "
-    "what an allocator adds, other workspace inside kernels and the context of a device are not. Holders are of the "
-    "moment when the backward begins, unless the peak is named.</p></footer>"
+    "what an allocator cannot reuse, other workspace inside kernels and the context of a device are not. Holders are "
+    "of the moment when the backward begins, unless the peak is named.</p></footer>"
 )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -66,8 +67,9 @@ class MemoryLimit(LiveBytes):  # type: ignore[no-untyped-call]
 def limit_memory(limit: int | None) -> MemoryLimit:
     """Limit what the rest of this process holds, in this thread; with None it is measured alone."""
     memory = MemoryLimit(limit)
-    memory.__enter__()
-    atexit.register(lambda: memory.__exit__(None, None, None))
+    opened = ExitStack()
+    opened.enter_context(memory)
+    atexit.register(opened.close)
     return memory
 
 

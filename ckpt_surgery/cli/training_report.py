@@ -1,0 +1,108 @@
+"""What `run` says at the end of a script: of each model that it trained, and of memory that ran out."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckpt_surgery.cli.terminal import say, write_document
+from ckpt_surgery.text import error_line, plural
+
+if TYPE_CHECKING:
+    from ckpt_surgery.guarding.takeover import Takeover
+    from ckpt_surgery.guarding.trained_model import Trained
+
+
+def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], rank: str, *, broke_off: bool) -> None:
+    """Say what was seen: everything on the first rank, and faults on the others.
+
+    `script` is what to run again, with its arguments.
+    """
+    if rank != "0":
+        if takeover.failed is not None:
+            say(f"ckpt_surgery: rank {rank}: {takeover.failed}")
+        for trained in takeover.trained:
+            report = trained.report
+            for fault in () if report is None else report.told:
+                say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
+        return
+    if not takeover.trained:
+        before = "the script ended before a" if broke_off else "no"
+        say(
+            f"ckpt_surgery: {before} model was trained in this process; processes that a script starts are not watched"
+        )
+    lines = _all_lines(takeover.trained, broke_off=broke_off)
+    memory, said = memory_report(takeover, script)
+    lines += said
+    for line in lines:
+        say(line)
+    if path is None:
+        return
+    if path.suffix == ".json":
+        models = [
+            {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
+        ]
+        write_document(json.dumps({"models": models, **memory}, indent=2) + "\n", path)
+    elif path.suffix in (".html", ".htm"):
+        from ckpt_surgery.guarding.page import guard_page
+
+        write_document(guard_page(takeover.trained, said), path)
+    else:
+        write_document("\n".join(lines) + "\n", path)
+
+
+def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What is known where torch ran out of memory: as data, and a line each."""
+    lines, data = [], dict[str, Any]()
+    if caught := takeover.caught:
+        data["out_of_memory_caught"] = caught
+        lines.append(f"ckpt_surgery: out of memory {plural(caught, 'time')} or more, and the script went on")
+    if takeover.failed is None:
+        return data, lines
+    try:
+        gc.collect()  # what the failed step has made goes first
+        from ckpt_surgery.guarding.failed_step import next_command
+        from ckpt_surgery.planning.out_of_memory import explain_failed
+
+        takeover.looking.undo()
+        told = explain_failed(takeover.failed)
+        data["out_of_memory"] = told.to_dict()
+        lines += f"ckpt_surgery: {told}".splitlines()
+        if told.model:
+            lines.append(f"ckpt_surgery: to find what fits, run: {next_command(script)}")
+    except Exception as error:
+        lines.append(f"ckpt_surgery: {takeover.failed}; more is not known: {error_line(error)}")
+    return data, lines
+
+
+def _all_lines(trained: Iterable[Trained], *, broke_off: bool) -> list[str]:
+    """What was seen, a line each; of models of which the same is to be said, once."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for model in trained:
+        names.setdefault(tuple(_lines(model, broke_off=broke_off)), []).append(model.name)
+    lines: list[str] = []
+    for said, models in names.items():
+        lines += said
+        if len(models) > 1:
+            lines.append(f"ckpt_surgery: {models[0]}: the same for {plural(len(models) - 1, 'more model')}")
+    return lines
+
+
+def _lines(trained: Trained, *, broke_off: bool) -> list[str]:
+    lines = [*(f"ckpt_surgery: {sentence}" for sentence in trained.said), *trained.table.splitlines()]
+    report = trained.report
+    if report is not None and broke_off and not report.steps:
+        lines.append(f"ckpt_surgery: {trained.name}: the script ended in its first step, of which nothing is known")
+    elif report is not None:
+        lines += str(report).splitlines()
+        if report.faults:
+            lines.append(f"ckpt_surgery: {plural(len(report.told), 'fault')}")
+    return lines
+
+
+def _report(trained: Trained) -> dict[str, Any]:
+    report = trained.report
+    return {"model": trained.name} if report is None else report.to_dict()

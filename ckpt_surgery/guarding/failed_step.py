@@ -1,0 +1,324 @@
+"""A step that ended with torch.OutOfMemoryError: where it was, what was there, and what the model was called with.
+
+Nothing is kept of a healthy step but weak references to its inputs. Of a failed one the model is kept, and neither a
+frame of the traceback nor anything that the step has made.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from traceback import walk_tb
+from types import FrameType
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ckpt_surgery.guarding.memory import allocated
+from ckpt_surgery.measure.own_checkpoints import OURS
+from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
+from ckpt_surgery.runtime.tools.tensors import inner_tensors, is_differentiable
+from ckpt_surgery.text import listed, size, size_in_bytes
+from ckpt_surgery.torch_names import MODULE_CALL, FakeTensorMode, tree_leaves, tree_map
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_BACKWARD = {torch.autograd.backward.__code__, torch.autograd.grad.__code__}
+_OF_MODES = ("__torch_dispatch__", "__torch_function__")
+_ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)")
+_CALLS = count(1)
+_Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+class FailedPart(StrEnum):
+    """What ran as the memory ended."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    OUTSIDE = "outside"
+
+
+class Held(StrEnum):
+    """What lives from step to step, or as long as a step."""
+
+    PARAMETERS = "parameters"
+    BUFFERS = "buffers"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer state"
+    INPUTS = "inputs"
+
+
+@dataclass(slots=True)
+class _SeenTensor:
+    """A tensor that a model was given. `keep` has it stay, if it holds what may decide sizes."""
+
+    tensor: Callable[[], Tensor | None]
+    place: int
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    def keep(self) -> None:
+        kept = self.tensor()
+        floats = self.dtype.is_floating_point or self.dtype.is_complex
+        self.tensor = (lambda: None) if floats or kept is None else (lambda: kept)
+
+    def again(self) -> Tensor:
+        """A tensor like it: without data for floats, and ones where nothing of it is left."""
+        if self.dtype.is_floating_point or self.dtype.is_complex:
+            with FakeTensorMode():
+                like = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+                return like.requires_grad_(self.requires_grad)
+        kept = self.tensor()
+        return torch.ones(self.shape, dtype=self.dtype, device=self.device) if kept is None else kept
+
+
+class LastCall:
+    """What a model that trains was called with last."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = ref(model)
+        self.number = 0
+        self._arguments: Any = None
+        self._autocast: tuple[bool, torch.dtype] = (False, torch.float32)
+
+    def note(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Take note of a call that ends."""
+        if torch.is_grad_enabled() and (model := self.model()) is not None:
+            self.note_arguments(args, kwargs)
+            self.note_autocast(model)
+
+    def note_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Take note of what a call was given, without keeping it."""
+        self.number = next(_CALLS)
+        self._arguments = tree_map(_seen, (args, dict(kwargs)))
+
+    def note_autocast(self, model: nn.Module) -> None:
+        """Take note of the autocast that is on."""
+        kind = next((each.device.type for each in nn.Module.parameters(model)), "cpu")
+        self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+    def keep(self) -> None:
+        """Have what is needed of its inputs stay, for `arguments`."""
+        for each in tree_leaves(self._arguments):
+            if isinstance(each, _SeenTensor):
+                each.keep()
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return arguments like those of the call; None where some of them are gone that nothing can stand for."""
+        lost = []
+
+        def again(seen: Any) -> Any:
+            if not isinstance(seen, ref):
+                return seen.again() if isinstance(seen, _SeenTensor) else seen
+            held = seen()
+            lost.extend([seen] if held is None else [])
+            return held
+
+        made = tree_map(again, self._arguments)
+        return None if lost or self._arguments is None else made
+
+    def autocast(self, device: str) -> AbstractContextManager[Any]:
+        """Make the context in which the call ran."""
+        enabled, dtype = self._autocast
+        return torch.autocast(device, dtype) if enabled else nullcontext()
+
+    def input_bytes(self, device: torch.device | None) -> int:
+        """Count the bytes of its inputs on a device."""
+        seen = [each for each in tree_leaves(self._arguments) if isinstance(each, _SeenTensor)]
+        held = {each.place: each.shape.numel() * each.dtype.itemsize for each in seen if each.device == device}
+        return sum(held.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FailedStep:
+    """What was there as torch ran out of memory.
+
+    Attributes:
+        part: what ran.
+        recomputing: whether a block was run again in the backward.
+        module: the innermost module of the model that ran, empty for the model itself; None where none did.
+        line: the innermost code that ran and is neither torch's nor ours.
+        asked: the bytes that could not be had, as torch says them; 0 where it does not.
+        model: the model that was trained; None where none was so far.
+        call: how it was called; None likewise.
+        held: bytes on its device that were there whatever the step had made.
+        optimizer: the class of the optimizer, and its defaults; empty where none was found.
+        device: where the model is.
+        allocated: what torch had allocated there; None where nobody counts.
+        reserved: what it had reserved, likewise.
+        room: what this process may have there: that, and what is free.
+    """
+
+    part: FailedPart
+    recomputing: bool
+    module: str | None
+    line: str
+    asked: int
+    model: nn.Module | None = None
+    call: LastCall | None = None
+    held: Mapping[Held, int] = field(default_factory=dict)
+    optimizer: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    room: int | None = None
+
+    @classmethod
+    def of(cls, error: BaseException, calls: Iterable[LastCall]) -> FailedStep | None:
+        """Read what is known from an error, or one that it was raised from; None where none is of memory.
+
+        `calls` are those of the models that train.
+        """
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
+            cause = cause.__cause__
+        if cause is None:
+            return None
+        said = _ASKED.search(str(cause))
+        asked = (size_in_bytes(said[1]) or 0) if said else 0
+        part, recomputing, running, line = _place(frame for frame, _ in walk_tb(cause.__traceback__))
+        known = {model: call for call in calls if (model := call.model()) is not None}
+        latest = max(known, key=lambda model: known[model].number, default=None)
+        model, call = latest, None if latest is None else known[latest]
+        for outer, arguments in running if part is FailedPart.FORWARD else ():
+            if outer in known:
+                model, call = outer, known[outer]
+                call.note_arguments(*arguments)
+                break
+        if model is None:
+            return cls(part, recomputing, None, line, asked)
+        names = {module: name for name, module in model.named_modules()}
+        module = next((names[each] for each, _ in reversed(running) if each in names), None)
+        if call is not None:
+            call.keep()
+        parameters = list(nn.Module.parameters(model))
+        device = parameters[0].device
+        states, optimizer = _optimizers(parameters)
+        held: dict[Held, list[Any]] = {
+            Held.PARAMETERS: parameters,
+            Held.BUFFERS: list(model.buffers()),
+            Held.GRADIENTS: [parameter.grad for parameter in parameters if parameter.grad is not None],
+            Held.OPTIMIZER: states,
+        }
+        sums = {kind: _bytes_on(device, some) for kind, some in held.items()}
+        return cls(
+            part,
+            recomputing,
+            module,
+            line,
+            asked,
+            model,
+            call,
+            sums | {Held.INPUTS: 0 if call is None else call.input_bytes(device)},
+            "" if optimizer is None else type(optimizer).__name__,
+            {} if optimizer is None else {k: v for k, v in optimizer.defaults.items() if type(v) in PLAIN},
+            device,
+            allocated(device),
+            reserved := allocated(device, "memory_reserved"),
+            None if device.type != "cuda" else torch.cuda.mem_get_info(device)[0] + (reserved or 0),
+        )
+
+    @property
+    def place(self) -> str:
+        """Where that was, as a clause: "in the forward of model.layers.3.mlp (modeling_llama.py:164)"."""
+        at = f" ({self.line})" if self.line else ""
+        match self.part:
+            case FailedPart.FORWARD:
+                return f"in the forward{f' of {self.module}' if self.module else ''}{at}"
+            case FailedPart.BACKWARD if self.recomputing:
+                return f"in the backward, as it recomputed {self.module or 'a part of it'}{at}"
+            case FailedPart.BACKWARD:
+                return f"in the backward{at}"
+            case FailedPart.OPTIMIZER:
+                return f"in the step of {self.optimizer or 'the optimizer'}{at}"
+            case FailedPart.OUTSIDE:
+                return f"outside of its forward, the backward and the optimizer{at}"
+
+    def __str__(self) -> str:
+        """One sentence of what is known without running anything."""
+        if self.model is None:
+            return f"torch ran out of memory before a model was trained{f' ({self.line})' if self.line else ''}"
+        held = listed([f"{size(count)} of {kind}" for kind, count in self.held.items() if count])
+        torch_has = "" if self.allocated is None else f"; torch had allocated {size(self.allocated)}"
+        return f"{type(self.model).__name__} ran out of memory {self.place}, with {held}{torch_has}"
+
+    @property
+    def sentence(self) -> str:
+        """The same with the command to run next, where a script runs."""
+        is_script = sys.argv[:1] and sys.argv[0].endswith(".py") and self.model is not None
+        return f"{self}; to find what fits, run: {next_command(sys.argv)}" if is_script else str(self)
+
+
+def next_command(arguments: Sequence[str]) -> str:
+    """The command that finds what fits, for a script with its arguments."""
+    return f"ckpt_surgery fit {shlex.join(arguments)}"
+
+
+def add_note(error: BaseException, model: nn.Module) -> None:
+    """Add what is known without running anything to an error of a model that ends for want of memory."""
+    if failed := FailedStep.of(error, [LastCall(model)]):
+        error.add_note(f"ckpt_surgery: {failed.sentence}")
+
+
+def _seen(value: Any) -> Any:
+    """What is noted of an argument: nothing that would let it live longer."""
+    if isinstance(value, Tensor):
+        needs = value.requires_grad and is_differentiable(value)
+        return _SeenTensor(ref(value), id(value), value.shape, value.dtype, value.device, needs)
+    if type(value) in PLAIN or isinstance(value, (torch.dtype, torch.device)):
+        return value
+    return {key: tree_map(_seen, held) for key, held in value.items()} if isinstance(value, Mapping) else ref(value)
+
+
+def _place(frames: Iterator[FrameType]) -> tuple[FailedPart, bool, list[tuple[nn.Module, _Arguments]], str]:
+    """The part of the step, whether that is a recompute, the modules that run from the outermost on, and the line."""
+    part, recomputing, line = FailedPart.OUTSIDE, False, ""
+    running: list[tuple[nn.Module, _Arguments]] = []
+    for frame in frames:
+        code, file = frame.f_code, frame.f_code.co_filename
+        if code is MODULE_CALL:
+            held = frame.f_locals
+            running.append((held["self"], (held["args"], held["kwargs"])))
+            recomputing = part is FailedPart.BACKWARD
+            part = part if recomputing else FailedPart.FORWARD
+        elif code in _BACKWARD:
+            part, running = FailedPart.BACKWARD, []
+        elif code.co_varnames[:1] == ("self",) and isinstance(frame.f_locals.get("self"), Optimizer):
+            part, running, recomputing = FailedPart.OPTIMIZER, [], False
+        if code.co_name in _OF_MODES:
+            return part, recomputing, running, line
+        if not file.startswith((_TORCH, OURS, "<")):
+            line = f"{os.path.basename(file)}:{frame.f_lineno}"
+    return part, recomputing, running, line
+
+
+def _optimizers(parameters: list[nn.Parameter]) -> tuple[list[Tensor], Optimizer | None]:
+    """The state that optimizers hold for some parameters, and the first of them: looked for among all objects."""
+    trained = set(map(id, parameters))
+    states: list[Tensor] = []
+    first = None
+    for each in gc.get_objects():
+        groups = vars(each).get("param_groups", ()) if issubclass(type(each), Optimizer) else ()  # others wrap one
+        if any(id(parameter) in trained for group in groups for parameter in group["params"]):
+            first = first or each
+            states += [tensor for state in each.state.values() for tensor in tensors(state)]
+    return states, first
+
+
+def _bytes_on(device: torch.device, held: Iterable[Tensor]) -> int:
+    parts = {id(inner): inner for tensor in held for inner in inner_tensors(tensor) if inner.device == device}
+    return sum(inner.numel() * inner.itemsize for inner in parts.values())

@@ -1,0 +1,363 @@
+"""What a step that ran out of memory held, what each remedy would save, and what to run next.
+
+A step like it is metered on shapes, with the batch that failed: nothing is computed, and no memory of the device is
+taken. What lives from step to step was counted as the error came.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ckpt_surgery.distributed import fuse_loss, tile_mlp
+from ckpt_surgery.distributed.mlps import mlps_of
+from ckpt_surgery.errors import PlanningError, SurgeryWarning
+from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
+from ckpt_surgery.long_sequences.long_context import long_context
+from ckpt_surgery.measure.arguments import positional_key
+from ckpt_surgery.measure.generators import random_state_kept
+from ckpt_surgery.measure.loss import scalar
+from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
+from ckpt_surgery.planning.cuda_memory import segment_bytes
+from ckpt_surgery.planning.devices import Device, device_like
+from ckpt_surgery.planning.explain import explanation_of, metered, without_values
+from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.figures import Holder, alive_bytes, holders_of
+from ckpt_surgery.planning.hints import Remedy, hints_of
+from ckpt_surgery.planning.lora import add_lora
+from ckpt_surgery.planning.optimizers import Optimizer
+from ckpt_surgery.planning.phases import StepPhase
+from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
+from ckpt_surgery.planning.text import peak_place
+from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.runtime.blocks.discovery import find_blocks, nearest
+from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.text import aligned, error_line, size, text_table
+
+_PATIENCE = 30.0
+"""After so many seconds no further remedy is metered."""
+_LEAST_SHARE = 0.01
+"""A remedy is named for no less than this share of the peak."""
+_MOST_HOLDERS = 5
+_LORA = 16
+_ROUNDED = 0.005
+"""Torch says sizes with two digits behind the point."""
+_KINDS = {
+    "adamw": Optimizer.ADAMW,
+    "adam": Optimizer.ADAMW,
+    "adamw8bit": Optimizer.ADAMW_8BIT,
+    "adam8bit": Optimizer.ADAMW_8BIT,
+    "pagedadamw8bit": Optimizer.PAGED_ADAMW_8BIT,
+    "adafactor": Optimizer.ADAFACTOR,
+}
+"""The optimizers whose state is known, by their classes in lower case."""
+
+
+class Alive(StrEnum):
+    """What a step has made and holds."""
+
+    BLOCKS = "kept by blocks for the backward"
+    OUTSIDE = "kept outside of blocks"
+    RECOMPUTE = "recomputed in one block"
+    LOSS = "logits and loss"
+    WORKING = "being computed"
+
+
+class Lever(StrEnum):
+    """What lowers the peak of a step."""
+
+    CHECKPOINT = "wrap_blocks(model)"
+    OFFLOAD = 'wrap_blocks(model, offload="cpu")'
+    TILE_MLP = "tile_mlp(mlps)"
+    FUSED_LOSS = "fuse_loss(model)"
+    LONG_CONTEXT = "long_context(model)"
+    LORA = f"LoRA of rank {_LORA}"
+    ADAM_8BIT = "AdamW in 8 bits"
+
+
+_HINTED = {
+    Remedy.CHECKPOINT: Lever.CHECKPOINT,
+    Remedy.FUSED_LOSS: Lever.FUSED_LOSS,
+    Remedy.TILE_MLP: Lever.TILE_MLP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a lever saves of the peak, and the peak that is left; without `metered`, the most that it may save."""
+
+    lever: Lever
+    bytes: int
+    peak_bytes: int
+    metered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A step that ran out of memory, explained.
+
+    Attributes:
+        model: its class; empty where none was trained so far.
+        part: what ran.
+        said: where that was, in a sentence.
+        alive: bytes by kind that were there then: `Held` as counted, `Alive` as metered on shapes.
+        holders: what the step had made, the largest first.
+        allocated: what torch had allocated on the device; None where it counts nothing.
+        reserved: what it had reserved there.
+        room: what this process may have there.
+        peak_bytes: the highest moment of a whole step, 0 where that is not known.
+        peak_place: where that is.
+        savings: what levers save of it, the largest first.
+        notes: what the figures rest on, and what is not known.
+    """
+
+    model: str
+    part: FailedPart
+    said: str
+    alive: Mapping[str, int]
+    holders: tuple[Holder, ...] = ()
+    allocated: int | None = None
+    reserved: int | None = None
+    room: int | None = None
+    peak_bytes: int = 0
+    peak_place: str = ""
+    savings: tuple[Saving, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [(kind, size(held)) for kind, held in self.alive.items() if held]
+        if rows:
+            rows.append(("in all", size(sum(self.alive.values()))))
+        if self.allocated is not None:
+            rows.append(("allocated by torch", size(self.allocated)))
+            rows.append(("reserved by torch", size(self.reserved or 0)))
+        lines = [self.said, *aligned(rows)]
+        if self.holders:
+            made = [
+                (size(h.bytes), f"{h.count:,}", h.module or "(loss)", f"{h.dtype} [{', '.join(map(str, h.shape))}]")
+                for h in self.holders
+            ]
+            lines += ["Most of what the step had made:"]
+            lines += text_table(("bytes", "count", "module", "tensor"), made, right="bytes")
+        if self.peak_bytes:
+            room = "" if self.room is None else f" This process may have {size(self.room)}."
+            peak = f"A whole step of this batch holds {size(self.peak_bytes)} at its peak, {self.peak_place}."
+            lines.append(peak + room)
+        if self.savings:
+            levers = [
+                (str(each.lever), f"{'' if each.metered else 'at most '}{size(each.bytes)}", size(each.peak_bytes))
+                for each in self.savings
+            ]
+            lines += text_table(("what would help", "saves", "peak"), levers)
+        return "\n".join([*lines, *self.notes])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as plain data."""
+        return asdict(self)
+
+
+def explain_failed(failed: FailedStep) -> OutOfMemory:
+    """Meter a step like one that failed, and what each lever changes. The model is only read, and nothing raised."""
+    alive: dict[str, int] = dict(failed.held.items())
+    told = OutOfMemory(
+        "" if failed.model is None else type(failed.model).__name__,
+        failed.part,
+        f"{str(failed).partition(', with ')[0]}. Alive then:" if failed.held else f"{failed}.",
+        alive,
+        allocated=failed.allocated,
+        reserved=failed.reserved,
+        room=failed.room,
+    )
+    if failed.model is None:
+        return told
+    try:
+        with random_state_kept():
+            copied, step, drawn, own_loss = _metered(failed, lambda model, shapes: None)
+    except Exception as error:  # whatever a step of the model raises
+        why = str(error) if isinstance(error, PlanningError) else error_line(error)
+        return replace(told, notes=(f"What the step had made is not known: {why}.",))
+    training, notes = _training(failed)
+    whole = explanation_of(copied, step, drawn, training)
+    made = _alive_at_error(step, failed)
+    names = frozenset(block.name for block in find_blocks(copied))
+    head = _head(copied)
+    sums: Counter[str] = Counter()
+    for each in made:
+        sums[_kind(each, bool(nearest(each.place.module, names)), head)] += each.bytes
+    alive[Held.GRADIENTS] = max(alive[Held.GRADIENTS], sums.pop(Held.GRADIENTS, 0))
+    if not own_loss:
+        notes.append("A loss that the script computes behind the model's forward is not counted.")
+    return replace(
+        told,
+        alive={kind: held for kind in (*Held, *Alive) if (held := (alive | sums).get(kind))},
+        holders=holders_of(each for each in made if each.kind is not AllocationKind.GRADIENT)[:_MOST_HOLDERS],
+        peak_bytes=whole.peak_bytes,
+        peak_place=peak_place(whole.peak),
+        savings=_savings(failed, whole, explanation_of(copied, step, drawn, _in_8_bits(training)), training),
+        notes=tuple(notes),
+    )
+
+
+def _metered(
+    failed: FailedStep, change: Callable[[nn.Module, ShapesOnly], object]
+) -> tuple[nn.Module, StepAllocations, int, bool]:
+    """A copy of the model without data, after a change, and what a step of it allocates.
+
+    Also how many of its operators were given drawn values, and whether the model computes its loss by itself. Raises
+    whatever the copy or its step raises.
+    """
+    arguments = None if failed.call is None else failed.call.arguments()
+    if failed.model is None or failed.call is None or failed.device is None or arguments is None:
+        raise PlanningError("what the model was called with is gone")
+    shapes = ShapesOnly()
+    copied = without_values(shapes_of(failed.model, shapes, shapes.copies))
+    change(copied, shapes)
+    without_values(copied)
+    own: list[bool] = []
+
+    def loss(output: Any) -> Tensor:
+        given: Any = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+        own.append(isinstance(given, Tensor) and given.requires_grad and given.numel() == 1)
+        if own == [True]:
+            return scalar(given)
+        sums = [each.sum() for each in tensors(output) if each.requires_grad]  # they keep nothing
+        return torch.stack([each.to(sums[0]) for each in sums]).sum()
+
+    inputs = {positional_key(place): value for place, value in enumerate(arguments[0])} | arguments[1]
+    with failed.call.autocast(failed.device.type), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gave them
+        step, drawn = metered(copied, inputs, shapes, loss)
+    return copied, step, drawn, own == [True]
+
+
+def _training(failed: FailedStep) -> tuple[TrainingSetup, list[str]]:
+    """The optimizer whose state is counted, and the card; with what that rests on."""
+    name, notes = failed.optimizer.lower(), []
+    if name == "sgd":
+        kind = Optimizer.SGD_MOMENTUM if failed.defaults.get("momentum") else Optimizer.SGD
+    else:
+        kind = _KINDS.get(name, Optimizer.ADAMW)
+    if name not in (*_KINDS, "sgd"):
+        lacking = f"No state is known of {failed.optimizer}" if failed.optimizer else "No optimizer was there so far"
+        notes.append(f"{lacking}: the peak counts that of AdamW.")
+    foreach, fused = failed.defaults.get("foreach"), failed.defaults.get("fused")
+    on_cuda = failed.device is not None and failed.device.type == "cuda"
+    if failed.part is FailedPart.OPTIMIZER and not fused and (foreach or (foreach is None and on_cuda)):
+        notes.append("It updates all parameters at once, which takes about as much again as they do: foreach=False.")
+    device: Device | None = None
+    if on_cuda:
+        with suppress(Exception):  # no figures are known of the card
+            device = device_like(torch.cuda.get_device_name(failed.device))
+    return TrainingSetup(kind, device=device), notes
+
+
+def _in_8_bits(training: TrainingSetup) -> TrainingSetup:
+    return replace(training, optimizer=Optimizer.ADAMW_8BIT)
+
+
+def _alive_at_error(step: StepAllocations, failed: FailedStep) -> list[Allocation]:
+    """What the metered step holds as the part and module that failed make what could not be had.
+
+    That takes the step to more than it had held before. Where nothing is of the size that torch names, it is what
+    takes it to the most.
+    """
+    phases: Container[StepPhase] = ()
+    if failed.part is FailedPart.FORWARD:
+        phases = (StepPhase.FORWARD,)
+    elif failed.part is FailedPart.BACKWARD:
+        phases = (StepPhase.RECOMPUTE,) if failed.recomputing else (StepPhase.BACKWARD, StepPhase.RECOMPUTE)
+    ran = [each for each in step.allocations if each.phase in phases]
+    module = failed.module
+    own = [each for each in ran if each.place.module == module]
+    inside = [each for each in ran if module and each.place.module.startswith(f"{module}.")]
+    if not (ran := own or inside or ran):
+        return []
+    curve = alive_bytes(step)
+    highest = list(accumulate(curve, max))
+    asked = [each for each in ran if failed.asked and abs(1 - segment_bytes(each.bytes) / failed.asked) < _ROUNDED]
+    asked = asked or [each for each in ran if failed.asked and abs(1 - each.bytes / failed.asked) < _ROUNDED]
+    rising = [each.born for each in asked if curve[each.born - 1] == highest[each.born - 1]]
+    at = min(rising) if rising else max((each.born for each in ran), key=lambda born: curve[born - 1])
+    return [each for each in step.allocations if each.born < at <= each.last]
+
+
+def _kind(each: Allocation, in_block: bool, head: str) -> str:
+    match each.kind:
+        case AllocationKind.GRADIENT:
+            return Held.GRADIENTS
+        case AllocationKind.RECOMPUTED:
+            return Alive.RECOMPUTE
+        case _ if not in_block and each.place.module in ("", head):
+            return Alive.LOSS
+        case AllocationKind.KEPT:
+            return Alive.BLOCKS if in_block else Alive.OUTSIDE
+        case _:
+            return Alive.WORKING
+
+
+def _head(model: nn.Module) -> str:
+    """The name of the output embeddings of a model of transformers."""
+    find: Any = getattr(model, "get_output_embeddings", None)
+    head = None
+    with suppress(Exception):  # some models have none, and say so in their own way
+        head = None if find is None else find()
+    return next((name for name, module in model.named_modules() if module is head), "")
+
+
+def _savings(
+    failed: FailedStep, whole: Explanation, in_8_bits: Explanation, training: TrainingSetup
+) -> tuple[Saving, ...]:
+    """What each lever saves of the peak, metered as long as the patience lasts."""
+    begun, most = time.monotonic(), whole.peak_bytes
+    peaks: dict[Lever, int] = {}
+    if training.optimizer is Optimizer.ADAMW:
+        peaks[Lever.ADAM_8BIT] = in_8_bits.peak_bytes
+    for lever, change in _changes(failed, whole):
+        if time.monotonic() - begun > _PATIENCE:
+            break
+        with suppress(Exception):  # it cannot be done to this model
+            copied, step, drawn, _ = _metered(failed, change)
+            peaks[lever] = explanation_of(copied, step, drawn, training).peak_bytes
+    savings = [Saving(lever, most - peak, peak) for lever, peak in peaks.items()]
+    for hint in hints_of(whole) if time.monotonic() - begun > _PATIENCE else ():
+        hinted = _HINTED.get(hint.remedy)
+        if hinted is not None and hinted not in peaks:
+            savings.append(Saving(hinted, hint.bytes, most - hint.bytes, metered=False))
+    worth = [saving for saving in savings if saving.bytes >= _LEAST_SHARE * most]
+    return tuple(sorted(worth, key=lambda saving: -saving.bytes))
+
+
+def _changes(
+    failed: FailedStep, whole: Explanation
+) -> Iterator[tuple[Lever, Callable[[nn.Module, ShapesOnly], object]]]:
+    """What may be done to the model as it stands. Host memory takes nothing off a step that runs in it."""
+    to_host = failed.device is not None and failed.device.type != "cpu"
+    if whole.checkpointed < whole.blocks:
+        yield Lever.CHECKPOINT, lambda model, _: wrap_blocks(model, self_check="never")
+    if to_host:
+        yield Lever.OFFLOAD, lambda model, _: wrap_blocks(model, offload="cpu", self_check="never")
+    yield Lever.FUSED_LOSS, lambda model, _: fuse_loss(model)
+    if 0 < whole.blocks == whole.checkpointed:
+        yield Lever.TILE_MLP, lambda model, _: _tile(model)
+    if to_host:
+        yield Lever.LONG_CONTEXT, lambda model, _: long_context(model)
+    parameters = [] if failed.model is None else list(failed.model.parameters())
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    if 2 * trained > sum(each.numel() for each in parameters):
+        yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA, shapes)
+
+
+def _tile(model: nn.Module) -> None:
+    mlps = [mlp for mlp in mlps_of(model, [block.module for block in find_blocks(model)]) if mlp.reason is None]
+    tile_mlp([mlp.module for mlp in mlps], shard_size=max(mlp.width for mlp in mlps))
