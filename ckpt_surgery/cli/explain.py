@@ -74,6 +74,12 @@ def explain_command(
     offload: Annotated[
         bool, typer.Option("--offload", help="With checkpointing, keep the inputs of blocks in host memory.")
     ] = False,
+    for_long_context: Annotated[
+        bool,
+        typer.Option(
+            "--long-context", help="With checkpointing, all of long_context: offload, tiled MLPs and a fused loss."
+        ),
+    ] = False,
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,10 +110,12 @@ def explain_command(
         for option, place in (("--html", html), ("--json", json)):
             if place is not None:
                 check_writable(place, option)
-        if checkpointing is ExplainedSteps.OFF and (offload or save):
-            raise OptionError(
-                f"{'--save' if save else '--offload'} is for checkpointed steps: leave --checkpointing off out"
-            )
+        given = {"--save": save, "--offload": offload, "--long-context": for_long_context}
+        wanted = [option for option, value in given.items() if value]
+        if checkpointing is ExplainedSteps.OFF and wanted:
+            raise OptionError(f"{wanted[0]} is for checkpointed steps: leave --checkpointing off out")
+        if for_long_context and len(wanted) > 1:
+            raise OptionError(f"--long-context decides what is kept and where: leave {wanted[0]} out")
         check_adapters(lora, four_bits=four_bits)
         load_runtime("explain")
         from ckpt_surgery.planning.training import training_of
@@ -124,6 +132,7 @@ def explain_command(
             four_bits,
             checkpointing,
             offload,
+            for_long_context,
             tuple(save or ()),
             training,
             trust_remote_code,
@@ -135,7 +144,7 @@ def explain_command(
             from ckpt_surgery.planning.page import explanation_page
 
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
-            write_document(explanation_page(titled), html)
+            write_document(explanation_page(titled, training.device), html)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN
@@ -155,6 +164,7 @@ class _ExplainRequest:
     four_bits: bool
     steps: ExplainedSteps
     offload: bool
+    for_long_context: bool
     save: tuple[str, ...]
     training: TrainingSetup
     trust_remote_code: bool
@@ -184,7 +194,7 @@ def _explained(
     try:
         return _on_shapes(request, target, at, total)
     except NotOnShapes as why:
-        if request.lora or request.offload or request.save:
+        if request.lora or request.offload or request.save or request.for_long_context:
             raise
         at("a tiny model with data", 1)
         found, off, on = explain_scaled(
@@ -217,7 +227,7 @@ def _on_shapes(
     if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 1)
         try:
-            wrap_released(found, offload=request.offload, save=request.save)
+            wrap_released(found, offload=request.offload, save=request.save, for_long_context=request.for_long_context)
         except SurgeryError as error:
             if not explanations:
                 raise
@@ -240,6 +250,7 @@ def _lines(
     lora = f", adapters of rank {request.lora}" if request.lora else ""
     lora += " on layers of 4 bits" if request.four_bits else ""
     offload = ", block inputs in host memory" if request.offload else ""
+    offload += ", as with long_context" if request.for_long_context else ""
     ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [
         ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),

@@ -6,6 +6,7 @@ torch and transformers are imported only once the options are right.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpt_surgery.cli.exits import ExitCode, finish, termination_raises
+from ckpt_surgery.cli.options import choice_names, choice_of
 from ckpt_surgery.cli.released import (
     Batch,
     CountedOptimizer,
@@ -35,7 +37,7 @@ from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_d
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
-from ckpt_surgery.text import LINE, size, text_table, wrapped
+from ckpt_surgery.text import LINE, plural, size, text_table, wrapped
 
 if TYPE_CHECKING:
     from ckpt_surgery.planning.mixtures import PlanRow
@@ -45,7 +47,13 @@ if TYPE_CHECKING:
 DEVICE = "H100"
 """Whose time is estimated where none is named."""
 _MOST_ROWS = 12
-_ESTIMATE = "~ "
+
+
+class Maximized(StrEnum):
+    """What is to be as large as fits."""
+
+    BATCH = "batch"
+    TOKENS = "tokens"
 
 
 def plan_command(
@@ -76,6 +84,14 @@ def plan_command(
     save: Annotated[
         bool, typer.Option("--save/--no-save", help="Whether results of operators may be kept instead of run again.")
     ] = True,
+    maximize: Annotated[
+        Maximized | None,
+        typer.Option(
+            parser=choice_of(Maximized),
+            metavar=choice_names(Maximized),
+            help="Search the largest batch, or the longest text, that fits.",
+        ),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", readable=False, metavar="FILE", help="Also write a page with the front.")
     ] = None,
@@ -104,9 +120,17 @@ def plan_command(
             from ckpt_surgery.errors import DoesNotFitError
             from ckpt_surgery.planning.answer import room_of
             from ckpt_surgery.planning.hub import config_of
+            from ckpt_surgery.planning.largest import largest_sizes
             from ckpt_surgery.planning.lora import add_lora
             from ckpt_surgery.planning.plan import memory_bytes
-            from ckpt_surgery.planning.target import DTYPES, assumptions_of, main_class, plan_released, released
+            from ckpt_surgery.planning.target import (
+                DTYPES,
+                assumptions_of,
+                main_class,
+                plan_released,
+                released,
+                resized,
+            )
             from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
 
@@ -122,6 +146,25 @@ def plan_command(
             found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
             if lora:
                 add_lora(found.model, lora, found.shapes, four_bits=four_bits)
+            head: list[str] = []
+            if maximize is not None:
+                if progress is not None:
+                    progress("searching the largest size", 1, 2)
+                try:
+                    largest = largest_sizes(
+                        found,
+                        batch or 1,
+                        budget,
+                        training,
+                        is_batch=maximize is Maximized.BATCH,
+                        offload=offload,
+                        changes=changes,
+                    )
+                except DoesNotFitError as error:
+                    say(f"ckpt_surgery: {error}")
+                    return ExitCode.FINDINGS
+                found = resized(found, *largest)
+                head = [f"Largest {maximize}: {plural(largest[0], 'sample')} of {plural(largest[1], 'token')}."]
             begin = partial(_metering, progress) if progress is not None else None
             try:
                 made = plan_released(
@@ -130,7 +173,7 @@ def plan_command(
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
-        write_report(_lines(made, assumptions_of(found), lora=lora is not None), None)
+        write_report(head + _lines(made, assumptions_of(found), lora=lora is not None), None)
         if html is not None:
             write_document(made.to_html(), html)
         if yaml is not None:
@@ -151,17 +194,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
     head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
         return head
-    rows: list[list[str]] = []
-    for row in made.some_of_front(_MOST_ROWS):
-        cells = _cells(row, made)
-        if rows and (
-            cells[-1] == rows[-1][-1] or cells[-2].removeprefix(_ESTIMATE) == rows[-1][-2].removeprefix(_ESTIMATE)
-        ):
-            # as they are shown, one of both is no worse than the other
-            if rows[-1][0] or (not cells[0] and cells[-1] != rows[-1][-1]):
-                continue
-            rows.pop()
-        rows.append(cells)
+    rows = [_cells(row, made) for row in made.some_of_front(_MOST_ROWS)]
     return [
         *head,
         "",
@@ -177,8 +210,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
 
 
 def _cells(row: PlanRow, made: Plan) -> list[str]:
-    mark = "" if row.measured else _ESTIMATE
-    extra = 100 * row.extra_seconds / made.step_seconds if made.step_seconds else 0.0
+    mark = "" if row.measured else "~ "
     chosen = "->" if row == made.chosen else ""
     return [
         chosen,
@@ -186,5 +218,5 @@ def _cells(row: PlanRow, made: Plan) -> list[str]:
         ", ".join(row.choice.beside),
         size(row.kept_bytes),
         mark + size(row.peak_bytes),
-        f"{extra:.1f} %",
+        made.extra_time(row),
     ]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from ckpt_surgery.planning.figures import StepFigures
 from ckpt_surgery.planning.page import explanation_page
 from ckpt_surgery.planning.text import explanation_lines
+from ckpt_surgery.report.html import framed
 
 SCHEMA_VERSION = 1
 
@@ -47,6 +48,10 @@ class Explanation(StepFigures):
     def to_html(self) -> str:
         """One page that needs no network: the memory over the step, and what holds it."""
         return explanation_page([("", self)])
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook's cell."""
+        return framed(self.to_html())
 
     def to_json(self) -> str:
         """The explanation as json, with its schema's version."""

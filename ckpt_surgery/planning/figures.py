@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from ckpt_surgery.planning.allocations import Allocation, AllocationKind, StepAllocations
@@ -72,13 +74,15 @@ class Peak:
 class MemoryTimeline:
     """The bytes that a step allocated and that are alive, over its operators.
 
-    `points` are operator numbers, `bytes` the bytes of each kind at these points. Above 400 operators each point is
-    the highest of an interval. `backward_at` is the number of operators in the forward.
+    `points` are operator numbers, `bytes` the bytes of each kind at these points, `modules` what ran there, empty for
+    the loss. Above 400 operators each point is the highest of an interval. `backward_at` is the number of operators in
+    the forward.
     """
 
     points: tuple[int, ...]
     bytes: Mapping[AllocationKind, tuple[int, ...]]
     backward_at: int
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,11 @@ def timeline_of(step: StepAllocations) -> MemoryTimeline:
     starts = range(0, len(total), length)
     points = [max(range(at, min(at + length, len(total))), key=total.__getitem__) for at in starts]
     shown = {kind: tuple(curve[point] for point in points) for kind, curve in curves.items()}
-    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at)
+    own = [each for each in step.allocations if each.kind is not AllocationKind.GATHERED]
+    made = sorted((each.born, each.place.module) for each in own)
+    newest = [bisect_right(made, point + 1, key=itemgetter(0)) for point in points]
+    modules = tuple(made[at - 1][1] if at else "" for at in newest)
+    return MemoryTimeline(tuple(point + 1 for point in points), shown, step.backward_at, modules)
 
 
 def peak_of(step: StepAllocations, always: int) -> Peak:

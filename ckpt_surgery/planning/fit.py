@@ -362,15 +362,15 @@ class _Steps:
         memory = self._room.ceiling - self._optimizer.state_bytes - self._room.others - self._held_bytes
         planner = BudgetPlanner(self.model, lambda: self.metered(inputs), memory, self._training)
         if planner.plain.explained.peak_bytes <= memory:
-            row, explained = planner.nothing()
+            front = planner.nothing()
         else:
             on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
             ways = planner.ways(offload=not on_host, changes=True)
             try:
-                row, explained = planner.fastest(ways)
+                front = planner.fastest(ways)
             except DoesNotFitError:
-                row, explained = planner.smallest(ways)
-        fitted = self._fitted(inputs, row, explained, planner.step_seconds)
+                front = planner.smallest(ways)
+        fitted = self._fitted(inputs, front.chosen, front.explanation, planner.step_seconds)
         if fitted.fits:
             return fitted
         return replace(fitted, levers=tuple(self._levers(inputs, fitted)), largest=self._largest(inputs, fitted))

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
 
 from ckpt_surgery.planning.allocations import AllocationKind
+from ckpt_surgery.planning.answer import answer_line
+from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
-from ckpt_surgery.planning.text import HEADINGS, facts_of, holder_rows, notes
+from ckpt_surgery.planning.text import HEADINGS, caveats, facts_of, holder_rows, notes
 from ckpt_surgery.planning.treemap import Box, treemap
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
-from ckpt_surgery.text import size
+from ckpt_surgery.text import size, size_unit
 
 _WIDTH, _HEIGHT, _TREE_HEIGHT = 720.0, 240.0, 260.0
+_AXIS = 62
 _SMALLEST = 0.004
 _MOST_HOLDERS = 40
 _SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
 
 
-def explanation_page(steps: Sequence[tuple[str, StepFigures]]) -> str:
-    """The page as text: each step with its title, side by side. Drawings of all steps have one scale."""
+def explanation_page(steps: Sequence[tuple[str, StepFigures]], card: Device | None = None) -> str:
+    """The page as text: the answer for a card, each step with its title, side by side, their drawings to one scale."""
     names = list(dict.fromkeys(step.model for _, step in steps))
     title = f"The memory of a step: {', '.join(names)}"
     highest = max((step.peak_bytes for _, step in steps), default=0)
-    body = [f"<header><h1>{escape(title)}</h1></header>", '<main class="steps">']
+    answer = f"<p>{coded(answer_line([step for _, step in steps], card))}</p>" if steps else ""
+    body = [f"<header><h1>{escape(title)}</h1>{answer}</header>", '<main class="steps">']
     body += [step_section(name, step, highest) for name, step in steps]
     return page_of(title, [*body, "</main>", _FOOTER])
 
@@ -37,13 +42,13 @@ _FOOTER = (
 )
 
 
-def step_section(name: str, step: StepFigures, highest: int) -> str:
-    """The section of one step; `highest` bytes are the full height of its drawing."""
+def step_section(name: str, step: StepFigures, highest: int, *, hints: bool = True) -> str:
+    """The section of one step; `highest` bytes are the full height of its drawing. A plan has weighed the hints."""
     facts = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts_of(step))
     parts = [
         f"<h2>{escape(name or step.model)}</h2>",
         f'<dl class="facts">{facts}</dl>',
-        *(f'<p class="problem">{coded(note)}</p>' for note in notes(step)),
+        *(f'<p class="problem">{coded(note)}</p>' for note in (notes(step) if hints else caveats(step))),
         _figure("Memory over the step", timeline_svg(step, highest) + _legend(step)),
         _figure("Kept for the backward, by module", treemap_svg(step.holders)),
         _figure("Alive at the peak, by module", treemap_svg(step.peak.holders)),
@@ -84,8 +89,9 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
 
     base = step.always_bytes * scale_y
     drawn = [
+        *_y_axis(highest),
         f'<rect class="always" x="0" y="{_HEIGHT - base:.1f}" width="{_WIDTH:.0f}" height="{base:.1f}">'
-        f"<title>parameters, buffers, optimizer, inputs, workspace: {size(step.always_bytes)}</title></rect>"
+        f"<title>parameters, buffers, optimizer, inputs, workspace: {size(step.always_bytes)}</title></rect>",
     ]
     for kind, low, high in areas:
         drawn.append(
@@ -98,11 +104,31 @@ def timeline_svg(step: StepFigures, highest: int) -> str:
         f'<circle cx="{peak:.1f}" cy="{_HEIGHT - total[top] * scale_y:.1f}" r="4">'
         f"<title>peak: {size(step.peak_bytes)}</title></circle>"
     )
+    edges = [0.0, *((left + right) * scale_x / 2 for left, right in pairwise(points)), _WIDTH]
+    for at, (left, right) in enumerate(pairwise(edges)):
+        where = step.timeline.modules[at] or "loss" if step.timeline.modules else ""
+        kinds = [f"{kind}: {size(high[at] - low[at])}" for kind, low, high in areas if high[at] > low[at]]
+        said = "\n".join(filter(None, [f"{size(total[at])} in all", where and f"in {where}", *kinds]))
+        marks += (
+            f'<rect class="hover" x="{left:.1f}" y="0" width="{right - left:.1f}" height="{_HEIGHT:.0f}">'
+            f"<title>{escape(said)}</title></rect>"
+        )
     label = f"Memory over the operators of a step, at most {size(step.peak_bytes)}"
     return (
-        f'<svg class="timeline" viewBox="-5 -5 {_WIDTH + 10:.0f} {_HEIGHT + 10:.0f}" role="img" '
+        f'<svg class="timeline" viewBox="{-_AXIS} -8 {_WIDTH + _AXIS + 5:.0f} {_HEIGHT + 16:.0f}" role="img" '
         f'aria-label="{escape(label)}">{"".join(drawn)}{marks}</svg>'
     )
+
+
+def _y_axis(highest: int) -> Iterator[str]:
+    """Lines across a drawing whose full height is `highest` bytes, each with its size, at most six."""
+    unit, divisor = size_unit(highest)
+    most = highest / divisor
+    step = next(each * 10**power for power in range(-1, 4) for each in (1, 2, 5) if most <= 5 * each * 10**power)
+    for at in range(int(most / step) + 1):
+        y = _HEIGHT * (1 - at * step / most)
+        yield f'<line class="grid" x1="0" x2="{_WIDTH:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="axis" x="-6" y="{y + 4:.1f}">{at * step:g} {unit}</text>'
 
 
 def _legend(step: StepFigures) -> str:
@@ -125,9 +151,13 @@ def treemap_svg(holders: Sequence[Holder]) -> str:
         shown = min(len(module), int(box.width / 7.2) - 1)
         text = module if shown == len(module) else f"\u2026{module[len(module) - shown + 1 :]}"
         words = f'<text x="{box.left + 5:.1f}" y="{box.top + 15:.1f}">{escape(text)}</text>'
+        if box.height > 34 and box.width > 7.2 * (len(size(held)) + 1):
+            words += f'<text x="{box.left + 5:.1f}" y="{box.top + 30:.1f}">{size(held)}</text>'
+        shade = 0.1 + 0.5 * held / rows[0][1]
         cells.append(
             f'<g tabindex="0" role="img" aria-label="{said}"><title>{said}</title>'
-            f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"/>'
+            f'<rect x="{box.left:.1f}" y="{box.top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
+            f'fill-opacity="{shade:.2f}"/>'
             f"{words if shown > 5 and box.height > 18 else ''}</g>"
         )
     size_of_box = f"{_WIDTH:.0f} {_TREE_HEIGHT:.0f}"

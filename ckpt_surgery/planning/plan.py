@@ -13,6 +13,7 @@ from ckpt_surgery.errors import PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
+from ckpt_surgery.planning.answer import plan_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
@@ -22,8 +23,9 @@ from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
+from ckpt_surgery.report.html import framed
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
-from ckpt_surgery.text import size_in_bytes
+from ckpt_surgery.text import size, size_in_bytes
 
 _MOST_POINTS = 60
 """Of a front on a page."""
@@ -68,10 +70,29 @@ class Plan:
         return self.chosen.choice.code
 
     def some_of_front(self, most: int) -> list[PlanRow]:
-        """About so many of the front: the chosen one, the two ends and some between, in their order."""
-        step = -(-len(self.front) // most)
-        ends = (self.front[0], self.front[-1], self.chosen)
-        return [row for place, row in enumerate(self.front) if row in ends or place % step == 0]
+        """About so many of the front: the chosen one, the two ends and some between, in their order.
+
+        Of two that look the same in peak or in time as they are printed, one is no worse: the other is left out.
+        """
+        shown: list[PlanRow] = []
+        for row in self.front:
+            keep = True
+            while keep and shown:
+                same_time = self.extra_time(row) == self.extra_time(shown[-1])
+                if not same_time and size(row.peak_bytes) != size(shown[-1].peak_bytes):
+                    break
+                if row == self.chosen or (same_time and shown[-1] != self.chosen):
+                    shown.pop()
+                else:
+                    keep = False
+            shown += [row] if keep else []
+        step = -(-len(shown) // most)
+        ends = (shown[0], shown[-1], self.chosen)
+        return [row for place, row in enumerate(shown) if row in ends or place % step == 0]
+
+    def extra_time(self, row: PlanRow) -> str:
+        """The extra time of a way as it is printed, in per cent of a step."""
+        return f"{100 * row.extra_seconds / self.step_seconds if self.step_seconds else 0.0:.1f} %"
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as YAML."""
@@ -98,12 +119,18 @@ class Plan:
                 row.choice.name,
                 row.peak_bytes,
                 row.extra_seconds / self.step_seconds if self.step_seconds else 0.0,
+                self.extra_time(row),
                 row.measured,
                 row == self.chosen,
             )
             for row in self.some_of_front(_MOST_POINTS)
         ]
-        return plan_page(self.model, self.memory, self.code, points, self.explanation)
+        answer = plan_line(self.memory, self.chosen.choice.name, self.before, self.explanation)
+        return plan_page(self.model, self.memory, self.code, points, self.explanation, answer)
+
+    def _repr_html_(self) -> str:
+        """The page in a notebook's cell."""
+        return framed(self.to_html())
 
     def apply(self, model: nn.Module) -> AppliedPlan | None:
         """Do it on `model`, which may be the one that was planned for or another of its kind.

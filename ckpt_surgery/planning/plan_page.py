@@ -9,6 +9,7 @@ from html import escape
 from ckpt_surgery.planning.figures import StepFigures
 from ckpt_surgery.planning.page import step_section
 from ckpt_surgery.report.html import page_of
+from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.text import percent, size
 
 _WIDTH, _HEIGHT = 720.0, 260.0
@@ -17,33 +18,56 @@ _FOOTER = (
     "context of the device. Hollow points are estimates between steps that were metered.</p></footer>"
 )
 
+_COPY = """for (const button of document.querySelectorAll("[data-copies]"))
+  button.addEventListener("click", async () => {
+    const text = document.getElementById(button.dataset.copies).innerText;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = Object.assign(document.body.appendChild(document.createElement("textarea")), {value: text});
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    button.textContent = "Copied";
+  });
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A way on the front: its name, the bytes at its peak, its extra time as a share of a step, and what is known."""
+    """A way on the front: its name, the bytes at its peak, its extra time as a share of a step and in words."""
 
     name: str
     peak: int
     extra: float
+    said: str
     measured: bool
     chosen: bool
 
 
-def plan_page(model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures) -> str:
-    """The page as text. `code` is a call on each line, empty where nothing has to be done."""
+def plan_page(
+    model: str, memory: int, code: str, points: Sequence[FrontPoint], step: StepFigures, answer: str = ""
+) -> str:
+    """The page as text. `code` is the Python that does it, empty where nothing has to be done."""
     title = f"A plan for {model} within {size(memory)}"
-    calls = f"<pre><code>{escape(code)}</code></pre>" if code else "<p>Nothing has to be done.</p>"
+    calls = (
+        f'<div class="calls"><button type="button" data-copies="calls">Copy</button>'
+        f'<pre id="calls"><code>{escape(code)}</code></pre></div>'
+        if code
+        else "<p>Nothing has to be done.</p>"
+    )
     drawing = (
         f'<figure class="memory"><figcaption>Peak and extra time</figcaption>{front_svg(points, memory)}</figure>'
     )
-    section = f"<h2>The plan</h2>{calls}{drawing}{_table(points)}"
+    section = f"<h2>The ways</h2>{drawing}{_table(points)}"
     body = [
-        f"<header><h1>{escape(title)}</h1></header>",
+        f"<header><h1>{escape(title)}</h1>{f'<p>{coded(answer)}</p>' if answer else ''}{calls}</header>",
         f'<main class="steps"><section class="detail step">{section}</section>',
-        step_section("The step with it", step, step.peak_bytes),
+        step_section("The step with it", step, step.peak_bytes, hints=False),
         "</main>",
     ]
-    return page_of(title, [*body, _FOOTER])
+    return page_of(title, [*body, _FOOTER], _COPY)
 
 
 def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
@@ -56,29 +80,32 @@ def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
 
     budget = _WIDTH * memory / most
     marks = [
-        f'<line x1="{budget:.1f}" x2="{budget:.1f}" y1="0" y2="{_HEIGHT:.0f}"><title>{size(memory)}</title></line>'
+        f'<text class="axis start" x="0" y="{_HEIGHT + 18:.0f}">0</text>',
+        f'<text class="axis" x="{_WIDTH:.0f}" y="{_HEIGHT + 18:.0f}">{size(most)} at the peak</text>',
+        f'<text class="axis start" x="6" y="6">{percent(longest)} more time</text>',
+        f'<line x1="{budget:.1f}" x2="{budget:.1f}" y1="0" y2="{_HEIGHT:.0f}"><title>{size(memory)}</title></line>',
     ]
     for point in points:
         x, y = place(point)
         kind = "chosen" if point.chosen else "metered" if point.measured else "estimate"
-        said = escape(f"{point.name}: {size(point.peak)}, {percent(point.extra)} more time")
+        said = escape(f"{point.name}: {size(point.peak)}, {point.said} more time")
         marks.append(
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{6 if point.chosen else 4}" tabindex="0" role="img" '
             f'aria-label="{said}"><title>{said}</title></circle>'
         )
     label = f"Peak, at most {size(most)}, and extra time, at most {percent(longest)}, of {len(points)} ways"
     return (
-        f'<svg class="front" viewBox="-8 -8 {_WIDTH + 16:.0f} {_HEIGHT + 16:.0f}" role="group" '
+        f'<svg class="front" viewBox="-8 -8 {_WIDTH + 16:.0f} {_HEIGHT + 32:.0f}" role="group" '
         f'aria-label="{escape(label)}">{"".join(marks)}</svg>'
-        f'<ul class="kinds"><li>left to right: the peak, to {size(most)}; bottom to top: extra time, to '
-        f"{percent(longest)}; line: the budget; large: the choice</li></ul>"
+        f'<ul class="kinds"><li>line: the budget of {size(memory)}; '
+        f"large: the choice; hollow: an estimate</li></ul>"
     )
 
 
 def _table(points: Sequence[FrontPoint]) -> str:
     rows = [
         f"<tr{' class=chosen' if point.chosen else ''}><td>{escape(point.name)}</td>"
-        f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{percent(point.extra)}</td></tr>"
+        f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{point.said}</td></tr>"
         for point in points
     ]
     head = "<tr><th>way</th><th>peak</th><th>extra time</th></tr>"

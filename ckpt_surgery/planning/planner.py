@@ -45,10 +45,8 @@ class BudgetPlanner:
         self.model, self.memory = model, memory
         self.device = training.device or DEVICES["h100"]
         self.unavailable: dict[str, str] = {}
-        with wrap_blocks(model, self_check="never") as surgery:
-            wanted = [stack for stack in surgery.stacks if stack.wanted]
-        self.stacks = {stack.name: tuple(block.name for block in stack.blocks) for stack in wanted}
-        self._blocks = [block.module for stack in wanted for block in stack.blocks]
+        self.stacks = stacks_of(model)
+        self._blocks = [model.get_submodule(name) for names in self.stacks.values() for name in names]
         self._names = frozenset(name for names in self.stacks.values() for name in names)
         self._nothing = PlanChoice(self.stacks)
         self._all = replace(self._nothing, checkpointed=dict.fromkeys(sorted(self._names), ()))
@@ -150,10 +148,11 @@ class BudgetPlanner:
             + (f". The smallest common card that it fits on: {card_name(card)}" if card else "")
         )
 
-    def smallest(self, ways: Sequence[PlanRow]) -> tuple[PlanRow, Explanation]:
-        """The way with the lowest peak, metered."""
+    def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
+        """The way with the lowest peak, metered and alone."""
         metered = self._steps.metered(ways[-1].choice)
-        return self._measured(ways[-1], metered), metered.explained
+        row = self._measured(ways[-1], metered)
+        return PlanFront(row, metered.explained, (row,))
 
     def _measured(self, row: PlanRow, metered: MeteredStep) -> PlanRow:
         """A way with what was metered; waits for the host are not, so that the time with offload stays an estimate."""
@@ -233,6 +232,12 @@ class BudgetPlanner:
             own = isinstance(error.__cause__, SurgeryError)
             self.unavailable[names[-1]] = str(error.__cause__ if own else error)
             return None
+
+
+def stacks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The names of the blocks in each stack that `wrap_blocks` takes. Raises SurgeryError where there is none."""
+    with wrap_blocks(model, self_check="never") as surgery:
+        return {stack.name: tuple(block.name for block in stack.blocks) for stack in surgery.stacks if stack.wanted}
 
 
 def _peak(step: MeteredStep) -> int:

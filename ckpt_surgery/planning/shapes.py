@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from ckpt_surgery.errors import NotOnShapes, PlanningError
+from ckpt_surgery.planning.known_results import KnownResults
 from ckpt_surgery.planning.model_copy import copy_of
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_wrapper
@@ -108,6 +109,7 @@ class ShapesOnly(TorchDispatchMode):
         self.drawn = 0
         self.copies: dict[int, Any] = {}
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._known = KnownResults(self._fake)
 
     def __enter__(self) -> Any:
         _CONVERSION.enter()
@@ -159,6 +161,16 @@ class ShapesOnly(TorchDispatchMode):
         return result
 
     def _without_data(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        key = self._known.key(func, args, options)
+        if key is None:
+            return self._computed(func, args, options)
+        result = self._known.find(key, args[0])
+        if result is None:
+            result = self._computed(func, args, options)
+            self._known.note(key, args, result)
+        return result
+
+    def _computed(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         with self._fake:
             if func in _OF_ONE_DTYPE:
                 _check_dtypes(func, args)

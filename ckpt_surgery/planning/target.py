@@ -18,6 +18,7 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from ckpt_surgery.errors import BuildStage, CannotBuild, CkptSurgeryError, NotOnShapes, PlanningError
+from ckpt_surgery.long_sequences.long_context import long_context
 from ckpt_surgery.measure.arguments import checked_inputs
 from ckpt_surgery.measure.generators import random_state_kept, seed_all
 from ckpt_surgery.model_patches.release_names import CACHE_SWITCH
@@ -161,6 +162,19 @@ def _released(
     return ReleasedModel(model, inputs, shapes, length if "input_ids" in inputs else 0, attention, changed, defaults)
 
 
+def positions_of(model: Any) -> int | None:
+    """How many tokens a text may have by the configuration of a model; None where that does not say."""
+    config = text_config(model.config)
+    return next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+
+
+def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
+    """The same model with inputs of another size. Raises PlanningError."""
+    with random_state_kept():
+        seed_all(0)
+        return replace(released, inputs=_inputs(released.model, released.shapes, batch, tokens), tokens=tokens)
+
+
 def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:
     """The model that a class or a configuration stands for, with no inputs: none are known that run on shapes.
 
@@ -220,9 +234,17 @@ def plan_released(
     return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes, save=save)
 
 
-def wrap_released(released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = ()) -> None:
-    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`. Raises SurgeryError."""
-    wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
+def wrap_released(
+    released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = (), for_long_context: bool = False
+) -> None:
+    """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`, or all as in `long_context`.
+
+    Raises SurgeryError.
+    """
+    if for_long_context:
+        long_context(released.model)
+    else:
+        wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
     without_values(released.model)
 
 
@@ -295,8 +317,7 @@ def _from_factory(
 def _length(model: Any, tokens: int | None, most: int) -> int:
     """The tokens of a text. Raises PlanningError where the model has fewer positions."""
     arguments = ForwardArguments(model, 1, 1, 0)
-    config = text_config(model.config)
-    positions = next((n for name in _POSITIONS if isinstance(n := getattr(config, name, None), int) and n > 0), None)
+    config, positions = text_config(model.config), positions_of(model)
     if tokens is None:
         grid = getattr(config, "axial_pos_shape", None)
         return prod(grid) if grid and getattr(config, "axial_pos_embds", False) else min(most, positions or most)

@@ -102,6 +102,11 @@ def page_of(title: str, body: Sequence[str], script: str = "") -> str:
     )
 
 
+def framed(page: str) -> str:
+    """A whole page as a part of another, such as the output of a notebook's cell, with a style of its own."""
+    return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 40rem; border: 0"></iframe>'
+
+
 def _asset(name: str) -> str:
     return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 

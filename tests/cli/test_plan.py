@@ -85,6 +85,22 @@ def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "The smallest common card that it fits on: T4 (16 GB)" in line
 
 
+@pytest.mark.parametrize(
+    ("maximize", "said"), [("batch", r"(\d+) samples of 64 tokens"), ("tokens", r"8 samples of (\d+)")]
+)
+def test_the_largest_size_that_fits_is_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], maximize: str, said: str
+) -> None:
+    config(tmp_path, max_position_embeddings=100_000)
+    options = ["--tokens", "64", "--batch", "8", "--no-offload", "--no-changes", "--no-save", "--maximize", maximize]
+    assert main(["plan", str(tmp_path), "--memory", "75MB", *options]) == 0
+    found = re.match(f"Largest {maximize}: {said}", capsys.readouterr().out)
+    assert found is not None
+    assert int(found[1]) > (8 if maximize == "batch" else 64)
+    assert main(["plan", str(tmp_path), "--memory", "1KB", *options]) == 1
+    assert "not even a step of " in capsys.readouterr().err
+
+
 MODEL = "a model"
 """Stands for a small one in `BAD`."""
 BUDGET = ("--memory", "80GB")

@@ -14,9 +14,9 @@ from tests.planning.test_shown import explanation
 pytestmark = pytest.mark.torch
 MIB = 2**20
 POINTS = (
-    FrontPoint("0 of 4 blocks", 40 * MIB, 0.0, True, False),
-    FrontPoint("2 of 4 blocks", 20 * MIB, 0.1, True, True),
-    FrontPoint("4 of 4 <blocks>", 10 * MIB, 0.2, False, False),
+    FrontPoint("0 of 4 blocks", 40 * MIB, 0.0, "0.0 %", True, False),
+    FrontPoint("2 of 4 blocks", 20 * MIB, 0.1, "10.0 %", True, True),
+    FrontPoint("4 of 4 <blocks>", 10 * MIB, 0.2, "20.0 %", False, False),
 )
 
 
@@ -39,4 +39,6 @@ def test_the_page_has_the_calls_the_front_and_the_step() -> None:
     assert "4 of 4 &lt;blocks&gt;" in page
     assert "~ 10.0 MiB" in page
     assert "Memory over the step" in page
+    assert 'data-copies="calls"' in page
+    assert "of the peak" not in page, "a plan has weighed the remedies"
     assert "Nothing has to be done." in plan_page("Small", 20 * MIB, "", POINTS[:1], explanation())

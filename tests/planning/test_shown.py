@@ -183,6 +183,25 @@ def test_what_a_hint_names_exists(remedy: Remedy) -> None:
         assert hasattr(import_module(module), name)
 
 
+def test_the_drawing_has_an_axis_and_says_what_is_where() -> None:
+    step = explanation()
+    timeline = replace(step.timeline, modules=("model.layers.0", "model.layers.1", "", "model.layers.0"))
+    svg = timeline_svg(replace(step, timeline=timeline), step.peak_bytes)
+    assert re.findall(r'class="axis"[^>]*>([^<]*)<', svg) == ["0 MiB", "5 MiB", "10 MiB", "15 MiB", "20 MiB"]
+    said = re.findall(r'<rect class="hover"[^>]*><title>([^<]*)</title>', svg)
+    assert len(said) == 4
+    assert said[1] == "18.0 MiB in all\nin model.layers.1\nkept for the backward: 10.0 MiB"
+    assert "in loss" in said[2]
+    assert "6.0 MiB</text>" in treemap_svg(step.holders)
+
+
+def test_in_a_notebook_the_page_is_in_a_frame() -> None:
+    shown = explanation()._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "<script" not in shown
+    assert "Small&amp;lt;Model&amp;gt;" in shown
+
+
 def test_two_steps_stand_on_one_page_with_one_scale() -> None:
     before = explanation()
     after = replace(before, peak=replace(before.peak, bytes=14 * MIB))

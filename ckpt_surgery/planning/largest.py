@@ -1,0 +1,108 @@
+"""The largest batch, or the longest text, of which a step still fits: with everything that lowers its peak."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+from ckpt_surgery.distributed.mlps import mlps_of
+from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
+from ckpt_surgery.planning.choices import PlanChoice
+from ckpt_surgery.planning.explain import on_host_without_data
+from ckpt_surgery.planning.planner import stacks_of
+from ckpt_surgery.planning.target import ReleasedModel, explain_released, positions_of, resized
+from ckpt_surgery.planning.training import TrainingSetup
+from ckpt_surgery.text import size
+
+_UNIT = 8
+"""Texts have a multiple of so many tokens."""
+_MOST_PROBES = 20
+
+
+def largest_sizes(
+    released: ReleasedModel,
+    batch: int,
+    memory: int,
+    training: TrainingSetup,
+    *,
+    is_batch: bool,
+    offload: bool,
+    changes: bool,
+) -> tuple[int, int]:
+    """The batch and the tokens of the largest step of a model that fits into `memory`.
+
+    The batch is searched where `is_batch`, else the tokens; the other one stays. `offload` and `changes` are as in
+    `plan`.
+
+    Raises:
+        DoesNotFitError: not even the smallest step fits.
+        PlanningError: the model takes no text of any length.
+    """
+    if not is_batch and not released.tokens:
+        raise PlanningError(f"{type(released.model).__name__} takes no text whose length could be chosen")
+    unit, start = (1, batch) if is_batch else (_UNIT, max(released.tokens // _UNIT, 1) * _UNIT)
+    most = None if is_batch else positions_of(released.model)
+    choice = _smallest(released, training, offload=offload, changes=changes)
+
+    def peak(number: int) -> int:
+        sized = resized(released, number if is_batch else batch, released.tokens if is_batch else number)
+        return _peak(sized, choice, training)
+
+    found = largest(peak, memory, start=start, unit=unit, most=most)
+    if not found:
+        what = "one sample" if is_batch else f"{_UNIT} tokens"
+        raise DoesNotFitError(f"not even a step of {what} fits into {size(memory)}")
+    return (found, released.tokens) if is_batch else (batch, found)
+
+
+def largest(peak: Callable[[int], int], memory: int, *, start: int, unit: int, most: int | None) -> int:
+    """The largest multiple of `unit`, at most `most`, whose peak fits into `memory`; 0 where none does.
+
+    Peaks rise about evenly: a guess follows from the two nearest ones that are known, or is the middle.
+    """
+    end = (most or 2**62) // unit * unit
+    peaks: dict[int, int] = {}
+    low, high, guess = 0, end + unit, min(max(start, unit), end)
+    for probe in range(_MOST_PROBES):
+        if low + unit >= high:
+            break
+        peaks[guess] = peak(guess)
+        low, high = (guess, high) if peaks[guess] <= memory else (low, guess)
+        nearest = sorted(peaks, key=lambda number: abs(peaks[number] - memory))[:2]
+        guess = 2 * nearest[0]
+        if len(nearest) == 2 and peaks[nearest[0]] != peaks[nearest[1]]:
+            slope = (peaks[nearest[1]] - peaks[nearest[0]]) / (nearest[1] - nearest[0])
+            guess = int(nearest[0] + (memory - peaks[nearest[0]]) / slope) // unit * unit
+        if probe % 2 and high <= end:  # a guess from one side of a curve may come nearer in small steps alone
+            guess = (low + high) // 2 // unit * unit
+        guess = min(max(guess, low + unit), high - unit)
+    return low
+
+
+def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool, changes: bool) -> PlanChoice:
+    """What lowers the peak of a model the most: all blocks checkpointed, and each change that helps."""
+    stacks = stacks_of(released.model)
+    every = dict.fromkeys(sorted(name for names in stacks.values() for name in names), ())
+    best = PlanChoice(stacks, every, offload=offload)
+    if not changes:
+        return best
+    blocks = [released.model.get_submodule(name) for name in every]
+    mlps = [mlp for mlp in mlps_of(released.model, blocks) if mlp.reason is None]
+    tiled = {"tiled": tuple(mlp.name for mlp in mlps), "shard_size": max((mlp.width for mlp in mlps), default=0)}
+    least = _peak(released, best, training)
+    for change in ({"fused_loss": True}, *([tiled] if mlps else [])):
+        changed = replace(best, **change)
+        try:
+            told = _peak(released, changed, training)
+        except (SurgeryError, PlanningError):  # it cannot be made to this model
+            continue
+        best, least = (changed, told) if told <= least else (best, least)
+    return best
+
+
+def _peak(released: ReleasedModel, choice: PlanChoice, training: TrainingSetup) -> int:
+    with choice.apply(released.model, self_check="never"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SurgeryWarning)
+        on_host_without_data(released.model)
+        return explain_released(released, training).peak_bytes
