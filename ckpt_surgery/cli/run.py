@@ -163,7 +163,9 @@ def run_command(
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Apply a plan that fit --write or plan --yaml has written."),
+        typer.Option(
+            readable=False, metavar="FILE", rich_help_panel=_KEPT, help="As fit --write or plan --yaml has written."
+        ),
     ] = None,
     every: Annotated[
         int | None,

@@ -64,5 +64,5 @@ def running_inputs(model: nn.Module) -> dict[str, Any] | None:
     """The arguments of the call of `model` that runs; None where none does."""
     for frame, _ in walk_stack(inspect.currentframe()):
         if frame.f_code is MODULE_CALL and (given := frame.f_locals)["self"] is model:
-            return {positional_key(place): value for place, value in enumerate(given["args"])} | given["kwargs"]
+            return {**{positional_key(place): value for place, value in enumerate(given["args"])}, **given["kwargs"]}
     return None

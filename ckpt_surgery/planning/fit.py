@@ -129,9 +129,8 @@ class Fitted:
     def peak_of_larger(self, ratio: float) -> int:
         """About the peak of a batch that is larger by this ratio: what is no state grows with it."""
         told = self.explanation
-        state = told.parameter_bytes + told.buffer_bytes + self.optimizer.state_bytes
-        state += max(told.gradient_bytes, self.held_bytes)
-        return state + int((self.peak_bytes - state) * ratio)
+        weights = told.parameter_bytes + told.buffer_bytes
+        return weights + self.held_bytes + self._beside + int((told.peak_bytes - weights) * ratio)
 
     @property
     def fits(self) -> bool:
@@ -259,7 +258,7 @@ class Fit(FirstBatch):
 
         self._has_graph = True
         last = next(each for each in model.parameters() if each.requires_grad)
-        last.register_post_accumulate_grad_hook(ModelHook(done))
+        last.register_post_accumulate_grad_hook(ModelHook(done))  # type: ignore[no-untyped-call]
 
     def _chosen(self, inputs: Mapping[str, Any]) -> Fitted:
         """Choose; ranks of DistributedDataParallel take what the one with the least room has chosen."""
@@ -436,7 +435,7 @@ class _Steps:
                     levers.append(lever)
                     break
         if len(trained) == len(list(self.model.parameters())):  # no adapters so far
-            levers += [lever for bits in (False, True) if (lever := self._with_adapters(inputs, fitted, bits))]
+            levers += filter(None, (self._with_adapters(inputs, fitted, bits) for bits in (False, True)))
         useful = [each for each in levers if each.peak_bytes < fitted.peak_bytes]
         return sorted(useful, key=lambda each: each.peak_bytes)
 

@@ -15,7 +15,7 @@ for batch in DataLoader(data, batch_size=4):  # type: ignore[arg-type]
     logits = model(input_ids=batch["input_ids"]).logits[:, :-1]
     loss = cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten())
     del logits
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.item())

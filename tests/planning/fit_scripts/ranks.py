@@ -1,5 +1,7 @@
 """accelerate with two ranks on the CPU."""
 
+from typing import Any
+
 import accelerate  # type: ignore[import-untyped]
 import torch
 from torch.utils.data import DataLoader
@@ -10,8 +12,8 @@ data = rows(32)
 memory = limited()
 accelerator = accelerate.Accelerator(cpu=True)
 model = llama()
-loader = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
-model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2), loader)
+batches: Any = DataLoader(data, batch_size=4)  # type: ignore[arg-type]
+model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2), batches)
 losses = []
 for batch in loader:
     loss = model(**batch).loss

@@ -1,0 +1,159 @@
+"""`fit`: what runs out of memory trains with it; what does not fit is told; what cannot be predicted trains on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import torch
+
+from ckpt_surgery import OptionError, PlanningError
+from ckpt_surgery.distributed.calls import apply_plan
+from ckpt_surgery.planning.devices import DEVICES
+from ckpt_surgery.planning.first_batch import running_inputs
+from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
+from ckpt_surgery.planning.script_optimizer import optimizer_of_script
+from ckpt_surgery.static.plan_file import read_plan
+from tests.planning.fit_scripts.runs import check_fit, python
+from tests.zoo.memory_limit import MemoryLimit
+from tests.zoo.tiny_models import llama, tokens
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "ranks"), [("loop", False), ("trainer", False), ("ranks", True)])
+def test_a_script_that_runs_out_of_memory_trains_with_fit(script: str, ranks: bool, tmp_path: Path) -> None:
+    check_fit(tmp_path, f"tests.planning.fit_scripts.{script}", 6_800_000, ranks=ranks)
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) -> None:
+    ran = python(
+        tmp_path,
+        *["-m", "ckpt_surgery", "fit", "--dry-run", "--memory", "4MB", "-m", "tests.planning.fit_scripts.loop"],
+    )
+    assert ran.code == 1
+    assert "nothing fits; it trains with the smallest way" in ran.output
+    assert "What fits: a batch of " in ran.output
+    assert "FSDP over 2 cards: " in ran.output
+    assert "LoRA of rank 16 on 4 bits: " in ran.output
+    assert '"losses"' not in ran.output, "it stops before the first step"
+
+
+def step(model: Any, optimizer: Any, batch: dict[str, Any], *, zero: bool = True) -> None:
+    model(**batch).loss.backward()
+    optimizer.step()
+    if zero:
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adafactor])
+def test_the_prediction_is_what_steps_of_the_scripts_optimizer_take(kind: Any) -> None:
+    with MemoryLimit(None) as memory:
+        model = llama(2)
+        optimizer = kind(model.parameters(), lr=1e-3)
+        batch = tokens(8)
+        fitted = fitted_to(model, batch, FitTarget(10**9, DEVICES["4090"]))
+        assert fitted.optimizer.name == kind.__name__
+        assert not fitted.choice.is_needed
+        memory.peak_bytes = 0
+        for _ in range(3):
+            step(model, optimizer, batch)
+    assert fitted.peak_bytes == pytest.approx(memory.peak_bytes, rel=1e-3)
+
+
+def test_accumulated_gradients_are_counted_from_the_second_forward_on() -> None:
+    told: list[int] = []
+    model = llama(2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    fit = Fit(model, FitTarget(10**9), lambda made: told.append(made.fitted.held_bytes if made.fitted else -1))
+    for _ in range(3):
+        step(model, optimizer, tokens(4), zero=False)
+    assert told == [0, sum(p.numel() * p.itemsize for p in model.parameters())]
+    fit.undo()
+    assert not model._forward_pre_hooks
+
+
+def test_a_larger_batch_is_planned_for_as_it_comes() -> None:
+    model = llama(2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    small = fitted_to(model, tokens(4), FitTarget(10**9)).peak_bytes
+    large = fitted_to(model, tokens(64), FitTarget(10**9)).peak_bytes
+    fit = Fit(model, FitTarget((small + 2 * large) // 3, margin=0.0), lambda _: None)
+    needed = []
+    for rows in (4, 4, 64):
+        step(model, optimizer, tokens(rows))
+        assert fit.fitted is not None
+        assert fit.fitted.fits
+        needed.append(fit.fitted.choice.is_needed)
+    assert needed == [False, False, True]
+
+
+def test_what_cannot_be_predicted_trains_on_and_is_said() -> None:
+    told: list[str] = []
+    model: Any = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    Fit(model, FitTarget(10**9), lambda made: told.append(made.problem))
+    model(torch.ones(2, 4)).sum().backward()
+    assert model[0].weight.grad is not None
+    assert "block" in told[0]
+
+
+def test_without_a_card_and_a_size_there_is_no_room() -> None:
+    with pytest.raises(PlanningError, match=r"device cpu, whose memory is not known: give --memory"):
+        room_for(llama(1), tokens(), None, FitTarget())
+    assert room_for(llama(1), tokens(), None, FitTarget(None, DEVICES["4090"], 0.5)).ceiling == 12 * 10**9
+
+
+def test_the_optimizer_is_the_one_that_trains_most_of_the_model() -> None:
+    model = llama(1)
+    others = torch.optim.SGD([next(model.parameters())], lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    assert optimizer_of_script(model) is optimizer
+    assert others.param_groups
+    assert optimizer_of_script(llama(1)) is None
+
+
+def test_the_arguments_of_a_call_that_runs_are_found() -> None:
+    seen: list[Any] = []
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_pre_hook(lambda module, _: seen.append(running_inputs(module)))
+    given = torch.ones(1, 2)
+    model(input=given)
+    model(given)
+    assert seen[0] == {"input": given}
+    assert list(seen[1].values()) == [given]
+    assert running_inputs(model) is None
+
+
+def test_a_plan_that_was_written_is_applied_in_place_of_the_librarys_checkpointing(tmp_path: Path) -> None:
+    model, plain = llama(3), llama(3)
+    limit = FitTarget(fitted_to(model, tokens(32), FitTarget(10**9)).peak_bytes - 20_000, margin=0.0)
+    fitted = fitted_to(model, tokens(32), limit)
+    assert fitted.choice.is_needed
+    path = tmp_path / "plan.yaml"
+    path.write_text(fitted.to_yaml(), encoding="utf-8")
+    calls = read_plan(path)
+    assert calls == fitted.choice.arguments()
+    model.gradient_checkpointing_enable()
+    with apply_plan(calls, model):
+        model(**tokens()).loss.backward()
+    assert model.is_gradient_checkpointing
+    plain(**tokens()).loss.backward()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    assert all(torch.allclose(ours.grad, theirs.grad) for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "calls: 3\n", "calls:\n  exec:\n    code: 1\n", "calls:\n      deep: 1\n", "- a\n"]
+)
+def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError, match="is no plan"):
+        read_plan(path)
