@@ -144,7 +144,8 @@ def run(line: str) -> Run:
                 repository("5.23.0", Path(checkout))
                 code, printed = ours("pr", checkout, *arguments)
         case ["ckpt_surgery", ("run" | "fit") as command, *arguments]:  # it takes the place of `__main__`
-            code, printed = process("-m", "ckpt_surgery", command, *arguments)
+            room = ["--memory", "8GB"] if command == "fit" and "--memory" not in arguments else []  # no card is here
+            code, printed = process("-m", "ckpt_surgery", command, *room, *arguments)
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
         case ["pytest", *arguments]:
