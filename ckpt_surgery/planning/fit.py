@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from traceback import walk_stack
 from typing import Any
@@ -27,18 +27,17 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
-from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES, Device, device_like
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
+from ckpt_surgery.planning.fitted import Fitted, Lever, Room
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.phases import StepPhase
-from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.planner import BudgetPlanner
-from ckpt_surgery.planning.script_optimizer import OptimizerCost, optimizer_cost, optimizer_of_script
+from ckpt_surgery.planning.script_optimizer import optimizer_cost, optimizer_of_script
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
@@ -68,134 +67,6 @@ class FitTarget:
     memory: int | None = None
     device: Device | None = None
     margin: float = MARGIN
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The memory that there is: `total` bytes, of which steps may take `ceiling`, and `others` that are held beside.
-
-    Of `others` parameters, buffers, gradients and the optimizer's state are no part.
-    """
-
-    total: int
-    ceiling: int
-    others: int
-    device: Device
-
-
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """Something that a script could change, and the bytes that a step would take then."""
-
-    name: str
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What was chosen for a model, and what its steps are predicted to take and to cost. Sizes are bytes.
-
-    Attributes:
-        model: the class of the model.
-        batch: the size of the batch, in words.
-        choice: what is done to the model.
-        explanation: of the forward and backward with it.
-        optimizer: what the optimizer costs.
-        room: the memory.
-        held_bytes: the gradients that are held before the step, as gradients are accumulated.
-        step_seconds: the least time of a step in which nothing is done.
-        extra_seconds: what the choice adds.
-        levers: where nothing fits, what would help, the most effective first.
-        largest: where nothing fits, the largest batch and length that do, by these names; 0 for none.
-    """
-
-    model: str
-    batch: str
-    choice: PlanChoice
-    explanation: Explanation
-    optimizer: OptimizerCost
-    room: Room
-    held_bytes: int
-    step_seconds: float
-    extra_seconds: float
-    levers: tuple[Lever, ...] = ()
-    largest: Mapping[str, int] | None = None
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most bytes that are alive at once: in the forward and backward, or in the optimizer's step."""
-        return max(self.explanation.peak_bytes + self.held_bytes, self._update_bytes) + self._beside
-
-    def peak_of_larger(self, ratio: float) -> int:
-        """About the peak of a batch that is larger by this ratio: what is no state grows with it."""
-        told = self.explanation
-        weights = told.parameter_bytes + told.buffer_bytes
-        return weights + self.held_bytes + self._beside + int((told.peak_bytes - weights) * ratio)
-
-    @property
-    def fits(self) -> bool:
-        """Whether that is no more than there may be."""
-        return self.peak_bytes <= self.room.ceiling
-
-    @property
-    def _beside(self) -> int:
-        return self.optimizer.state_bytes + self.room.others
-
-    @property
-    def _update_bytes(self) -> int:
-        told = self.explanation
-        gradients = max(told.gradient_bytes, self.held_bytes)
-        return told.parameter_bytes + told.buffer_bytes + gradients + self.optimizer.step_bytes
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> Iterator[str]:
-        """What was done, what it costs and the predicted peak, a line each; what would help where nothing fits."""
-        done = self.choice.name if self.choice.is_needed else "nothing has to be done"
-        if self.fits:
-            yield f"{self.model}, {self.batch}: {done}"
-        else:
-            yield f"{self.model}, {self.batch}: nothing fits; it trains with the smallest way: {done}"
-        extra = 100 * self.extra_seconds / self.step_seconds if self.step_seconds else 0.0
-        yield (
-            f"cost: {self.extra_seconds:.3g} s more than the {self.step_seconds:.3g} s of a step without "
-            f"({extra:.1f} %), by the figures of {self.room.device.name}"
-        )
-        told = self.explanation
-        yield (
-            f"predicted peak: {size(self.peak_bytes)} of {size(self.room.ceiling)} (of {size(self.room.total)}): "
-            f"weights {size(told.parameter_bytes + told.buffer_bytes)}, gradients "
-            f"{size(max(told.gradient_bytes, self.held_bytes))}, optimizer {size(self.optimizer.state_bytes)} "
-            f"({self.optimizer.name}), kept for the backward {size(told.kept_bytes)}"
-        )
-        if not self.fits:
-            yield f"{size(self.peak_bytes - self.room.ceiling)} are missing. {self._largest_in_words()}"
-            for lever in self.levers:
-                fits = "fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
-                saved = size(self.peak_bytes - lever.peak_bytes)
-                yield f"{lever.name}: {size(lever.peak_bytes)}, {saved} less, {fits}"
-
-    def _largest_in_words(self) -> str:
-        said = [f"a {name} of {count}" if count else f"no {name}" for name, count in (self.largest or {}).items()]
-        return f"What fits: {listed(said)}." if said else ""
-
-    def to_yaml(self) -> str:
-        """The calls with their arguments, and what was predicted, as `plan` writes them."""
-        return as_yaml(
-            {
-                "model": self.model,
-                "memory": self.room.ceiling,
-                "device": self.room.device.name,
-                "calls": self.choice.arguments(),
-                "predicted": {
-                    "kept_bytes": self.explanation.kept_bytes,
-                    "peak_bytes": self.peak_bytes,
-                    "extra_seconds": self.extra_seconds,
-                    "step_seconds": self.step_seconds,
-                },
-            }
-        )
 
 
 class Fit(FirstBatch):
