@@ -2,13 +2,14 @@
 
 Tiny models of the most used classes go through `wrap_blocks`, `verify`, `explain`, `plan`, `save`, offload,
 `long_context`, `torch.compile` and `run`; the planted faults of the tests are looked for, with `--every N` each N-th.
-Writes the row of these versions in docs/coverage/versions.json, and docs/coverage/versions.md anew. About ten minutes
-on two cores.
+Writes the row of these versions in docs/coverage/versions.json, and docs/coverage/versions.md anew; what `--doors`
+leaves out stays there as it was. About ten minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import platform
 import re
@@ -43,6 +44,11 @@ CLASSES = (
 )
 OF_LANGUAGE = CLASSES[:4]
 """Those for which `long_context` is, and whose training a script of a few lines is."""
+_TRIED_WITH: Mapping[str, Sequence[str]] = {
+    "long_context": OF_LANGUAGE,
+    "compiled save": ("LlamaForCausalLM", "GPT2LMHeadModel"),  # torch takes its time
+    "run": OF_LANGUAGE,
+}
 PLANTED = "tests/measure/test_planted.py"
 _MOST_APART = 1e-4
 _LITTLE = 1e-3
@@ -78,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     transformers.logging.set_verbosity_error()
     versions = {"python": platform.python_version(), **installed_versions()}
     versions.pop("ckpt-surgery", None)
-    worked: dict[str, list[str]] = {door: [] for door in DOORS}
+    worked: dict[str, list[str]] = {door: [] for door in options.doors}
     reasons: dict[str, dict[str, str]] = {}
-    for door in DOORS:
-        for name in OF_LANGUAGE if door in ("long_context", "run") else CLASSES:
+    for door in options.doors:
+        for name in _TRIED_WITH.get(door, CLASSES):
             print(f"versions: {door} {name}", file=sys.stderr, flush=True)
             if why := tried(TRIALS[door], name):
                 reasons.setdefault(door, {})[name] = why
@@ -93,8 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"versions: {error}.", file=sys.stderr)
         return 2
     row = Row(versions, worked, reasons, faults, missed)
-    kept = read_rows() if FIGURES.exists() else []
-    write_rows([*(other for other in kept if other.key != row.key), row])
+    kept = {other.key: other for other in (read_rows() if FIGURES.exists() else [])}
+    row = row.after(kept[row.key]) if row.key in kept else row
+    write_rows(list({**kept, row.key: row}.values()))
     PAGE.write_text(page(read_rows()), encoding="utf-8")
     print(page([row]))
     return int(row.wrong)
@@ -104,6 +111,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="versions", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--every", type=int, default=5, metavar="N", help="each N-th planted fault (default: 5; 0: none)"
+    )
+    parser.add_argument(
+        "--doors", nargs="+", choices=DOORS, default=list(DOORS), help="try these alone (default: all)"
     )
     return parser.parse_args(arguments)
 
@@ -185,6 +195,43 @@ def _compile(model: Any, inputs: Mapping[str, Any]) -> None:
     _same(before, after, most=_MOST_APART)
 
 
+def _compiled_save(model: Any, inputs: Mapping[str, Any]) -> None:
+    import torch
+
+    from ckpt_surgery import wrap_blocks
+
+    surgery = wrap_blocks(model)
+    before, most = _products(model, inputs)
+    surgery.undo()
+    for whole in (True, False):
+        torch._dynamo.reset()
+        again = copy.deepcopy(model)
+        stacks = wrap_blocks(again, save=["attention", "matmul:2"]).stacks
+        blocks = [block.module for stack in stacks for block in stack.blocks]
+        for part in [again] if whole else blocks:
+            part.compile(backend="aot_eager")
+        after, ran = _products(again, inputs)
+        _same(before, after, most=_MOST_APART)
+        assert ran <= most - len(blocks), f"the backward runs {ran} products, and {most} without save"
+
+
+def _products(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """The gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
+    import torch
+
+    from ckpt_surgery.measure.loss import loss_of
+    from ckpt_surgery.runtime.selective.policies import VOCABULARY
+
+    model.zero_grad()
+    torch.manual_seed(0)  # tiny models have dropout
+    loss = loss_of(model(**inputs))
+    with torch.autograd.profiler.profile() as seen:  # sees what operators of higher order run, in each release
+        torch.autograd.backward(loss)
+    kernels = VOCABULARY["matmul"] - {"aten::linear"}  # which runs one of the others
+    ran = sum(event.name in kernels for event in seen.function_events or ())
+    return {name: each.grad for name, each in model.named_parameters()}, ran
+
+
 def _run(model: Any, inputs: Mapping[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         script = Path(folder) / "train.py"
@@ -204,6 +251,7 @@ TRIALS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
     "offload": lambda model, inputs: _wrap(model, inputs, offload="cpu"),
     "long_context": _long_context,
     "compile": _compile,
+    "compiled save": _compiled_save,
     "run": _run,
 }
 

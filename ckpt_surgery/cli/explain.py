@@ -271,7 +271,11 @@ def _lines(
         "",
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",
-        *caveats(max(explanations.values(), key=lambda step: step.drawn)),
+        *(
+            line
+            for caveat in caveats(max(explanations.values(), key=lambda step: step.drawn))
+            for line in wrapped(caveat, LINE)
+        ),
         *text_table(["", *(f"checkpointing {when}" for when in explanations)], [[name, *row] for name, row in rows]),
     ]
     for when, step in explanations.items():

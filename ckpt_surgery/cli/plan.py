@@ -133,17 +133,22 @@ def plan_command(
             )
             from ckpt_surgery.planning.training import training_of
             from ckpt_surgery.survey.resolve import resolve
+            from ckpt_surgery.survey.target import TargetKind
 
             training = training_of(
                 optimizer, ranks or 1, sharding_of(fsdp=fsdp, zero=zero), DEVICE if device is None else device
             )
-            budget = (
-                memory_bytes(memory) if memory is not None or training.device is None else room_of(training.device)
-            )
+            card = training.device
+            budget = room_of(card) if card is not None and memory is None else memory_bytes(memory or "")
             targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
                 progress("building the model", 0, 2)
-            found = released(main_class(targets), tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
+            target = main_class(targets)
+            if maximize is not None and target.kind is TargetKind.FACTORY:
+                raise OptionError(
+                    f"--maximize makes inputs of other sizes, and those of {target.argument} are its own"
+                )
+            found = released(target, tokens=tokens, batch=batch or 1, dtype=DTYPES[dtype])
             if lora:
                 add_lora(found.model, lora, found.shapes, four_bits=four_bits)
             head: list[str] = []
@@ -164,7 +169,8 @@ def plan_command(
                     say(f"ckpt_surgery: {error}")
                     return ExitCode.FINDINGS
                 found = resized(found, *largest)
-                head = [f"Largest {maximize}: {plural(largest[0], 'sample')} of {plural(largest[1], 'token')}."]
+                text = f" of {plural(largest[1], 'token')}" if largest[1] else ""
+                head = [f"Largest {maximize}: {plural(largest[0], 'sample')}{text}."]
             begin = partial(_metering, progress) if progress is not None else None
             try:
                 made = plan_released(

@@ -88,7 +88,7 @@ def plan_line(memory: int, name: str, before: StepFigures, planned: StepFigures)
     if planned is before:
         return f"{needed} as it is, nothing has to be done."
     saved = before.peak_bytes - planned.peak_bytes
-    said = f"{needed} with {name}, {size(before.peak_bytes)} without."
+    said = f"{needed} with {name}; {size(before.peak_bytes)} without."
     lever = next((hint for hint in hints_of(planned) if hint.remedy in STATES and hint.bytes > saved), None)
     return f"{said} {lever_line(lever)}; the plan saves {size(saved)}." if lever else said
 

@@ -34,8 +34,8 @@ def segment_bytes(size: int) -> int:
     """The bytes that torch asks the driver for, where nothing in its cache can hold so many.
 
     They are what an OutOfMemoryError says that it tried to allocate. 2 MiB for up to 1 MiB, 20 MiB below 10 MiB, then
-    multiples of 2 MiB: `get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp, with the sizes of
-    c10/core/AllocatorConfig.h, of pytorch at cf30153c4 (2.13.0). PYTORCH_ALLOC_CONF, which changes it, is not read.
+    multiples of 2 MiB: `get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp of pytorch at eb42ad6ec, with the
+    sizes of c10/core/AllocatorConfig.h at cf30153c4 (2.13.0). PYTORCH_ALLOC_CONF, which changes it, is not read.
     """
     if size <= _SMALL:
         return _SMALL_SEGMENT

@@ -41,7 +41,7 @@ class KnownResults:
         with in_kernel_invocation_manager(self._mode):
             new = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             if views:
-                new.set_(source.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload]
+                new.set_(source.untyped_storage(), offset, shape, stride)
         return FakeTensor(self._mode, new, device)
 
     def note(self, key: Hashable, args: tuple[Any, ...], result: Any) -> None:
@@ -55,7 +55,7 @@ class KnownResults:
             elements if result.numel() else 0
         )
         if shared == [0] or (not shared and whole):
-            offset = result.storage_offset()
+            offset = int(result.storage_offset())
             shape, stride = tuple(result.shape), result.stride()
             self._known[key] = shape, stride, offset, result.dtype, result.fake_device, bool(shared)
 

@@ -89,10 +89,12 @@ def _smallest(released: ReleasedModel, training: TrainingSetup, *, offload: bool
         return best
     blocks = [released.model.get_submodule(name) for name in every]
     mlps = [mlp for mlp in mlps_of(released.model, blocks) if mlp.reason is None]
-    tiled = {"tiled": tuple(mlp.name for mlp in mlps), "shard_size": max((mlp.width for mlp in mlps), default=0)}
+    tiled = tuple(mlp.name for mlp in mlps)
     least = _peak(released, best, training)
-    for change in ({"fused_loss": True}, *([tiled] if mlps else [])):
-        changed = replace(best, **change)
+    for change in ("fused_loss", *(["tiled"] if mlps else [])):
+        changed = replace(best, fused_loss=True)
+        if change == "tiled":
+            changed = replace(best, tiled=tiled, shard_size=max(mlp.width for mlp in mlps))
         try:
             told = _peak(released, changed, training)
         except (SurgeryError, PlanningError):  # it cannot be made to this model

@@ -172,7 +172,8 @@ def resized(released: ReleasedModel, batch: int, tokens: int) -> ReleasedModel:
     """The same model with inputs of another size. Raises PlanningError."""
     with random_state_kept():
         seed_all(0)
-        return replace(released, inputs=_inputs(released.model, released.shapes, batch, tokens), tokens=tokens)
+        length = tokens or _length(released.model, None, TOKENS)
+        return replace(released, inputs=_inputs(released.model, released.shapes, batch, length), tokens=tokens)
 
 
 def without_inputs(target: SurveyTarget, *, tokens: int | None, dtype: torch.dtype) -> ReleasedModel:

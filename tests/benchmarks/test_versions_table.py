@@ -45,6 +45,14 @@ def test_a_row_is_wrong_where_something_does_not_work() -> None:
     assert replace(RIGHT, missed=("a",)).wrong
 
 
+def test_what_a_later_try_left_out_stays_as_it_was() -> None:
+    alone = Row(WRONG.versions, {"compiled save": ["BertForMaskedLM"]})
+    assert "| not tried |" in page([alone])
+    assert alone.after(WRONG) == replace(WRONG, worked={**WRONG.worked, **alone.worked})
+    again = replace(RIGHT, versions=WRONG.versions)
+    assert again.after(WRONG) == again
+
+
 def test_rows_are_kept_in_order(tmp_path: Path) -> None:
     write_rows([RIGHT, WRONG], tmp_path / "rows.json")
     assert read_rows(tmp_path / "rows.json") == [WRONG, RIGHT]

@@ -23,7 +23,7 @@ def planned(place: Path, memory: str, *options: str) -> int:
 def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save") == 0
     output = capsys.readouterr()
-    assert re.match(r"Fits into 69.7 MiB: [\d.]+ MiB with 2 of 3 blocks, [\d.]+ MiB without\.\n", output.out)
+    assert re.match(r"Fits into 69.7 MiB: [\d.]+ MiB with 2 of 3 blocks; [\d.]+ MiB without\.\n", output.out)
     assert "\nfrom ckpt_surgery import wrap_blocks\n\nwrap_blocks(model, first={'model.layers': 2})\n" in output.out
     assert "->" in output.out
     assert "H100" in output.out

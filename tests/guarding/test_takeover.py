@@ -615,7 +615,7 @@ def test_whoever_asks_for_it_is_stopped_where_a_call_cannot_be_vouched_for() -> 
         takeover.remove()
 
 
-def test_a_training_by_forward_mode_differentiation_is_given_back() -> None:
+def test_a_training_by_forward_mode_differentiation_goes_on() -> None:
     model, said = Own(plainly), list[str]()
     given = torch.ones(2, WIDTH)
     expected = deriving(model, given)
@@ -628,8 +628,7 @@ def test_a_training_by_forward_mode_differentiation_is_given_back() -> None:
     finally:
         takeover.remove()
     assert torch.equal(derivative, expected)
-    assert len(said) == 1
-    assert "inside a transform of torch.func (jvp" in said[0]
+    assert said == []
 
 
 @pytest.mark.parametrize("on", [(0, 2), (0, 3), (1, 2)], ids=str)

@@ -187,7 +187,7 @@ def test_wide_mlps_are_tiled() -> None:
         least = explain(model, inputs, optimizer="adamw", device="H100").peak_bytes
     tiled = plan(model, inputs, least - 1, offload=False, save=False)
     assert tiled.chosen.choice.tiled == tuple(f"model.layers.{number}.mlp" for number in range(3))
-    assert "\ntile_mlp([block.mlp for block in model.model.layers], shard_size=16)\n" in tiled.code
+    assert "\ntile_mlp([block.mlp for block in model.model.layers], shard_size=16)" in tiled.code
     checked(tiled, model, inputs)
     exec(tiled.code, {"model": model})
 

@@ -104,21 +104,23 @@ class BlockForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the block; checkpointed while it trains with gradients and has a function that checkpoints."""
-        function = vars(self.block).get(FUNCTION)
+        function = self.block.__dict__.get(FUNCTION)  # torch 2.8 compiles no `vars` of a module
         forward = self._plain()
         if function is None or not (self.in_mode and torch.is_grad_enabled()) or self._in_replacement or self.retired:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             args, kwargs = self._signature.without_own_caches(args, kwargs, self.given_caches)
             return function(forward, *args, **kwargs)
+        if _is_forward_mode():  # needs no backward, and one through a checkpointed block fails
+            return forward(*args, **kwargs)
         given: list[Tensor] = []
         computation: Computation | None = None
         with self.refusals:
-            _refuse_transforms(self._signature.place, also_forward_mode=self.refusals.tell is not None)
+            _refuse_transforms(self._signature.place)
             if not self.refusals.told:
                 given, computation = self._prepared(forward, args, kwargs)
         if computation is None:
-            return forward(*args, **kwargs) if _derives() else function(forward, *args, **kwargs)
+            return forward(*args, **kwargs) if _transform_kinds() else function(forward, *args, **kwargs)
         if not given:
             parameters = list(self.block.parameters())
             if self.options.skip_frozen and not any(parameter.requires_grad for parameter in parameters):
@@ -191,28 +193,28 @@ def _is_captured(given: Iterable[Tensor]) -> bool:
     return any(tensor.is_cuda for tensor in given) and torch.cuda.is_current_stream_capturing()
 
 
-def _derives() -> bool:
-    """Tell whether a transform of torch.func or forward-mode differentiation is around."""
-    return innermost_transform() is not None or forward_mode_level() >= 0
+def _is_forward_mode() -> bool:
+    """Tell whether the derivative of a call is made along with it, and by no backward that torch.func makes."""
+    if forward_mode_level() < 0 and innermost_transform() is None:
+        return False
+    kinds = _transform_kinds()
+    return TransformType.Grad not in kinds and (forward_mode_level() >= 0 or TransformType.Jvp in kinds)
 
 
-def _refuse_transforms(place: str, *, also_forward_mode: bool) -> None:
+def _transform_kinds() -> set[TransformType]:
+    """Return the kinds of the transforms of torch.func around a call."""
+    return {level.key() for level in transform_stack() or ()} if innermost_transform() is not None else set()
+
+
+def _refuse_transforms(place: str) -> None:
     """Raise SurgeryError where a block that is checkpointed is called in a transform that does not go with it.
 
     torch.func.grad and what is made of it take no hooks on saved tensors, and the tensors of a vmap cannot be used
-    after it. A forward derivative is right, but a backward through it fails, as under torch's own checkpointing.
+    after it.
     """
-    if not _derives():
-        return
-    kinds = {level.key() for level in transform_stack() or ()}
-    name = ""
-    if TransformType.Grad in kinds:
-        name = "grad, or one that is made of it"
-    elif TransformType.Jvp in kinds or forward_mode_level() >= 0:
-        name = "jvp, or forward-mode differentiation" if also_forward_mode else ""
-    elif TransformType.Vmap in kinds:
-        name = "vmap"
-    if name:
+    kinds = _transform_kinds()
+    if TransformType.Grad in kinds or TransformType.Vmap in kinds:
+        name = "grad, or one that is made of it" if TransformType.Grad in kinds else "vmap"
         raise SurgeryError(
             f"{place} cannot be checkpointed inside a transform of torch.func ({name}): switch checkpointing off "
             "around it, with undo() on the surgery"

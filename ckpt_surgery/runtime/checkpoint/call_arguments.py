@@ -24,8 +24,8 @@ from ckpt_surgery.runtime.tools.tensors import without_graph
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
-NEVER_PAST = PLAIN | {Tensor, nn.Parameter, dict, list, tuple}
-"""Types of which no value is past state that a block writes."""
+NEVER_PAST = dict.fromkeys((*PLAIN, Tensor, nn.Parameter, dict, list, tuple))
+"""Types of which no value is past state that a block writes; the compiler of torch 2.8 looks into no set of types."""
 CACHE_DEPTH = 6
 """How deep in a cache its tensors lie: one of encoder and decoder holds caches, and these hold layers."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -33,7 +33,10 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def none_is_past(values: Iterable[Any]) -> bool:
     """Tell by types, which the compiler follows and no further, that no value is past state that a block writes."""
-    return NEVER_PAST.issuperset(map(type, values))
+    for value in values:  # noqa: SIM110 -- each call of a block asks, and a generator costs twice as much
+        if type(value) not in NEVER_PAST:
+            return False
+    return True
 
 
 def is_cache(value: Any) -> bool:

@@ -61,7 +61,7 @@ class OwnerHook:
                 self._given_caches.begin(owner, asked_for=asked is True)
         if not self._stops_cache or not torch.is_grad_enabled():
             return None
-        on = any(vars(forward.block).get(FUNCTION) is not None and forward.in_mode for forward in self._forwards)
+        on = any(forward.block.__dict__.get(FUNCTION) is not None and forward.in_mode for forward in self._forwards)
         if caches or not on:
             return None
         if asked is True and self._given_caches.asked_for and not self._warned:

@@ -43,6 +43,13 @@ WIDTH = {"hidden_size": SIZE, "intermediate_size": 24, "num_hidden_layers": 2, "
 Save = str | list[str] | None
 
 
+def ran_in(run: Callable[[], Any]) -> Counter[str]:
+    """How often each operator runs, also in compiled code whatever the release of torch."""
+    with torch.autograd.profiler.profile() as seen:
+        run()
+    return Counter(event.name for event in seen.function_events or ())
+
+
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
     """Counts the operators that are run inside, also by operators of higher order."""
 
@@ -833,6 +840,9 @@ def test_verify_says_what_a_policy_keeps() -> None:
     assert [kept.name for kept in report.modes[0].kept_results] == ["attention", "matmul:2"]
 
 
+one_kernel = pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 takes attention apart in a block alone")
+
+
 class OldContext:
     """What torch before 2.12 hands a policy: it does not say what an operator made."""
 
@@ -840,7 +850,9 @@ class OldContext:
         self.is_recompute = is_recompute
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["the whole model", "single blocks"])
+@pytest.mark.parametrize(
+    "single", [False, pytest.param(True, marks=one_kernel)], ids=["the whole model", "single blocks"]
+)
 def test_compiled_blocks_keep_by_the_same_names(single: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils.checkpoint.SelectiveCheckpointContext", OldContext)
     results = []
@@ -850,10 +862,8 @@ def test_compiled_blocks_keep_by_the_same_names(single: bool, monkeypatch: pytes
         wrap_blocks(model, save=save)
         for part in model.model.layers if single else [model]:
             part.compile(backend="aot_eager", fullgraph=True)
-        loss = model(**tokens()).loss
-        with Counting() as backward:
-            loss.backward()
-        results.append((backward.ran[KERNEL], [parameter.grad for parameter in model.parameters()]))
+        backward = ran_in(model(**tokens()).loss.backward)
+        results.append((backward[KERNEL], [parameter.grad for parameter in model.parameters()]))
     (again, plain), (not_again, ours) = results
     assert again == 1
     assert not_again == 0
