@@ -31,7 +31,7 @@ from ckpt_surgery.planning.devices import DEVICES, Device, device_like
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
-from ckpt_surgery.planning.fitted import Fitted, Lever, Room
+from ckpt_surgery.planning.fitted import ChangedPeak, Fitted, Room
 from ckpt_surgery.planning.lora import add_lora
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.optimizers import Optimizer
@@ -287,13 +287,13 @@ class _Steps:
         room = replace(self._room, others=self._room.others - smaller)
         return replace(fitted, explanation=told, room=room).fits
 
-    def _levers(self, inputs: Mapping[str, Any], fitted: Fitted) -> list[Lever]:
+    def _levers(self, inputs: Mapping[str, Any], fitted: Fitted) -> list[ChangedPeak]:
         """What a script could change beside its batch, each with its figure; those that lower the peak."""
-        levers: list[Lever] = []
+        levers: list[ChangedPeak] = []
         trained = [each for each in self.model.parameters() if each.requires_grad]
         small = state_bytes(trained, Optimizer.ADAMW_8BIT)
         eight = replace(self._optimizer, name="8-bit Adam", state_bytes=small, step_bytes=0)
-        levers.append(Lever("8-bit Adam", replace(fitted, optimizer=eight).peak_bytes))
+        levers.append(ChangedPeak("8-bit Adam", replace(fitted, optimizer=eight).peak_bytes))
         with fitted.choice.apply(self.model, self_check="never"):
             step, drawn = self.metered(inputs)
             for cards in _CARDS:
@@ -301,7 +301,9 @@ class _Steps:
                 told = explanation_of(self.model, step, drawn, training)
                 cost = self._optimizer
                 part = replace(cost, state_bytes=cost.state_bytes // cards, step_bytes=cost.step_bytes // cards)
-                lever = Lever(f"FSDP over {cards} cards", replace(fitted, explanation=told, optimizer=part).peak_bytes)
+                lever = ChangedPeak(
+                    f"FSDP over {cards} cards", replace(fitted, explanation=told, optimizer=part).peak_bytes
+                )
                 if lever.peak_bytes <= self._room.ceiling or cards == _CARDS[-1]:
                     levers.append(lever)
                     break
@@ -310,7 +312,7 @@ class _Steps:
         useful = [each for each in levers if each.peak_bytes < fitted.peak_bytes]
         return sorted(useful, key=lambda each: each.peak_bytes)
 
-    def _with_adapters(self, inputs: Mapping[str, Any], fitted: Fitted, four_bits: bool) -> Lever | None:
+    def _with_adapters(self, inputs: Mapping[str, Any], fitted: Fitted, four_bits: bool) -> ChangedPeak | None:
         steps = _Steps(self._original, None, self._room)
         try:
             add_lora(steps.model, _RANK, steps._shapes, four_bits=four_bits)
@@ -322,7 +324,7 @@ class _Steps:
             self._optimizer, state_bytes=state_bytes(steps.model.parameters(), Optimizer.ADAMW), step_bytes=0
         )
         name = f"LoRA of rank {_RANK}{' on 4 bits' if four_bits else ''}"
-        return Lever(name, replace(fitted, explanation=told, optimizer=state, held_bytes=0).peak_bytes)
+        return ChangedPeak(name, replace(fitted, explanation=told, optimizer=state, held_bytes=0).peak_bytes)
 
 
 def room_for(

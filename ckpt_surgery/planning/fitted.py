@@ -27,7 +27,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class ChangedPeak:
     """Something that a script could change, and the bytes that a step would take then."""
 
     name: str
@@ -61,7 +61,7 @@ class Fitted:
     held_bytes: int
     step_seconds: float
     extra_seconds: float
-    levers: tuple[Lever, ...] = ()
+    levers: tuple[ChangedPeak, ...] = ()
     largest: Mapping[str, int] | None = None
 
     @property
