@@ -20,6 +20,7 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.text import ShownInNotebooks
 from ckpt_surgery.undo import Undoable
 
 LONG_CONTEXT = "_ckpt_surgery_long_context"
@@ -64,7 +65,7 @@ def long_context(model: nn.Module, tokens: int | None = None) -> LongContext:
     return context
 
 
-class LongContext(Undoable):
+class LongContext(Undoable, ShownInNotebooks):
     """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
 
     `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, and `mlps` are those found, with the reasons of
