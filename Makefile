@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help demo check lint types test cases integrations releases release gpu clean tools python version
 
 help:  ## show this help
-	@echo "make demo      repair a copy of transformers 4.57.6 and show what changed (out/demo)"
+	@echo "make demo      show bytes, seconds and gradients of models that people know, with and without wrap_blocks"
 	@echo "make check     lint, types and the tests of the static half, in under two minutes"
 	@echo "make lint      the rules and the formatting of ruff alone"
 	@echo "make types     mypy alone"
@@ -37,8 +37,8 @@ $(READY): pyproject.toml constraints/base.txt | tools
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints/base.txt --no-build-isolation --editable .
 	@touch $@
 
-demo: tools $(READY)  ## repair a copy of transformers 4.57.6 and show what changed
-	$(VENV)/bin/python -m benchmarks.demo
+demo: tools $(READY)  ## show bytes, seconds and gradients of models that people know
+	$(VENV)/bin/python -m nox --session demo
 
 gpu: python  ## measure and test on a CUDA GPU, and write docs/gpu.md
 	@$(PYTHON) benchmarks/gpu/environment.py && $(PYTHON) -m benchmarks.gpu $(if $(DRY),--dry) $(if $(MINUTES),--minutes $(MINUTES))

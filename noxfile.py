@@ -92,6 +92,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def demo(session: nox.Session) -> None:
+    """Bytes, seconds and gradients of models that people know, with and without `wrap_blocks`."""
+    install(session, "transformers-5", TORCH, "transformers==5.23.0", project="torch")
+    session.run("python", "-m", "benchmarks.demo", env=TEST_ENVIRONMENT)
+
+
+@nox.session
 def static(session: nox.Session) -> None:
     """The tests of the static half and of the packaging, without torch and transformers."""
     install(session, "base", project="static-test")

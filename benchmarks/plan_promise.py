@@ -84,18 +84,18 @@ def _plans(model: Any, inputs: Mapping[str, Any], plans: int) -> Iterable[dict[s
         front = ways[every[number % len(every)]]
         planner.memory = source.randint(front[-1].peak_bytes, planner.plain.explained.peak_bytes)
         try:
-            found = planner.fastest(front)
+            made = planner.fastest(front)
         except DoesNotFitError:
             yield {"memory": planner.memory, "calls": None}
             continue
-        row, explained = found.chosen, found.explanation
+        row = made.chosen
         kept = kept_with(model, inputs, row.choice)
         yield {
             "memory": planner.memory,
             "calls": row.choice.arguments(),
             "promised": row.kept_bytes,
             "kept": kept,
-            "became": _became(row.kept_bytes, kept, drawn=explained.drawn),
+            "became": _became(row.kept_bytes, kept, drawn=made.explanation.drawn),
         }
 
 

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.demo import progress_bar
 from benchmarks.releases import WHEEL_SHA256, ReleaseError, fetch_wheel
+from benchmarks.screen import progress_bar
 from benchmarks.wild_report import FIGURES, PAGE, Package, Repair, Wild, page, read_wild, write_wild
 from ckpt_surgery import apply, check
 from ckpt_surgery.static.results import ApplyResult, CheckResult, Progress

@@ -17,6 +17,9 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 LINE = 110
 """The columns of a report."""
+_NOTEBOOK_STYLE = (
+    "font-family: monospace; line-height: 1.3; white-space: pre; overflow-x: auto; color: inherit; background: none"
+)
 _LONGEST_ERROR = 300
 # an underscore between letters is no markup
 _MARKUP = re.compile(r"[\\`*<>\[\]&~]|(?<![^\W_])_|_(?![^\W_])")
@@ -132,8 +135,21 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: st
     for row in rows:
         table.add_row(*row)
     with io.StringIO() as text:
-        Console(file=text, width=LINE, color_system=None).print(table)
+        # in a notebook, rich would show the table there and write nothing
+        Console(file=text, width=LINE, color_system=None, force_jupyter=False, markup=False).print(table)
         return [line.rstrip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+class ShownInNotebooks:
+    """What has a text of its own: a notebook shows it, with its lines as they are and its verdicts marked."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        title, *lines = html.escape(str(self), quote=False).split("\n")
+        text = "\n".join([f"<b>{title}</b>", *lines])
+        marked = re.sub(r"\bFAILED\b|^fault:", r'<b style="color: #e5484d">\g<0></b>', text, flags=re.MULTILINE)
+        return f'<pre style="{_NOTEBOOK_STYLE}">{marked}</pre>'
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

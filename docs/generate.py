@@ -121,15 +121,18 @@ def rules_index() -> str:
 
 
 def rules_table(rules: Iterable[Rule]) -> str:
-    """Code, name, summary and repair of each rule."""
-    rows = ([f"[{rule.code}]({rule.code}.md)", code(rule.name), rule.summary, REPAIRED[rule.repair]] for rule in rules)
-    return markdown_table(["code", "name", "finds", "repaired"], rows)
+    """Code and name, summary and repair of each rule."""
+    rows = (
+        [f"[{rule.code}]({rule.code}.md) {rule.name.replace('_', ' ')}", rule.summary, REPAIRED[rule.repair]]
+        for rule in rules
+    )
+    return markdown_table(["rule", "finds", "repaired"], rows)
 
 
 def rule_page(rule: Rule) -> str:
     """The page of one rule: its docstring."""
     source = notice(f"the docstring of codemods/rules/{rule.name}.py")
-    return f"{source}\n\n# {rule.code}: {rule.name}\n\n{rule.documentation.strip()}\n"
+    return f"{source}\n\n# {rule.code}: {rule.name.replace('_', ' ')}\n\n{rule.documentation.strip()}\n"
 
 
 def cli_page() -> str:
@@ -143,13 +146,16 @@ def command_section(name: str, command: Any) -> str:
     """One command as its `--help` tells it; `command` is typer's."""
     context = command.context_class(command, info_name=name)
     usage = " ".join(["ckpt_surgery", name, *command.collect_usage_pieces(context)])
-    rows = []
+    groups: dict[str, list[list[str]]] = {"": []}  # those in none come first, as in the help
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record is None:  # it is hidden
             continue
         names, text = record
-        rows.append([code(names if parameter.param_type_name == "option" else parameter.metavar), text])
+        group = getattr(parameter, "rich_help_panel", None) or ""
+        row = [code(names if parameter.param_type_name == "option" else parameter.metavar), text]
+        groups.setdefault(group, []).append(row)
+    rows = [row for group, rows in groups.items() for row in ([[f"**{group}**", ""]] if group else []) + rows]
     table = markdown_table(["argument or option", "meaning"], rows)
     return f"## {name}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help)}\n\n{table}\n"
 

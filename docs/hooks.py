@@ -17,10 +17,14 @@ def on_config(config: Any) -> Any:
 def with_rules(navigation: list[Any]) -> list[Any]:
     """The navigation with a page for each rule behind the page that lists them."""
     (pages,) = (section["Rules"] for section in navigation if isinstance(section, dict) and "Rules" in section)
-    pages += sorted(f"rules/{page.name}" for page in RULES.glob("CKPT*.md"))
+    for page in sorted(RULES.glob("CKPT*.md")):
+        heading = page.read_text(encoding="utf-8").partition("\n# ")[2].partition("\n")[0]
+        pages.append({heading: f"rules/{page.name}"})
     return navigation
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Render the Markdown inside folded parts; GitHub does so by default."""
+def on_page_markdown(markdown: str, page: Any = None, **_: object) -> str:
+    """Render the Markdown inside folded parts, as GitHub does, and give the tables of coverage pages more room."""
+    if page is not None and page.file.src_uri.startswith("coverage/"):
+        page.meta["hide"] = ["toc"]
     return markdown.replace("<details>", '<details markdown="1">')

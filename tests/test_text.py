@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+
 import pytest
 
-from ckpt_surgery.text import error_line, flops, one_line, size, size_in_bytes, size_unit
+from ckpt_surgery.text import ShownInNotebooks, error_line, flops, one_line, size, size_in_bytes, size_unit, text_table
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,26 @@ def test_an_error_is_one_line_with_its_type(error: BaseException, line: str) -> 
 
 def test_what_an_error_says_is_one_line() -> None:
     assert one_line(ValueError("too\n  small\n")) == "too small"
+
+
+def test_a_table_in_a_notebook_is_the_text_that_it_is_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [["[b]locks", "1"]]
+    outside = text_table(["what", "how many"], rows)
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setattr(builtins, "get_ipython", shell, raising=False)  # what a kernel of Jupyter has
+    assert text_table(["what", "how many"], rows) == outside
+    assert "[b]locks" in outside[-1]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_notebook_shows_the_text_escaped_with_its_verdicts_marked() -> None:
+    class Told(ShownInNotebooks):
+        def __str__(self) -> str:
+            return "a < b: FAILED\n  fault, not one\nfault: no"
+
+    shown = Told()._repr_html_()
+    assert "<b>a &lt; b: <b style" in shown
+    assert shown.count("color: #e5484d") == 2
+    assert "color: inherit" in shown

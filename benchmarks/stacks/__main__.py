@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 import torch
 
-from benchmarks.demo import progress_bar
+from benchmarks.screen import progress_bar
 from benchmarks.stacks import other_cases, torch_cases
 from benchmarks.stacks.case import Case
 from benchmarks.stacks.report import FIGURES, PAGE, Row, Stacks, page, read_stacks, write_stacks

@@ -12,6 +12,7 @@ import typer
 from ckpt_surgery.cli.config import ConfigError, OutputFormat, load_config
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.options import (
+    REPORT,
     ExitZero,
     Ignore,
     IncludeUnsupported,
@@ -44,26 +45,35 @@ def check_command(
         list[str] | None,
         typer.Argument(
             metavar="PATHS",
-            help="Files, folders or a transformers checkout (default: the installed transformers).",
+            help="Files, notebooks, folders or a checkout of transformers (default: the installed transformers).",
         ),
     ] = None,
     output_format: Annotated[
         OutputFormat | None,
         typer.Option(
-            parser=choice_of(OutputFormat), metavar=choice_names(OutputFormat), help="How to report (default: text)."
+            parser=choice_of(OutputFormat),
+            metavar=choice_names(OutputFormat),
+            rich_help_panel=REPORT,
+            help="How to report (default: text).",
         ),
     ] = None,
     output: Output = None,
-    statistics: Annotated[bool, typer.Option("--statistics", help="Counts by rule instead of findings.")] = False,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", rich_help_panel=REPORT, help="Counts by rule instead of findings.")
+    ] = False,
     select: Select = None,
     ignore: Ignore = None,
     exit_zero: ExitZero = False,
     jobs: Jobs = None,
     show_unknown: Annotated[
         bool | None,
-        typer.Option("--show-unknown/--no-show-unknown", help="Also show what could not be decided."),
+        typer.Option(
+            "--show-unknown/--no-show-unknown", rich_help_panel=REPORT, help="Also show what could not be decided."
+        ),
     ] = None,
-    show_info: Annotated[bool, typer.Option("--show-info", help="Also show findings that are not faults.")] = False,
+    show_info: Annotated[
+        bool, typer.Option("--show-info", rich_help_panel=REPORT, help="Also show findings that are not faults.")
+    ] = False,
     include_unsupported: IncludeUnsupported = None,
     no_cache: NoCache = False,
     baseline: Annotated[

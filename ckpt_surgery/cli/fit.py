@@ -32,7 +32,7 @@ _CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 def fit_command(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCRIPT] [ARGUMENTS]", help="The training script, and what it is given."),
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script, and what it is given."),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")] = False,
     memory: Annotated[

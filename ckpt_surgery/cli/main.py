@@ -22,6 +22,7 @@ from ckpt_surgery.cli.check import check_command
 from ckpt_surgery.cli.exits import ExitCode, fail, finish
 from ckpt_surgery.cli.explain import explain_command
 from ckpt_surgery.cli.fit import fit_command
+from ckpt_surgery.cli.help import GroupedCommand, GroupedCommands
 from ckpt_surgery.cli.plan import plan_command
 from ckpt_surgery.cli.pr import pr_command
 from ckpt_surgery.cli.rule import rule_command
@@ -35,12 +36,12 @@ from ckpt_surgery.version import __version__
 _LOCAL_RANK = re.compile(r"--local[-_]rank=\d+")
 
 app = typer.Typer(
-    add_completion=False,
+    cls=GroupedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Find and repair gradient checkpointing that does not checkpoint, in transformers models.",
+    help="Fit trainings into memory by gradient checkpointing, and prove that it is right.",
 )
 
 
@@ -55,16 +56,18 @@ def _root(
         finish(partial(_print_version, version, everything))
 
 
-app.command("check")(check_command)
-app.command("apply")(apply_command)
-app.command("rule")(rule_command)
-app.command("verify")(verify_command)
-app.command("explain")(explain_command)
-app.command("plan")(plan_command)
-app.command("run", context_settings={"allow_interspersed_args": False})(run_command)
-app.command("fit", context_settings={"allow_interspersed_args": False})(fit_command)
-app.command("adopt")(adopt_command)
-app.command("pr")(pr_command)
+_TRAIN, _VERIFY, _MAINTAIN = "Train", "Verify", "Maintain a model"
+_STARTS_A_SCRIPT = {"allow_interspersed_args": False}
+app.command("fit", cls=GroupedCommand, rich_help_panel=_TRAIN, context_settings=_STARTS_A_SCRIPT)(fit_command)
+app.command("explain", cls=GroupedCommand, rich_help_panel=_TRAIN)(explain_command)
+app.command("plan", cls=GroupedCommand, rich_help_panel=_TRAIN)(plan_command)
+app.command("run", cls=GroupedCommand, rich_help_panel=_TRAIN, context_settings=_STARTS_A_SCRIPT)(run_command)
+app.command("verify", cls=GroupedCommand, rich_help_panel=_VERIFY)(verify_command)
+app.command("check", cls=GroupedCommand, rich_help_panel=_VERIFY)(check_command)
+app.command("rule", cls=GroupedCommand, rich_help_panel=_VERIFY)(rule_command)
+app.command("apply", cls=GroupedCommand, rich_help_panel=_MAINTAIN)(apply_command)
+app.command("adopt", cls=GroupedCommand, rich_help_panel=_MAINTAIN)(adopt_command)
+app.command("pr", cls=GroupedCommand, rich_help_panel=_MAINTAIN)(pr_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,6 +13,8 @@ from ckpt_surgery.cli.config import Config, ConfigError, expand_codes
 from ckpt_surgery.measure import TIMEOUT_HELP
 from ckpt_surgery.static.options import COUNT, is_count
 
+REPORT, WORK = "The report", "The work"
+"""Groups of options in the help."""
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -78,16 +80,23 @@ IncludeUnsupported: TypeAlias = Annotated[
         help="Also look at models without supports_gradient_checkpointing = True.",
     ),
 ]
-NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Ignore the cache.")]
+NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", rich_help_panel=WORK, help="Ignore the cache.")]
 Jobs: TypeAlias = Annotated[
-    int | None, typer.Option(parser=count, metavar="N", help="Worker processes (default: one for each core).")
+    int | None,
+    typer.Option(
+        parser=count, metavar="N", rich_help_panel=WORK, help="Worker processes (default: one for each core)."
+    ),
 ]
 Output: TypeAlias = Annotated[
-    Path | None, typer.Option(readable=False, metavar="FILE", help="Write the report to this file.")
+    Path | None,
+    typer.Option(readable=False, metavar="FILE", rich_help_panel=REPORT, help="Write the report to this file."),
 ]
-ExitZero: TypeAlias = Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 whatever is found.")]
+ExitZero: TypeAlias = Annotated[
+    bool, typer.Option("--exit-zero", rich_help_panel=REPORT, help="Exit with 0 whatever is found.")
+]
 Timeout: TypeAlias = Annotated[
-    float, typer.Option(parser=_seconds, metavar="SECONDS", help=TIMEOUT_HELP, show_default=False)
+    float,
+    typer.Option(parser=_seconds, metavar="SECONDS", rich_help_panel=WORK, help=TIMEOUT_HELP, show_default=False),
 ]
 
 

@@ -15,6 +15,8 @@ from ckpt_surgery.errors import OptionError, PlanningError
 from ckpt_surgery.planning.devices import NAMES
 from ckpt_surgery.planning.optimizers import Optimizer
 
+_BATCH, _DEVICES = "What is trained", "On which devices"
+
 
 class WeightDtype(StrEnum):
     """The dtype of the weights."""
@@ -35,41 +37,75 @@ Model: TypeAlias = Annotated[
 Tokens: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        parser=count, metavar="N", help="Tokens of a text (default: 2048, or the model's positions if fewer)."
+        parser=count,
+        metavar="N",
+        rich_help_panel=_BATCH,
+        help="Tokens of a text (default: 2048, or the model's positions if fewer).",
     ),
 ]
 Batch: TypeAlias = Annotated[
-    int | None, typer.Option(parser=count, metavar="N", help="Samples in a batch (default: 1).")
+    int | None,
+    typer.Option(parser=count, metavar="N", rich_help_panel=_BATCH, help="Samples in a batch (default: 1)."),
 ]
 Dtype: TypeAlias = Annotated[
     WeightDtype,
-    typer.Option(parser=choice_of(WeightDtype), metavar=choice_names(WeightDtype), help="The dtype of the weights."),
+    typer.Option(
+        parser=choice_of(WeightDtype),
+        metavar=choice_names(WeightDtype),
+        rich_help_panel=_BATCH,
+        help="The dtype of the weights.",
+    ),
 ]
 Lora: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        parser=count, metavar="RANK", help="Freeze the model, with adapters of this rank on its linear layers."
+        parser=count,
+        metavar="RANK",
+        rich_help_panel=_BATCH,
+        help="Freeze the model, with adapters of this rank on its linear layers.",
     ),
 ]
 FourBits: TypeAlias = Annotated[
     bool,
-    typer.Option("--load-in-4bit", help="With --lora: the weights of linear layers in 4 bits, as for QLoRA."),
+    typer.Option(
+        "--load-in-4bit",
+        rich_help_panel=_BATCH,
+        help="With --lora: the weights of linear layers in 4 bits, as for QLoRA.",
+    ),
 ]
 CountedOptimizer: TypeAlias = Annotated[
     Optimizer,
-    typer.Option(parser=choice_of(Optimizer), metavar="NAME", help=f"Whose state to count: {', '.join(Optimizer)}."),
+    typer.Option(
+        parser=choice_of(Optimizer),
+        metavar="NAME",
+        rich_help_panel=_BATCH,
+        help=f"Whose state to count: {', '.join(Optimizer)}.",
+    ),
 ]
 Ranks: TypeAlias = Annotated[
     int | None,
-    typer.Option(parser=count, metavar="N", help="Divide the model among so many devices; sizes are of one."),
+    typer.Option(
+        parser=count,
+        metavar="N",
+        rich_help_panel=_DEVICES,
+        help="Divide the model among so many devices; sizes are of one.",
+    ),
 ]
-Fsdp: TypeAlias = Annotated[bool, typer.Option("--fsdp", help="With --ranks: FSDP2, each block by itself.")]
+Fsdp: TypeAlias = Annotated[
+    bool, typer.Option("--fsdp", rich_help_panel=_DEVICES, help="With --ranks: FSDP2, each block by itself.")
+]
 Zero: TypeAlias = Annotated[
-    int | None, typer.Option(parser=count, metavar="STAGE", help="With --ranks: ZeRO of DeepSpeed, stage 1, 2 or 3.")
+    int | None,
+    typer.Option(
+        parser=count,
+        metavar="STAGE",
+        rich_help_panel=_DEVICES,
+        help="With --ranks: ZeRO of DeepSpeed, stage 1, 2 or 3.",
+    ),
 ]
 DeviceName: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="DEVICE", help=f"The card: {NAMES} or a .toml file."),
+    typer.Option(metavar="DEVICE", rich_help_panel=_DEVICES, help=f"The card: {NAMES} or a .toml file."),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code in the model's folder.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckpt_surgery.cli.exits import finish
-from ckpt_surgery.cli.options import choice_names, choice_of, count
+from ckpt_surgery.cli.options import choice_of, count
 from ckpt_surgery.cli.terminal import check_writable, say
 from ckpt_surgery.cli.training_report import show_training
 from ckpt_surgery.errors import OptionError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WHEN = ("first", "always", "never")
+_WRAPPED, _KEPT, _RECOMPUTE, _WATCHED = "What is wrapped", "What blocks keep", "Recomputes", "What is watched"
 
 
 class OnFault(StrEnum):
@@ -50,133 +51,163 @@ def _when(text: str) -> str | int:
 def run_command(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCRIPT] [ARGUMENTS]", help="The training script, and what it is given."),
+        typer.Argument(metavar="SCRIPT [ARGUMENTS]", help="The training script, and what it is given."),
     ] = None,
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as after python -m.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as after python -m.")] = False,
     wrap: Annotated[
         bool | None,
         typer.Option(
             "--wrap/--no-wrap",
-            help="Wrap every model that trains, or none (default: those that have checkpointing switched on).",
+            rich_help_panel=_WRAPPED,
+            help="Wrap every model that trains, or none (default: where checkpointing is switched on).",
         ),
     ] = None,
-    offload: Annotated[bool, typer.Option("--offload", help="Keep the blocks' inputs in host memory.")] = False,
-    offload_to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE", help="Keep the blocks' inputs in host memory (cpu), in files (disk), or a folder."
-        ),
-    ] = None,
-    offload_pinned: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Pin at most so much host memory for them, such as 8GB (10**9) or 8GiB."),
-    ] = None,
-    preserve_rng_state: Annotated[
-        bool | None,
-        typer.Option(
-            "--preserve-rng-state/--no-preserve-rng-state",
-            help="Let a recompute draw the random numbers of its forward (default: as the script has it, else yes). "
-            "No is refused where something in a block acts at random.",
-            show_default=False,
-        ),
-    ] = None,
-    unsafe_rng_state: Annotated[
-        bool, typer.Option("--unsafe-rng-state", help="As --no-preserve-rng-state, and nothing is refused.")
-    ] = False,
-    skip_frozen: Annotated[
-        bool | None,
-        typer.Option(
-            "--skip-frozen/--no-skip-frozen",
-            help="Leave blocks unwrapped in calls in which nothing requires gradient (default: yes).",
-            show_default=False,
-        ),
-    ] = None,
-    save: Annotated[
+    stacks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[PATTERN=]NAME",
-            help="Keep the results of these operators: attention, matmul:2, router, aten.mm, ..., in every block, or "
-            "in those of this name; can be given again.",
+            metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name; may be given again."
         ),
     ] = None,
-    save_offload: Annotated[
-        bool, typer.Option("--save-offload", help="Let what --save keeps wait where the blocks' inputs do.")
-    ] = False,
-    stacks: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Wrap only stacks of this name; may be given again.")
-    ] = None,
     blocks: Annotated[
-        list[str] | None, typer.Option(metavar="CLASS", help="Wrap only blocks of this class; may be given again.")
+        list[str] | None,
+        typer.Option(metavar="CLASS", rich_help_panel=_WRAPPED, help="Only blocks of this class; may be given again."),
     ] = None,
     first: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[PATTERN=]N",
-            help="Wrap only the first N blocks of each stack, or of each of this name; may be given again.",
+            rich_help_panel=_WRAPPED,
+            help="Only the first N blocks of each stack, or of those of this name; may be given again.",
         ),
     ] = None,
     every_n: Annotated[
-        int | None, typer.Option(parser=count, metavar="N", help="Wrap every n-th block of each stack.")
+        int | None,
+        typer.Option(parser=count, metavar="N", rich_help_panel=_WRAPPED, help="Only every n-th block of each stack."),
+    ] = None,
+    save: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[BLOCKS=]NAME",
+            rich_help_panel=_KEPT,
+            help="Results of operators: attention, matmul:2, router, aten.mm, ...; may be given again.",
+        ),
+    ] = None,
+    save_offload: Annotated[
+        bool,
+        typer.Option("--save-offload", rich_help_panel=_KEPT, help="What --save keeps waits where the inputs do."),
+    ] = False,
+    offload: Annotated[
+        bool,
+        typer.Option("--offload", rich_help_panel=_KEPT, help="The blocks' inputs, in host memory."),
+    ] = False,
+    offload_to: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", rich_help_panel=_KEPT, help="The blocks' inputs, in cpu, disk, or a folder."),
+    ] = None,
+    offload_pinned: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", rich_help_panel=_KEPT, help="So much of it pinned at most: 8GB, 8GiB."),
+    ] = None,
+    long_context: Annotated[
+        bool,
+        typer.Option("--long-context", rich_help_panel=_KEPT, help="Offload, tiled MLPs and a fused loss for all."),
+    ] = False,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            parser=count, metavar="N", rich_help_panel=_KEPT, help="With --long-context: the tokens of a batch."
+        ),
+    ] = None,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", rich_help_panel=_KEPT, help="The fastest of four ways, by the first whole batch."),
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=_KEPT, help="With --auto: whose figures (default: the card's)."),
+    ] = None,
+    preserve_rng_state: Annotated[
+        bool | None,
+        typer.Option(
+            "--preserve-rng-state/--no-preserve-rng-state",
+            rich_help_panel=_RECOMPUTE,
+            help="Draw the random numbers of the forward (default: as the script has it, else yes).",
+            show_default=False,
+        ),
+    ] = None,
+    unsafe_rng_state: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-rng-state",
+            rich_help_panel=_RECOMPUTE,
+            help="As --no-preserve-rng-state, and refuse nothing.",
+        ),
+    ] = False,
+    skip_frozen: Annotated[
+        bool | None,
+        typer.Option(
+            "--skip-frozen/--no-skip-frozen",
+            rich_help_panel=_RECOMPUTE,
+            help="Not in calls that need no gradient (default).",
+            show_default=False,
+        ),
     ] = None,
     self_check: Annotated[
         str | None,
         typer.Option(
             parser=_when,
             metavar="WHEN",
-            help="When a recompute is compared with its forward: first, always, never, or N for every n-th step.",
-        ),
-    ] = None,
-    long_context: Annotated[
-        bool,
-        typer.Option(
-            "--long-context",
-            help="Call long_context on every model that trains: blocks with offload, tiled MLPs, a fused loss.",
-        ),
-    ] = False,
-    tokens: Annotated[
-        int | None,
-        typer.Option(parser=count, metavar="N", help="For --long-context: how many tokens a batch has."),
-    ] = None,
-    auto: Annotated[
-        bool,
-        typer.Option(
-            "--auto",
-            help="Choose as the first whole batch comes whether blocks offload and keep attention, by the predicted "
-            "time on this card.",
-        ),
-    ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="For --auto: whose figures are used, as in plan (default: those of the card)."
+            rich_help_panel=_RECOMPUTE,
+            help="Compare with the forward: first, always, never, or N for every n-th step.",
         ),
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Apply a plan that fit --write or plan --yaml has written."),
+        typer.Option(
+            readable=False, metavar="FILE", rich_help_panel=_KEPT, help="As fit --write or plan --yaml has written."
+        ),
     ] = None,
     every: Annotated[
         int | None,
-        typer.Option(parser=count, metavar="N", help="Check every n-th step after the first three (default: 100)."),
+        typer.Option(
+            parser=count, metavar="N", rich_help_panel=_WATCHED, help="Check every n-th step (default: 100)."
+        ),
     ] = None,
     prove: Annotated[
-        bool, typer.Option("--prove/--no-prove", help="Hold each block's gradients against those of the block alone.")
+        bool,
+        typer.Option(
+            "--prove/--no-prove",
+            rich_help_panel=_WATCHED,
+            help="Prove each block's gradients (default).",
+            show_default=False,
+        ),
     ] = True,
     patience: Annotated[
         int | None,
-        typer.Option(parser=count, metavar="N", help="Steps after which no gradient is a fault (default: 20)."),
+        typer.Option(
+            parser=count,
+            metavar="N",
+            rich_help_panel=_WATCHED,
+            help="No gradient in N steps is a fault (default: 20).",
+        ),
     ] = None,
     on_fault: Annotated[
         OnFault | None,
         typer.Option(
             parser=choice_of(OnFault),
-            metavar=choice_names(OnFault),
-            help="Say a fault at the end (default), also when it is seen, or end the script with an error.",
+            metavar="HOW",
+            rich_help_panel=_WATCHED,
+            help="collect (default), warn at once, or raise.",
         ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Write what was seen to this file: .json, .html, or text."),
+        typer.Option(
+            readable=False,
+            metavar="FILE",
+            rich_help_panel=_WATCHED,
+            help="Write what was seen: .json, .html, or text.",
+        ),
     ] = None,
     launched: Annotated[str | None, typer.Option("--launched", hidden=True)] = None,
 ) -> None:

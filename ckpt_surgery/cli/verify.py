@@ -17,7 +17,7 @@ import typer
 
 from ckpt_surgery.cli.config import ConfigError, load_config
 from ckpt_surgery.cli.exits import ExitCode, fail, finish, termination_raises
-from ckpt_surgery.cli.options import ExitZero, Jobs, Output, Timeout, choice_names, choice_of
+from ckpt_surgery.cli.options import REPORT, WORK, ExitZero, Jobs, Output, Timeout, choice_names, choice_of
 from ckpt_surgery.cli.terminal import (
     PLAIN_WIDTH,
     check_writable,
@@ -89,21 +89,31 @@ def verify_command(
         typer.Option(
             parser=choice_of(VerifyFormat),
             metavar=choice_names(VerifyFormat),
+            rich_help_panel=REPORT,
             help=f"How to report; html goes to {HTML_FILE} without --output.",
         ),
     ] = VerifyFormat.TEXT,
     output: Output = None,
-    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only part I of N of the models.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", rich_help_panel=WORK, help="Only part I of N of the models.")
+    ] = None,
     jobs: Jobs = None,
     timeout: Timeout = TIMEOUT,
     resume: Annotated[
         Path | None,
-        typer.Option(readable=False, metavar="FILE", help="Keep finished reports here, and skip those that are here."),
+        typer.Option(
+            readable=False,
+            metavar="FILE",
+            rich_help_panel=WORK,
+            help="Keep finished reports here, and skip those that are here.",
+        ),
     ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the code in a model's folder.")
     ] = False,
-    show_unbuilt: Annotated[bool, typer.Option("--show-unbuilt", help="Say why a model was not built.")] = False,
+    show_unbuilt: Annotated[
+        bool, typer.Option("--show-unbuilt", rich_help_panel=REPORT, help="Say why a model was not built.")
+    ] = False,
     exit_zero: ExitZero = False,
 ) -> None:
     """Run tiny models, and prove that checkpointing works.

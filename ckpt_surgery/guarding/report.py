@@ -10,7 +10,7 @@ from typing import Any
 from ckpt_surgery.guarding.faults import NUMBER, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import LeftBytes
 from ckpt_surgery.guarding.proof import GradientProof, ProofStatus
-from ckpt_surgery.text import listed, plural, size, some, text_table
+from ckpt_surgery.text import ShownInNotebooks, listed, plural, size, some, text_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class GuardedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardReport:
+class GuardReport(ShownInNotebooks):
     """The report of a guard on one model after so many steps. Print it for a table.
 
     In `ranks_compared` of them the gradients of all ranks were held against each other. `fingerprints` counts the

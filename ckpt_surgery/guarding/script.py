@@ -27,6 +27,11 @@ def run_script(path: str, arguments: Sequence[str], explain: Explain) -> int:
     if not path:
         raise OptionError("the script's path is empty, as from an unset variable: name a Python file")
     place = Path(path)
+    if place.suffix == ".ipynb":
+        raise OptionError(
+            f"{path} is a notebook: put `with guard(model):` around its training, or run what "
+            "`jupyter nbconvert --to script` makes of it"
+        )
     try:
         source = place.read_bytes()
     except OSError as error:

@@ -22,6 +22,7 @@ from ckpt_surgery.long_sequences.cut_block import BlockCut
 from ckpt_surgery.runtime.surgery.options import SurgeryOptions
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
+from ckpt_surgery.text import ShownInNotebooks
 from ckpt_surgery.undo import Undoable
 
 _ROWS = 4096
@@ -80,7 +81,7 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
     return context
 
 
-class LongContext(Undoable):
+class LongContext(Undoable, ShownInNotebooks):
     """What `long_context` did to one model, until `undo`; also a context manager. Printing it says what was done.
 
     `surgery` is that of `wrap_blocks`, `loss` that of `fuse_loss`, `mlps` are those found, with the reasons of those

@@ -27,7 +27,7 @@ from ckpt_surgery.measure.results import (
     repair_of,
     timeline_of,
 )
-from ckpt_surgery.text import aligned, listed, percent, plural, ratio, size, wrapped
+from ckpt_surgery.text import ShownInNotebooks, aligned, listed, percent, plural, ratio, size, wrapped
 
 Status = Literal["ok", "failed", "skipped", "unsupported", "not built"]
 WIDTH = 100
@@ -49,7 +49,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(ShownInNotebooks):
     """Everything known about one model. `problem` says why there is no verdict: not built, or unsupported.
 
     `supported` is False where the model says that it supports no checkpointing. Where it holds checkpointing

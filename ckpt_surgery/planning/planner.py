@@ -149,7 +149,7 @@ class BudgetPlanner:
         )
 
     def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
-        """The way with the lowest peak, metered, alone."""
+        """The way with the lowest peak, metered and alone."""
         metered = self._steps.metered(ways[-1].choice)
         row = self._measured(ways[-1], metered)
         return PlanFront(row, metered.explained, (row,))

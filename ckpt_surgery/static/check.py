@@ -21,6 +21,7 @@ from ckpt_surgery.static.discover import (
     source_at,
     text_at,
 )
+from ckpt_surgery.static.notebooks import SUFFIX, in_cell
 from ckpt_surgery.static.options import check_options
 from ckpt_surgery.static.reading import gc_paused
 from ckpt_surgery.static.requirements import required_transformers
@@ -47,7 +48,8 @@ def check(
 
     Args:
         paths: files, folders, or a transformers checkout, one or several; None for the installed transformers' models.
-            What a file imports from its own folder is checked too, as a script and its helpers are.
+            What a file imports from its own folder is checked too, as a script and its helpers are. The code cells
+            of a named notebook are a script; the path of a finding there ends with its cell.
         select: rule codes (`"CKPT003"`); an empty `select` means all rules.
         ignore: rule codes that are left out.
         exclude: glob patterns of files and folders that a folder walk leaves out.
@@ -67,8 +69,8 @@ def check(
     check_options(RULE_CODES, exclude=exclude, per_file_ignores=per_file_ignores, jobs=jobs)
     given = [installed_models()] if paths is None else [paths] if isinstance(paths, str | os.PathLike) else paths
     environments: list[str] = []
-    files, problems = discover(given, exclude=exclude, environments=environments)
-    scripts = [path for path in map(Path, given) if path.suffix == ".py" and os.path.isfile(path)]
+    files, problems = discover(given, exclude=exclude, environments=environments, notebooks=True)
+    scripts = [path for path in map(Path, given) if path.suffix in (".py", SUFFIX) and os.path.isfile(path)]
     files += imported_files(scripts, files, exclude)
     sources, unreadable = read_sources(files)
     problems += unreadable
@@ -85,6 +87,8 @@ def check(
         if cache and not bugs:
             store_entry(key, (result, _digests(snapshot.imported), snapshot.required))
     findings = without_ignored(result.findings, per_file_ignores or {})
+    notebooks = {source.path: source.text for source in sources if source.path.endswith(SUFFIX)}
+    findings = [in_cell(each, notebooks[each.path]) if each.path in notebooks else each for each in findings]
     left_out = () if files else tuple(Note(path, _ENVIRONMENT) for path in environments)
     return replace(
         result,

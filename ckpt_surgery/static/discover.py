@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from ckpt_surgery.errors import OptionError, TransformersNotFound
 from ckpt_surgery.static.newer import as_older
+from ckpt_surgery.static.notebooks import SUFFIX, python_of
 from ckpt_surgery.static.results import Problem
 from ckpt_surgery.text import one_line
 
@@ -126,16 +127,20 @@ def checked_path(path: str | Path) -> str:
 
 
 def discover(
-    paths: str | Path | Sequence[str | Path], *, exclude: Collection[str] = (), environments: list[str] | None = None
+    paths: str | Path | Sequence[str | Path],
+    *,
+    exclude: Collection[str] = (),
+    environments: list[str] | None = None,
+    notebooks: bool = False,
 ) -> tuple[list[Path], list[Problem]]:
     """The Python files under `paths`, or under a single path, each once and always in the same order.
 
-    A named file is taken whatever it is called, as long as it ends in `.py`. A folder is walked, without hidden
-    folders, virtual environments, `SKIPPED_FOLDERS` and files that start with `SKIPPED_PREFIXES`; a transformers
-    checkout or package folder stands for its `models` folder. `exclude` are patterns as `matches` reads them; they
-    never drop a path that is named itself. A link that leads back to a folder above it, or to itself, is passed over
-    in a walk; one that is named and leads to itself is a problem. The virtual environments that a walk leaves out are
-    added to `environments`.
+    A named file is taken whatever it is called, as long as it ends in `.py`, or in `.ipynb` where `notebooks` are
+    read. A folder is walked, without hidden folders, virtual environments, `SKIPPED_FOLDERS` and files that start with
+    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. `exclude` are
+    patterns as `matches` reads them; they never drop a path that is named itself. A link that leads back to a folder
+    above it, or to itself, is passed over in a walk; one that is named and leads to itself is a problem. The virtual
+    environments that a walk leaves out are added to `environments`.
 
     Raises:
         OptionError: an empty path.
@@ -163,8 +168,10 @@ def discover(
                 below, here = _below(path, exclude), (*above, real)
                 links += [(entry.path, "", here) for entry in below if entry.is_symlink()]
                 waiting += [(e.path, os.path.join(real, e.name), here) for e in reversed(below) if not e.is_symlink()]
-            elif stat.S_ISREG(mode) and path.endswith(".py"):
+            elif stat.S_ISREG(mode) and path.endswith((".py", SUFFIX) if notebooks else ".py"):
                 files.append(Path(path))
+            elif stat.S_ISREG(mode) and path.endswith(SUFFIX):
+                problems.append(Problem(path, "is a notebook: `check` reads it, and its cells are repaired by hand"))
             elif stat.S_ISREG(mode):
                 problems.append(Problem(path, "is not a Python file: name a .py file or a folder"))
             elif above:
@@ -256,7 +263,7 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def read_source(path: str | Path) -> SourceFile | Problem:
-    """Read and decode one file as Python does (PEP 263), or say in one line why that fails."""
+    """Read and decode one file as Python does (PEP 263), or say in one line why that fails; of a notebook the code."""
     name = os.fspath(path)
     try:
         with open(name, "rb", buffering=0) as file:
@@ -275,6 +282,11 @@ def read_source(path: str | Path) -> SourceFile | Problem:
     except (SyntaxError, LookupError, ValueError) as error:
         why = one_line(error) or type(error).__name__
         return Problem(name, f"cannot be decoded: {why}; declare its encoding or save it as UTF-8")
+    if name.endswith(SUFFIX):
+        try:
+            text = python_of(text)
+        except ValueError as error:
+            return Problem(name, f"{error}: not checked")
     return SourceFile(
         path=name,
         text=text,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import ckpt_surgery
-from ckpt_surgery.cli.main import main
+from ckpt_surgery.cli.main import app, main
 from tests.cli.stand_ins import (
     StandIn,
     run,
@@ -31,19 +34,40 @@ def test_a_wrong_usage_exits_with_2(check: StandIn, capsys: pytest.CaptureFixtur
     assert check.calls == []
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     return subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["apply", "-h"], ["rule", "--help"]])
-def test_help_is_printed_within_80_columns(arguments: list[str]) -> None:
-    ended = python("-m", "ckpt_surgery", *arguments)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("Usage: ckpt_surgery")
-    assert max(map(len, ended.stdout.splitlines())) <= 80
+PROGRAM: Any = typer.main.get_command(app)
+
+
+@pytest.mark.parametrize("command", ["", *PROGRAM.commands])
+def test_the_help_of_a_command_is_one_screen(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(f"{command} --help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Usage: ckpt_surgery")
+    assert (max(map(len, lines)), len(lines)) <= (80, 50)
+    assert [line for line in lines if re.search(r"<\w|\bTEXT\b|INTEGER|list\[", line)] == []
+
+
+def test_the_help_has_options_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run --help") == 0
+    groups = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.MULTILINE)
+    assert groups[:3] == ["Arguments", "Options", "What is wrapped"]
+    assert run("--help") == 0
+    assert "Train:\n  fit" in capsys.readouterr().out
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    asked = {"_CKPT_SURGERY_COMPLETE": "complete_bash", "COMP_WORDS": "ckpt_surgery ver", "COMP_CWORD": "1"}
+    ended = python("-m", "ckpt_surgery", **asked)
+    assert ended.stdout.split() == ["verify"]
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

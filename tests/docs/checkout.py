@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.zoo.own_code_shapes import write_shape
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = "src/transformers/models"
 CALL = "hidden_states = layer(hidden_states, mask, encoder_hidden_states=memory)"
 FOO = f"""\
@@ -123,6 +125,7 @@ class MineModel(PreTrainedModel):
 def plant() -> None:
     """Write the checkout into the working folder, over whatever a command made of it."""
     write_shape(Path("my_old_model"), "old switch")
+    shutil.copytree(EXAMPLES, "examples", dirs_exist_ok=True)
     for name, text in FILES.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)

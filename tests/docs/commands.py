@@ -9,16 +9,19 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from benchmarks.releases import CACHE_VARIABLE
-from ckpt_surgery.cli.main import main
+from ckpt_surgery.cli.main import app, main
 from ckpt_surgery.survey.worker_pool import WorkerPool
 from tests.docs.checkout import FILES, plant
 from tests.upstream.released import repository
@@ -35,6 +38,14 @@ class Command:
 
     line: str
     shown: tuple[str, ...] = ()
+
+
+def extras(what: str) -> list[str] | None:
+    """The extras of this project that an install line names; None where it names something else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.fullmatch(r"\.(?:\[([a-z,-]+)\])?", what)
+    names = [] if named is None or not named[1] else named[1].split(",")
+    return names if named and set(names) <= project["optional-dependencies"].keys() else None
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ def command_faults(command: Command) -> list[str]:
             changed = run(command.line).changed & FILES.keys()
             return run_faults(command, accepted=(0,)) or ([] if changed else [f"{command.line} changes nothing"])
         case ["python", "-m", "pip", "install", what]:
-            return [] if what in ("git+ADDRESS", ".") else [f"nobody knows how to install {what}"]
+            return [] if what == "git+ADDRESS" or extras(what) is not None else [f"nobody knows how to install {what}"]
         case ["python", "-m", module, *arguments] if module.startswith("benchmarks."):
             return help_faults(command.line, run(f"python -m {shlex.join([module, *arguments, '--help'])}"), arguments)
         case ["python", script, *arguments] if (ROOT / script).is_file() and script.startswith("benchmarks/"):
@@ -132,8 +143,9 @@ def run(line: str) -> Run:
                     patch.setenv(CACHE_VARIABLE, CACHE)
                 repository("5.23.0", Path(checkout))
                 code, printed = ours("pr", checkout, *arguments)
-        case ["ckpt_surgery", "run", *arguments]:  # it takes the place of `__main__`
-            code, printed = process("-m", "ckpt_surgery", "run", *arguments)
+        case ["ckpt_surgery", ("run" | "fit") as command, *arguments]:  # it takes the place of `__main__`
+            room = ["--memory", "8GB"] if command == "fit" and "--memory" not in arguments else []  # no card is here
+            code, printed = process("-m", "ckpt_surgery", command, *room, *arguments)
         case ["ckpt_surgery", *arguments]:
             code, printed = ours(*arguments)
         case ["pytest", *arguments]:
@@ -171,11 +183,12 @@ def fits(shown: tuple[str, ...], printed: str) -> bool:
 @cache
 def options() -> frozenset[str]:
     """All options of the command line and of the pytest plugin."""
-    names = ("check", "apply", "rule", "verify", "explain", "plan", "run", "adopt", "pr")
-    texts = [*(ours(name, "--help")[1] for name in names), ours("--help")[1]]
+    root: Any = typer.main.get_command(app)
+    parameters = [each for command in (root, *root.commands.values()) for each in command.params if not each.hidden]
     helped = process("-m", "pytest", "-p", "no:cacheprovider", "--help")[1]
-    texts.append(" ".join(re.findall(r"--ckpt-[a-z]+", helped)))
-    return frozenset(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(texts)))
+    plugin = re.findall(r"--ckpt-[a-z]+", helped)
+    names = [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
+    return frozenset(name for name in (*names, *plugin, "--help") if name.startswith("--"))
 
 
 @contextlib.contextmanager

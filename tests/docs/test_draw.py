@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from benchmarks.live_repair import TINY, WAYS, kept_bytes
 from docs import draw
+from tests.docs.commands import ROOT, ours
 
 FIGURES = json.loads((draw.FOLDER / "live_repair.json").read_text(encoding="utf-8"))
 MOST_BYTES = 60_000
@@ -30,9 +33,12 @@ def test_a_picture_of_other_figures_is_seen(tmp_path: Path, monkeypatch: pytest.
     changed["tiny"]["kept_bytes"]["wrapped"] += 1
     (tmp_path / "live_repair.json").write_text(json.dumps(changed), encoding="utf-8")
     monkeypatch.setattr(draw, "FOLDER", tmp_path)
-    picture = draw.pictures()["live-repair.svg"]
+    page = draw.OUT_OF_MEMORY.read_text(encoding="utf-8")
+    (tmp_path / "page.md").write_text(page.replace("| 8.28 GB |", "| 8.29 GB |"), encoding="utf-8")
+    monkeypatch.setattr(draw, "OUT_OF_MEMORY", tmp_path / "page.md")
+    pictures = draw.pictures()
     monkeypatch.undo()
-    assert draw.words(picture) != draw.words(drawn("live-repair.svg"))
+    assert [name for name, picture in pictures.items() if draw.words(picture) == draw.words(drawn(name))] == []
 
 
 @pytest.mark.transformers4
@@ -44,6 +50,28 @@ def test_checkpointing_that_is_only_switched_on_saves_nothing() -> None:
     without, enabled, wrapped = (FIGURES["real"][way] for way in WAYS)
     assert enabled["peak_bytes"] > 0.95 * without["peak_bytes"]
     assert wrapped["peak_bytes"] < 0.75 * without["peak_bytes"]
+
+
+ROWS = draw.table_rows(draw.OUT_OF_MEMORY.read_text(encoding="utf-8"), "with")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS)
+def test_the_peaks_on_the_page_are_those_that_explain_says(row: str) -> None:
+    options = shlex.split(row.strip("`")) if row.startswith("`") else []
+    code, printed = ours("explain", "MistralForCausalLM", "--tokens", "4096", *options)
+    assert code == 0
+    (peaks,) = re.findall(r"^ +peak +(\S+ GiB) +(\S+ GiB)", printed, re.MULTILINE)
+    assert list(peaks) == ROWS[row]
+
+
+def test_the_measured_peaks_on_the_page_are_those_of_the_page_of_the_gpu() -> None:
+    steps = draw.table_rows(draw.OUT_OF_MEMORY.read_text(encoding="utf-8"), "a step")
+    gpu = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    for way, (peak, seconds) in steps.items():
+        (row,) = [line for line in gpu.splitlines() if line.startswith(f"| {way.replace('(model)', '')} |")]
+        assert row.endswith(f"| {seconds}, {peak} |")
 
 
 def test_pictures_are_small() -> None:

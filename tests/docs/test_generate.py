@@ -47,3 +47,9 @@ def test_the_table_of_rules_says_which_are_repaired() -> None:
     assert rows["CKPT003"] == "yes, where it is safe"
     assert rows["CKPT005"] == "with `--unsafe`"
     assert rows["CKPT006"] == "by hand"
+
+
+def test_the_reference_has_the_groups_of_the_help() -> None:
+    (section,) = re.findall(r"^## run\n(.*?)^## ", generate.cli_page(), re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    assert rows.index("`--help`") + 1 == rows.index("**What is wrapped**") == rows.index("`--wrap / --no-wrap`") - 1

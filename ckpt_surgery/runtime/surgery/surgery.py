@@ -42,6 +42,7 @@ from ckpt_surgery.runtime.surgery.owner_hook import OwnerHook
 from ckpt_surgery.runtime.surgery.summary import SurgerySummary, summaries
 from ckpt_surgery.runtime.tools.containers import Absent, put
 from ckpt_surgery.runtime.tools.refusals import Refusals
+from ckpt_surgery.text import ShownInNotebooks
 from ckpt_surgery.undo import Undoable
 
 SURGERY = "_ckpt_surgery"
@@ -51,7 +52,7 @@ _CLAIMS = (CLAIM, DIFFUSERS_CLAIM)
 _OURS = (FLAG, INNER_SWITCH, TIMM_SWITCH, FUNCTION, *_CLAIMS, SURGERY)
 
 
-class Surgery(Undoable):
+class Surgery(Undoable, ShownInNotebooks):
     """Checkpointing that works on one model, until `undo`. Made by `wrap_blocks`; also a context manager.
 
     `stacks` are the stacks of the model, those that the options leave alone among them. Printing it gives a table of

@@ -1,0 +1,76 @@
+"""Notebooks as Python: their code cells one below the other, and the cell that a line is in. No cell is run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckpt_surgery.codemods.finding import Finding
+
+SUFFIX = ".ipynb"
+_TITLE = "# %% code cell"
+_KEEPS_PYTHON = re.compile(r"%%(time|timeit|capture|prun)\b")
+_MAGIC = re.compile(r"^(\s*)(?:[%!?].*|[\w.]+\?{1,2}\s*)$", re.MULTILINE)
+_ASSIGNED_MAGIC = re.compile(r"^(\s*\w+\s*=\s*)[%!].*$", re.MULTILINE)
+
+
+def python_of(notebook: str) -> str:
+    """The code cells of a notebook as one text, each below a comment with its number, without magics and shell lines.
+
+    Raises:
+        ValueError: this is no notebook, or a cell of it is no Python.
+    """
+    try:
+        cells = json.loads(notebook)["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("is no notebook of format 4") from None
+    return "".join(
+        f"{_TITLE} {number}\n{_python_of_cell(source, number)}\n" for number, source in enumerate(sources, 1)
+    )
+
+
+def _python_of_cell(source: str, number: int) -> str:
+    if _parses(source) is None:
+        return source
+    if source.lstrip().startswith("%%") and not _KEEPS_PYTHON.match(source.lstrip()):
+        return ""  # another language
+    plain = _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
+    if (error := _parses(plain)) is not None:
+        raise ValueError(f"code cell {number}, line {error.lineno or 1} does not parse ({error.msg})")
+    return plain
+
+
+def _parses(source: str) -> SyntaxError | None:
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return error
+    return None
+
+
+def in_cell(finding: Finding, text: str) -> Finding:
+    """Put its cell behind the path and its line in that cell, left to a person; `text` is `python_of` the notebook."""
+    lines = text.split("\n")
+
+    def place(line: int) -> tuple[str, int]:
+        title = max(at for at, above in enumerate(lines[:line], 1) if above.startswith(_TITLE))
+        return lines[title - 1].removeprefix("# %% code "), line - title
+
+    def words(match: re.Match[str]) -> str:
+        cell, line = place(int(match[1]))
+        return f"line {line} of {cell}"
+
+    cell, line = place(finding.line)
+    return replace(
+        finding,
+        path=f"{finding.path}:{cell}",
+        line=line,
+        first_line=max(0, finding.first_line - finding.line + line),
+        message=re.sub(r"\bline (\d+)\b", words, finding.message),
+        repairs=(),
+    )

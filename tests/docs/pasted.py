@@ -1,0 +1,113 @@
+"""The blocks of a page as a reader runs them: pasted into a shell, in an environment that holds what the install line
+on the page brings and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+import venv
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from tests.docs.commands import ROOT, Command, command_faults, commands, extras, fits
+from tests.docs.pages import Block, fenced
+
+PASTED = ("README.md", "docs/quickstart.md", "docs/out-of-memory.md", "docs/is-it-right.md")
+"""The pages that this is done with: the others are run in the environment of the tests."""
+SESSION = "import doctest, sys; sys.exit(doctest.testfile(sys.argv[1], module_relative=False).failed)"
+
+
+def install_lines(text: str) -> list[str]:
+    """What the install lines of a page name, such as `.[torch]`."""
+    return re.findall(r"^\$ python -m pip install '?([^'\n]+)'?$", text, re.MULTILINE)
+
+
+def environment(folder: Path, what: str) -> Path:
+    """Make a virtual environment with what `pip install WHAT` brings, linked from where it is installed here."""
+    named = extras(what)
+    assert named is not None, f"nobody knows how to install {what}"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(line for extra in named for line in project["optional-dependencies"][extra])]
+    for installed in closure(wanted):
+        top = {file.parts[0] for file in installed.files or () if file.parts[0] != ".."}
+        for name in top - {"__pycache__"}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(str(installed.locate_file(name)))
+    (packages / "ckpt_surgery").symlink_to(ROOT / "ckpt_surgery")
+    for script, entry in project["scripts"].items():
+        module, _, function = entry.partition(":")
+        program = folder / "bin" / script
+        program.write_text(
+            f"#!{folder}/bin/python\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+        )
+        program.chmod(0o755)
+    return folder
+
+
+def closure(wanted: list[str]) -> Iterator[Distribution]:
+    """The distributions that requirements bring, and those that these bring."""
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = [Requirement(line) for line in wanted]
+    while waiting:
+        needed = waiting.pop()
+        if (key := (needed.name, frozenset(needed.extras))) in seen:
+            continue
+        seen.add(key)
+        installed = distribution(needed.name)
+        yield installed
+        for line in installed.requires or ():
+            inner = Requirement(line)
+            chosen = [{"extra": extra} for extra in ("", *needed.extras)]
+            if inner.marker is None or any(map(inner.marker.evaluate, chosen)):
+                waiting.append(inner)
+
+
+def pasted_faults(text: str, place: Path) -> list[str]:
+    """What does not end as a page shows it when its blocks are pasted in order into a shell in `place`."""
+    return [fault for block in fenced(text) for fault in _faults_of(block, place)]
+
+
+@cache
+def _faults_of(block: Block, place: Path) -> tuple[str, ...]:
+    match block.language:
+        case "console":
+            return tuple(fault for command in commands(block.text) for fault in _faults_of_command(command, place))
+        case "python":
+            code, printed = _run(["python", "-c", block.text], place)
+            return () if code == 0 and printed else (f"the Python example ends with {code}: {printed}",)
+        case "pycon":
+            (place / "session.txt").write_text(block.text, encoding="utf-8")
+            code, printed = _run(["python", "-W", "ignore", "-c", SESSION, "session.txt"], place)
+            return () if code == 0 else (printed,)
+    return ()
+
+
+def _faults_of_command(command: Command, place: Path) -> list[str]:
+    if re.match(r"python -m pip install |make ", command.line):
+        return command_faults(command)
+    code, printed = _run(["bash", "-c", command.line], place)
+    right = code in (0, 1) and "Traceback" not in printed and fits(command.shown, printed)
+    return [] if right else [f"{command.line} ends with {code} and prints {printed}"]
+
+
+def _run(words: list[str], place: Path) -> tuple[int, str]:
+    """The exit code of a command in the environment beside `place`, and what it printed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CI"))}
+    path = os.pathsep.join([str(place.parent / "environment" / "bin"), os.environ["PATH"]])
+    settings = kept | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HOME": str(place)}
+    done = subprocess.run(words, cwd=place, env=settings, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def has(package: str, folder: Path) -> bool:
+    """Tell whether Python finds a package in an environment."""
+    words = [str(folder / "bin" / "python"), "-c", f"import importlib.util as u; print(u.find_spec('{package}'))"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip() != "None"
