@@ -45,6 +45,12 @@ PEAK_SIZES = {
     "max_position_embeddings": 2048,
     "tokens": 2048,
 }
+WAYS: Mapping[str, Mapping[str, bool]] = {
+    "not cut": {"cut": False},
+    "cut": {},
+    "cut, tiles on the host": {"host": True},
+}
+LAYERS = 4
 _MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "tensor", "zeros", "zeros_like")
 """The functions of torch that make tensors, in float32 where their callers say so."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
@@ -58,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--rows", type=Path, default=Path("out/long_context.jsonl"), metavar="FILE", help="one a class"
     )
     parser.add_argument("--peak", action="store_true", help="compare the peaks of larger models instead")
+    parser.add_argument(
+        "--tokens", metavar="N,M", help="what a token takes of a GPU, predicted between so many thousands of tokens"
+    )
     parser.add_argument("--page", action="store_true", help="write the figures of the page from the whole file")
     options = parser.parse_intermixed_args(arguments)
     if lacking("long_context", "torch", "transformers"):
@@ -71,6 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.names or PEAK_CLASSES:
             own, ours = peaks(name)
             print(f"{name}: {own / 2**20:.0f} MiB, {ours / 2**20:.0f} MiB after long_context", flush=True)
+        return 0
+    if options.tokens:
+        shorter, longer = map(int, options.tokens.split(","))
+        for way, choice in WAYS.items():
+            for line in a_token(way, choice, shorter, longer):
+                print(line, flush=True)
         return 0
     every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
     names = options.names or every
@@ -162,6 +177,33 @@ def peaks(name: str, **sizes: int) -> tuple[int, int]:
     return own[2], ours[2]
 
 
+def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[str]:
+    """What four layers of a Llama of 8B with LoRA take at each of so many thousands of tokens, and a token more."""
+    from benchmarks.device import Device
+    from benchmarks.plan_on_gpu import MODELS, Case, on_shapes
+    from ckpt_surgery.long_sequences.long_context import long_context
+    from ckpt_surgery.planning.cuda_operators import CudaOperators
+    from ckpt_surgery.planning.explain import explanation_of, metered, on_host_without_data
+
+    config = MODELS["Llama 8B"]
+    layers, config["num_hidden_layers"] = config["num_hidden_layers"], LAYERS
+    peaks = []
+    try:
+        for number in thousands:
+            released = on_shapes(Case("Llama 8B", number, lora=True), Device("cuda", "shapes"))
+            with long_context(released.model, **options) as context, CudaOperators():
+                context.surgery.change(self_check="never")
+                on_host_without_data(released.model)
+                step, drawn = metered(released.model, released.inputs, released.shapes)
+                told = explanation_of(released.model, step, drawn)
+            peaks.append(told.peak_bytes)
+            products = (told.forward_flops + told.backward_flops) / 1e12
+            yield f"{way}, {number}K tokens: {told.peak_bytes / 1e9:.2f} GB, {products:.0f} TFLOP"
+    finally:
+        config["num_hidden_layers"] = layers
+    yield f"{way}: {(peaks[-1] - peaks[0]) / (thousands[-1] - thousands[0]) / 1024 / 1e6:.4f} MB a token"
+
+
 Step = tuple[float, Mapping[str, Any], int]
 
 
@@ -218,9 +260,10 @@ def drop_nothing(model: Any) -> bool:
         for name in names:
             dropped = dropped or getattr(module, name) != 0
             setattr(module, name, 0.0)
-        for name, value in vars(getattr(module, "config", module)).items():
-            if "drop" in name and isinstance(value, float):  # some forwards read their rates there
-                setattr(module.config, name, 0.0)
+        config = getattr(module, "config", None)
+        for name in [name for name in getattr(config, "__dict__", ()) if "drop" in name]:
+            if isinstance(getattr(config, name), float):  # some forwards read their rates there
+                setattr(config, name, 0.0)
     return dropped
 
 

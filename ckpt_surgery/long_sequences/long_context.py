@@ -194,5 +194,6 @@ def _norms_behind(model: nn.Module, stack: str) -> list[nn.Module]:
     return [
         part
         for part in owner.children()
-        if type(part).__name__.endswith(("LayerNorm", "RMSNorm")) and [p.dim() for p in part.parameters()] in ([1], [1, 1])
+        if type(part).__name__.endswith(("LayerNorm", "RMSNorm"))
+        and [p.dim() for p in part.parameters()] in ([1], [1, 1])
     ]

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from benchmarks.long_context import apart, double_precision, peaks, table
+from benchmarks.long_context import WAYS, a_token, apart, double_precision, peaks, table
 from benchmarks.long_context_report import figures_of, page, read_figures, row_of, write_figures
 
 pytestmark = pytest.mark.torch
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 def row(name: str = "Model", **changed: Any) -> dict[str, Any]:
     compared = {"loss": 0.0, "gradients": 1e-15, "undone": 0.0, "peak": 10, "own_peak": 30, "fused": 1, "made": {}}
-    return {"class": name, **compared, "heads": {}, "tiled": 0, "not_tiled": {}, **changed}
+    return {"class": name, **compared, "heads": {}, "tiled": 0, "not_tiled": {}, "cut": 2, "not_cut": {}, **changed}
 
 
 ROWS = [
@@ -32,7 +32,7 @@ ROWS = [
     row("B", gradients=1.0),
     row("C", fused=0, made={"__setitem__": 1}),
     row("D", fused=0, heads={"D": "its head is no nn.Linear"}),
-    row("F", fused=0, tiled=2),
+    row("F", fused=0, tiled=2, cut=0, not_cut={"Layer": "it mixes tokens"}),
     {"class": "E", "kind": "no tiny model of it could be made", "problem": "no inputs"},
     {"class": "G", "problem": "exit code 1"},
 ]
@@ -77,6 +77,8 @@ def test_the_page_names_every_class_that_is_not_fused(tmp_path: Path) -> None:
     assert "7 of 9 classes" in written
     assert "5 classes were compared" in written
     assert "In 4 of them nothing differs" in written
+    assert "In 4 classes all blocks were cut at their attention, in 0 some, and in 1 none." in written
+    assert "| `F` | Layer: it mixes tokens |" in written
     for name in "BCDEFG":
         assert f"| `{name}` |" in written
     assert "`A`" not in written
@@ -99,5 +101,12 @@ def test_a_class_is_compared_and_kept(tmp_path: Path) -> None:
 
 
 def test_the_peak_falls() -> None:
-    own, ours = peaks("LlamaForCausalLM", vocab_size=4000, hidden_size=32, num_hidden_layers=2, head_dim=8, tokens=512)
+    own, ours = peaks("LlamaForCausalLM", vocab_size=4000, hidden_size=32, num_hidden_layers=2, head_dim=8, tokens=2048)
     assert ours < own / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "most"), [("cut", 0.062), ("cut, tiles on the host", 0.036)])
+def test_a_token_takes_of_a_gpu_what_the_page_says(way: str, most: float) -> None:
+    *_, line = a_token(way, WAYS[way], 4, 8)
+    assert float(line.rpartition(": ")[2].partition(" ")[0]) < most
