@@ -26,10 +26,12 @@ from ckpt_surgery.distributed.tiled_call import ModuleState, untiled, with_param
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.attention_call import AttentionCall, CannotCut, Captured, Heads, answering, capture
 from ckpt_surgery.long_sequences.parked import ParkedTiles
-from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_all
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments
 from ckpt_surgery.runtime.offload.offloader import Transport
+from ckpt_surgery.runtime.tools.classes import library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
+from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.torch_names import tree_map, use_counts
 
 _HEADS, _TOKENS = 1, 2
@@ -109,6 +111,9 @@ class CutCall:
     """What the block returns behind its tensor, where it returns a tuple."""
     _autocast: Sequence[tuple[str, bool, torch.dtype]] = ()
     _call: AttentionCall | None = None
+    draws: bool = False
+    """Whether random numbers were drawn."""
+    _seeded: Mapping[torch.device, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = ModuleState.of(self.block)
@@ -125,9 +130,10 @@ class CutCall:
         """Return the tensor that the block returns; `read` gives the tiles of its input. Raises CannotCut."""
         with self.as_called():
             attended = self._attended(self.heads(read))
+            pieces = [attended[:, part] for part in self.parts]
             made: Tensor | None = None
             for index, part in enumerate(self.parts):
-                result = self.after(read(index, part), index, part, attended[:, part])
+                result = self.after(read(index, part), index, part, pieces[index])
                 if made is None:
                     made = self._room_of(result, attended)
                 made[:, part] = result
@@ -150,11 +156,11 @@ class CutCall:
     def _room_of(self, result: Tensor, attended: Tensor) -> Tensor:
         """Return where the whole result goes: into the memory of what attention returned, where that is as large.
 
-        Each tile of that is read before a tile of the result is written.
+        Each tile of that is read before a tile of the result is written. No view: that could not be written into.
         """
         shape = (result.shape[0], self.arguments.tokens, *result.shape[2:])
         same = attended.dtype == result.dtype and attended.shape[2:].numel() == result.shape[2:].numel()
-        return attended.view(shape) if same else result.new_empty(shape)
+        return attended.resize_(shape) if same else result.new_empty(shape)
 
     def gradients(
         self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], made: Tensor | None
@@ -228,6 +234,7 @@ class CutCall:
             if self.seed is not None:
                 stack.enter_context(random_state_kept({p.device for p in self.block.parameters()}))
             yield
+            self._note_draws()
 
     def before(self, values: Tensor, index: int, part: slice) -> tuple[AttentionCall, Heads]:
         """Run the block on a tile until its attention, and return the call for the whole. Raises CannotCut."""
@@ -241,6 +248,8 @@ class CutCall:
             captured.__traceback__ = None
         else:
             raise CannotCut("it calls no attention function of transformers")
+        if library_of(call.function) != "transformers":
+            raise CannotCut("its attention function is not of transformers: it may mix heads, or hold tensors")
         if any(each.dim() != 4 or each.shape[_TOKENS] != part.stop - part.start for each in heads):
             raise CannotCut("its attention is given something else than heads of its tokens")
         whole = partial(_whole, {id(tensor): tensor for tensor in tensors(self.arguments.given)} | wholes)
@@ -312,14 +321,17 @@ class CutCall:
             return 1
         return max(count for count in range(1, min(self.groups, keys) + 1) if keys % count == 0)
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Return what attention is given beside heads and mask, once `heads` has run."""
-        return self._call.options if self._call is not None else {}
-
     def _draw(self, index: int) -> None:
         if self.seed is not None:
+            self._note_draws()
             seed_all(self.seed + index)
+            self._seeded = torch_states(devices_of(self.block))
+
+    def _note_draws(self) -> None:
+        if self._seeded and not self.draws:
+            now = torch_states(devices_of(self.block))
+            self.draws = any(not torch.equal(state, now[device]) for device, state in self._seeded.items())
+        self._seeded = {}
 
 
 class GroupGraph:
