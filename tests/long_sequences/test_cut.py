@@ -74,7 +74,7 @@ def test_dropout_draws_the_same_in_the_backward(host: bool) -> None:
         with torch.no_grad():
             for weight, direction in zip(weights, directions, strict=True):
                 weight.add_(direction, alpha=far)
-        ours: float = step(model, **batch(LENGTH))[0].item()
+        ours = step(model, **batch(LENGTH))[0].item()
         with torch.no_grad():
             for weight, direction in zip(weights, directions, strict=True):
                 weight.sub_(direction, alpha=far)
@@ -98,7 +98,7 @@ def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_who
 
     def error(model: Any) -> float:
         found = step(model, **batch(192))[1]
-        return sum((found[name].double() - exact[name]).norm().item() for name in exact)
+        return float(sum((found[name].double() - exact[name]).norm() for name in exact))
 
     own = error(llama(**sizes).bfloat16())
     with long_context(half := llama(**sizes).bfloat16(), tokens=384 * 6) as context:
