@@ -6,6 +6,7 @@ a few tokens in its first call: together, and in two halves.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
@@ -19,12 +20,12 @@ from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.cut_function import CutFunction
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.tools.classes import library_of
 from ckpt_surgery.runtime.tools.containers import tensors
-from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.torch_names import CALL_HOOKS, FSDP1_FLATTENED, FakeTensor, disable_current_modes
 
 _PROBED = 8
@@ -50,7 +51,7 @@ class BlockCut:
         self.reason: str | None = None
         self.calls = 0
         self._tokens, self._parks = tokens, parks
-        self._draws: bool | None = None  # once the block was tried
+        self._tried: list[tuple[nn.Module, Any]] = []
         self._never = False
 
     @property
@@ -68,14 +69,15 @@ class BlockCut:
         function: Callable[..., Any],
     ) -> Any:
         """Return what the block returns; NotImplemented where the call is not cut."""
-        if self._never:
+        parts = [(part, vars(part).get("forward")) for part in self.block.modules()]
+        if self._never and parts == self._tried:
             return NotImplemented
         try:
             values = _input_of(signature, arguments)
             trained = self._trained()
             if not (trained or values.requires_grad):
                 return NotImplemented
-            offloader = getattr(function, "offloader", None)
+            offloader = getattr(inspect.unwrap(function), "offloader", None)
             if not isinstance(offloader, Offloader):
                 offloader = None
             call = CutCall(
@@ -85,18 +87,22 @@ class BlockCut:
                 self._size(values),
                 _GROUPS,
                 transport=offloader.transport if offloader is not None and self._parks else None,
+                entered=getattr(function, "entered", nothing),
             )
-            if self._draws is None:
-                self._never = True
-                self._draws = self._examined(call, values)
+            if parts != self._tried:
+                self._tried, self._never = parts, True
+                self._examine(call, values)
                 self._never = False
-            if self._draws:
-                call.seed = int(torch.randint(2**31, ()))
+            if _is_real(values):
+                with random_state_kept(()):
+                    call.seed = int(torch.randint(2**31, ()))
             with nullcontext() if offloader is None or self._parks else offloader.saving([values]):
                 made = CutFunction.apply(call, values, *trained)  # type: ignore[no-untyped-call]
         except CannotCut as error:
             self.reason = str(error)
             return NotImplemented
+        if call.draws:  # the next call draws something else
+            torch.randint(2**31, ())
         self.calls, self.reason = self.calls + 1, None
         return made if call.rest is None else (made, *call.rest)
 
@@ -117,10 +123,10 @@ class BlockCut:
             raise CannotCut("its parameters are of a class of their own, or split over ranks")
         return trained
 
-    def _examined(self, call: CutCall, like: Tensor) -> bool:
-        """Try the block on a few tokens, and tell whether it draws random numbers. Raises CannotCut."""
-        if type(like) is not Tensor or like.is_meta:  # nothing to compare
-            return False
+    def _examine(self, call: CutCall, like: Tensor) -> None:
+        """Try the block on a few tokens. Raises CannotCut."""
+        if not _is_real(like):  # nothing to compare
+            return
         tokens = min(_PROBED, like.shape[1])
         shape = (like.shape[0], tokens, like.shape[2])
         with ExitStack() as stack:
@@ -129,7 +135,7 @@ class BlockCut:
             stack.enter_context(autocast_uncached())
             stack.enter_context(random_state_kept((*devices_of(self.block), like.device)))
             try:
-                drawn, made = self._drawn(call, torch.randn(shape, device=like.device).to(like.dtype))
+                made = self._written(call, torch.randn(shape, device=like.device).to(like.dtype))
                 rounds = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(_ROUNDS))
                 if tokens > 1 and all(self._mixes(call, values) for values in rounds):
                     raise CannotCut("it mixes tokens outside of its attention")
@@ -139,27 +145,23 @@ class BlockCut:
                 raise CannotCut(f"it does not run on {tokens} tokens ({type(error).__name__}: {error})") from error
         if made is not None:
             raise CannotCut(f"it writes {made} on its modules")
-        return drawn
 
     def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
         """Return the call for the first tokens alone."""
         given, _ = call.arguments.tile(values, slice(0, values.shape[1]))
         return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1)
 
-    def _drawn(self, call: CutCall, values: Tensor) -> tuple[bool, str | None]:
-        """Tell whether a run draws random numbers, and name what it has written on modules."""
+    def _written(self, call: CutCall, values: Tensor) -> str | None:
+        """Name what a run writes on modules."""
         whole = self._part(call, values, values.shape[1])
         outer, inner = BlockState(self.block), BlockState(self.block)
-        before = torch_states(devices_of(self.block))
         with outer.as_at_entry(outer.entry(watching=True)), whole.as_called():
             entry = inner.entry(watching=True)
             attended = self._attended(whole, values)
             whole.after(values, 0, slice(0, values.shape[1]), attended)
-            now = torch_states(devices_of(self.block))
             inner.learn(entry)
             written = [name for _, name in inner.written(entry)]
-        drawn = any(not torch.equal(before[device], now[device]) for device in before)
-        return drawn or bool(whole.options.get("dropout")), written[0] if written else None
+        return written[0] if written else None
 
     def _mixes(self, call: CutCall, values: Tensor) -> bool:
         tokens = values.shape[1]
@@ -176,6 +178,10 @@ class BlockCut:
         """Return what attention might return."""
         query, _, value = _heads(whole, values)
         return torch.randn((*query.shape[:3], value.shape[3]), device=query.device).to(query.dtype)
+
+
+def _is_real(values: Tensor) -> bool:
+    return type(values) is Tensor and not values.is_meta
 
 
 def _heads(call: CutCall, values: Tensor) -> list[Tensor]:

@@ -33,9 +33,12 @@ from ckpt_surgery.long_sequences.attention_call import (
 )
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments, whole_argument
 from ckpt_surgery.long_sequences.parked import ParkedTiles
-from ckpt_surgery.measure.generators import random_state_kept, seed_all
+from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_all
+from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.offload.offloader import Transport
+from ckpt_surgery.runtime.tools.classes import library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, tensors
+from ckpt_surgery.runtime.tools.rng import torch_states
 from ckpt_surgery.runtime.tools.untiled import untiled
 
 _HEADS, _TOKENS = 1, 2
@@ -53,7 +56,7 @@ class CutCall:
 
     Attention runs in at most so many `groups` of heads, one after another. With a `seed`, what draws random numbers
     draws the same in both runs of a tile, and in the recompute. With a `transport` the input, and heads that wait for
-    their turn, are on the host.
+    their turn, are on the host. `entered` is called as the forward and the backward begin.
     """
 
     block: nn.Module
@@ -63,11 +66,15 @@ class CutCall:
     groups: int
     seed: int | None = None
     transport: Transport | None = None
+    entered: Callable[[], object] = nothing
     state: ModuleState = field(init=False)
     rest: tuple[Any, ...] | None = None
     """What the block returns behind its tensor, where it returns a tuple."""
     _autocast: Sequence[tuple[str, bool, torch.dtype]] = ()
     _call: AttentionCall | None = None
+    draws: bool = False
+    """Whether random numbers were drawn."""
+    _seeded: Mapping[torch.device, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.state = ModuleState.of(self.block)
@@ -84,9 +91,10 @@ class CutCall:
         """Return the tensor that the block returns; `read` gives the tiles of its input. Raises CannotCut."""
         with self.as_called():
             attended = self._attended(self.heads(read))
+            pieces = [attended[:, part] for part in self.parts]
             made: Tensor | None = None
             for index, part in enumerate(self.parts):
-                result = self.after(read(index, part), index, part, attended[:, part])
+                result = self.after(read(index, part), index, part, pieces[index])
                 if made is None:
                     made = self._room_of(result, attended)
                 made[:, part] = result
@@ -109,11 +117,11 @@ class CutCall:
     def _room_of(self, result: Tensor, attended: Tensor) -> Tensor:
         """Return where the whole result goes: into the memory of what attention returned, where that is as large.
 
-        Each tile of that is read before a tile of the result is written.
+        Each tile of that is read before a tile of the result is written. No view: that could not be written into.
         """
         shape = (result.shape[0], self.arguments.tokens, *result.shape[2:])
         same = attended.dtype == result.dtype and attended.shape[2:].numel() == result.shape[2:].numel()
-        return attended.view(shape) if same else result.new_empty(shape)
+        return attended.resize_(shape) if same else result.new_empty(shape)
 
     def gradients(
         self, read: Read, gradient: Tensor, trained: Sequence[nn.Parameter], made: Tensor | None
@@ -188,6 +196,7 @@ class CutCall:
             if self.seed is not None:
                 stack.enter_context(random_state_kept({p.device for p in self.block.parameters()}))
             yield
+            self._note_draws()
 
     def before(self, values: Tensor, index: int, part: slice) -> tuple[AttentionCall, Heads]:
         """Run the block on a tile until its attention, and return the call for the whole. Raises CannotCut."""
@@ -201,6 +210,8 @@ class CutCall:
             captured.__traceback__ = None
         else:
             raise CannotCut("it calls no attention function of transformers")
+        if library_of(call.function) != "transformers":
+            raise CannotCut("its attention function is not of transformers: it may mix heads, or hold tensors")
         if any(each.dim() != 4 or each.shape[_TOKENS] != part.stop - part.start for each in heads):
             raise CannotCut("its attention is given something else than heads of its tokens")
         whole = partial(whole_argument, {id(tensor): tensor for tensor in tensors(self.arguments.given)} | wholes)
@@ -272,14 +283,17 @@ class CutCall:
             return 1
         return max(count for count in range(1, min(self.groups, keys) + 1) if keys % count == 0)
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Return what attention is given beside heads and mask, once `heads` has run."""
-        return self._call.options if self._call is not None else {}
-
     def _draw(self, index: int) -> None:
         if self.seed is not None:
+            self._note_draws()
             seed_all(self.seed + index)
+            self._seeded = torch_states(devices_of(self.block))
+
+    def _note_draws(self) -> None:
+        if self._seeded and not self.draws:
+            now = torch_states(devices_of(self.block))
+            self.draws = any(not torch.equal(state, now[device]) for device, state in self._seeded.items())
+        self._seeded = {}
 
 
 class GroupGraph:

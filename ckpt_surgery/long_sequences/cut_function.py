@@ -28,6 +28,7 @@ class CutFunction(torch.autograd.Function):
             ctx.parked = ParkedTiles(call.transport)
             ctx.parked.put_all(given, call.parts)
         ctx.set_materialize_grads(False)
+        call.entered()
         made = call.output(partial(_tile, given))
         if ctx.parked is not None:
             ctx.parked.finish()
@@ -49,6 +50,7 @@ class CutFunction(torch.autograd.Function):
             like, shape = ctx.like
             reuses = is_alone and gradient.shape == shape and gradient.dtype == like.dtype and gradient.is_contiguous()
             made = gradient if reuses else like.new_empty(shape)
+        ctx.call.entered()
         of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
         return None, made, *of_trained
 

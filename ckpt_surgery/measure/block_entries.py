@@ -203,15 +203,15 @@ class _CountedCheckpoint:
         self.reentrant = getattr(checkpoint, "reentrant", False)  # blocks of a surgery ask for it
         self.__wrapped__ = checkpoint
         self._block = block
-        self._entered = entered
+        self.entered = entered  # for what runs the block in place of checkpointing
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if _runs(function, self._block):  # a block that checkpoints a piece of itself is not entered by that
             if isinstance(function, partial):
-                inner = _Counted(function.func, self._block, self._entered)
+                inner = _Counted(function.func, self._block, self.entered)
                 function = partial(inner, *function.args, **function.keywords)
             else:
-                function = _Counted(function, self._block, self._entered)
+                function = _Counted(function, self._block, self.entered)
         return self.__wrapped__(function, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:

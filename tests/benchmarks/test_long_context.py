@@ -101,7 +101,9 @@ def test_a_class_is_compared_and_kept(tmp_path: Path) -> None:
 
 
 def test_the_peak_falls() -> None:
-    own, ours = peaks("LlamaForCausalLM", vocab_size=4000, hidden_size=32, num_hidden_layers=2, head_dim=8, tokens=2048)
+    own, ours = peaks(
+        "LlamaForCausalLM", vocab_size=4000, hidden_size=32, num_hidden_layers=2, head_dim=8, tokens=2048
+    )
     assert ours < own / 3
 
 

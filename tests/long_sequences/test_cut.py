@@ -98,7 +98,7 @@ def test_weights_of_half_precision_have_gradients_no_worse_than_those_of_the_who
 
     def error(model: Any) -> float:
         found = step(model, **batch(192))[1]
-        return float(sum((found[name].double() - exact[name]).norm().item() for name in exact))
+        return float(sum((found[name].double() - exact[name]).norm() for name in exact))
 
     own = error(llama(**sizes).bfloat16())
     with long_context(half := llama(**sizes).bfloat16(), tokens=384 * 6) as context:
@@ -284,6 +284,57 @@ def test_what_cannot_be_cut_runs_as_without_and_says_why(name: str) -> None:
     context.undo()
 
 
+def test_an_attention_function_of_others_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that mixes heads would be wrong for some of them at a time."""
+    from transformers import AttentionInterface
+
+    def mixing(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
+        weights = (query @ key.mT).softmax(-1)
+        return ((weights - weights.mean(1, keepdim=True)) @ value).transpose(1, 2), None
+
+    monkeypatch.setattr(AttentionInterface, "_global_mapping", AttentionInterface._global_mapping | {"mixing": mixing})
+    model = llama(num_attention_heads=4, num_key_value_heads=4)
+    model.config._attn_implementation = "mixing"
+    own = step(model, **batch(LENGTH))
+    with cut(model) as context:
+        assert_same(step(model, **batch(LENGTH)), own)
+        (reason,) = reasons(context)
+    assert "may mix heads" in (reason or "")
+
+
+def test_a_block_whose_modules_were_replaced_is_tried_again() -> None:
+    model = llama()
+    with cut(model) as context:
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+        swap("self_attn", ShiftingAttention)(model)
+        ours = step(model, **batch(LENGTH))
+        assert "mixes tokens" in str(reasons(context))
+    assert_same(ours, step(model, **batch(LENGTH)))
+
+
+def test_what_a_block_returns_may_be_written_into() -> None:
+    model = llama()
+
+    def double(layer: Any, args: Any, output: Any) -> None:
+        (output[0] if isinstance(output, tuple) else output).mul_(2)
+
+    model.model.layers[0].register_forward_hook(double)
+    own = step(model, **batch(LENGTH))
+    with cut(model) as context:
+        assert_same(step(model, **batch(LENGTH)), own)
+        assert_cut(context)
+
+
+def test_a_block_that_draws_nothing_leaves_the_generator_alone() -> None:
+    model = llama()
+    with cut(model) as context:
+        before = torch.get_rng_state()
+        step(model, **batch(LENGTH))
+        assert_cut(context)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_nothing_is_left_on_modules_and_other_threads_see_nothing() -> None:
     model, other = llama(), llama()
     expected = other(**batch(LENGTH)).loss
@@ -311,10 +362,12 @@ def test_a_copy_is_cut_by_itself() -> None:
     assert_same(step(other, **batch(LENGTH)), own)
 
 
-def test_a_guard_proves_the_gradients_of_blocks_that_are_cut() -> None:
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+def test_a_guard_proves_the_gradients_of_blocks_that_are_cut(host: bool) -> None:
     model = llama()
-    with cut(model) as context, guard(model) as watch:
+    with cut(model, host=host) as context, guard(model) as watch:
         for _ in range(3):
             step(model, **batch(LENGTH))
         assert_cut(context)
         assert "2 of 2 blocks proved" in str(watch.report())
+        assert watch.report().ok
