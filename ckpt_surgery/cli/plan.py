@@ -211,7 +211,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
         f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
         "~ is an estimate between steps that were metered.",
         *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
-        "Not counted: workspace of kernels but cuBLAS's, what the allocator adds, the CUDA context. Leave a margin.",
+        "Not counted: workspace of kernels but cuBLAS's and flash attention's, fragments, the CUDA context.",
     ]
 
 
