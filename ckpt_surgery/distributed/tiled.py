@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
-from ckpt_surgery.distributed.token_probe import probe_tokens
+from ckpt_surgery.distributed.token_probe import CannotTile, probe_tokens
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.classes import is_sharded
@@ -106,6 +106,16 @@ class Tiling(Undoable):
         shards = f"{first.num_shards} shards" if first.num_shards else f"shards of {first.shard_size} tokens"
         return f"{kinds} in {shards}{', undone' if self._undone else ''}"
 
+    def tolerate(self) -> None:
+        """From now on run a module as it is that cannot be tiled, rather than refuse its call."""
+        for forward in self._forwards:
+            forward.tolerates = True
+
+    @property
+    def reasons(self) -> dict[nn.Module, str]:
+        """Why modules turned out not to be tiled."""
+        return {forward.module: forward.reason for forward in self._forwards if forward.reason is not None}
+
     def undo(self) -> None:
         """Give each module back the forward that it had before `tile_mlp`.
 
@@ -122,7 +132,8 @@ class Tiling(Undoable):
 class TiledForward:
     """The `forward` of one tiled module, as an attribute of the module: what was there before, run on shards.
 
-    `original` is the forward that was on the instance before; None for that of the class.
+    `original` is the forward that was on the instance before; None for that of the class. Where it `tolerates` that
+    the module cannot be tiled, it runs it as it is, and `reason` says why.
     """
 
     belongs_to_call = True
@@ -134,6 +145,8 @@ class TiledForward:
         self.shard_size = shard_size
         self.wide = wide
         self.original: Callable[..., Any] | None = vars(module).get("forward")
+        self.tolerates = False
+        self.reason: str | None = None
         self.retired = False
         self._probed: set[tuple[bool, torch.dtype, int]] = set()
 
@@ -153,8 +166,17 @@ class TiledForward:
         if self.retired and vars(self.module).get("forward") is not self:
             return (self.original or self.__wrapped__)(*args, **kwargs)
         forward = self.__wrapped__
-        if runs_untiled():
+        if runs_untiled() or self.reason is not None:
             return forward(*args, **kwargs)
+        try:
+            return self._tiled(forward, args, kwargs)
+        except CannotTile as error:
+            if not self.tolerates:
+                raise
+            self.reason = error.why
+        return forward(*args, **kwargs)
+
+    def _tiled(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = self._only(args, kwargs)
         if kwargs:
             (name,) = kwargs
@@ -192,10 +214,8 @@ class TiledForward:
         given = (*args, *kwargs.values())
         if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() < 2:
             kinds = (f"{t.dim()}-D tensor" if isinstance(t, Tensor) else type(t).__name__ for t in given)
-            raise SurgeryError(
-                f"{self._place} cannot be tiled: it was called with ({', '.join(kinds)}), and not with one tensor "
-                "(..., tokens, hidden) alone; take it out of tile_mlp"
-            )
+            why = f"it was called with ({', '.join(kinds)}), and not with one tensor (..., tokens, hidden) alone"
+            raise CannotTile(self._place, why)
         if _holds_shards(self.module):
             raise SurgeryError(
                 f"{self._place} cannot be tiled: FSDP2 shards a module inside it, which would gather its parameters "

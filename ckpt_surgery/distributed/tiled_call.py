@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ckpt_surgery.distributed.token_probe import WRITES, CannotTile
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.torch_names import current_graph_task_id
@@ -83,15 +84,10 @@ class Tiles:
         result = self.forward(given)
         if not isinstance(result, Tensor) or result.shape[:-1] != shard.shape[:-1]:
             what = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else f"a {type(result).__name__}"
-            raise SurgeryError(
-                f"{self.place} cannot be tiled: it made {what} of a shard of shape {tuple(shard.shape)}, and not one "
-                "tensor with the same leading shape; take it out of tile_mlp"
-            )
+            of = f"a shard of shape {tuple(shard.shape)}"
+            raise CannotTile(self.place, f"it made {what} of {of}, and not one tensor with the same leading shape")
         if [version(tensor) for tensor in watched] != before:
-            raise SurgeryError(
-                f"{self.place} cannot be tiled: its forward writes into its input or into a buffer, and would do so "
-                "once for each shard and again in the backward; take it out of tile_mlp"
-            )
+            raise CannotTile(self.place, WRITES)
         return result
 
 

@@ -21,10 +21,14 @@ from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.runtime.checkpoint.state import BlockState
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
+from ckpt_surgery.runtime.tools.tensors import version, versions
 from ckpt_surgery.text import error_line
 from ckpt_surgery.torch_names import CALL_HOOKS, TorchDispatchMode, disable_current_modes
 
 Forward = Callable[[Tensor], Any]
+WRITES = (
+    "its forward writes into its input or into a buffer, and would do so once for each shard and again in the backward"
+)
 
 _TOKENS = 4
 _ORDER = (2, 0, 3, 1)
@@ -39,8 +43,19 @@ _NARROW_TOLERANCE = 2e-2
 _CONTAINERS = (list, dict, set, deque, SimpleNamespace)
 
 
+class CannotTile(SurgeryError):
+    """A module cannot be tiled, and `why`; `place` names it."""
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(f"{place} cannot be tiled: {why}; take it out of tile_mlp")
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SurgeryError, self.args
+
+
 def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) -> None:
-    """Raise SurgeryError where `forward`, which runs `module`, mixes tokens; `place` names the module there.
+    """Raise CannotTile where `forward`, which runs `module`, mixes tokens or writes; `place` names the module there.
 
     The tokens are like those of `like`, (..., tokens, hidden): of its dtype, device, width and number of dimensions.
     They are made here, for real ones may be equal. Random draws are replaced by their means, hooks of the modules
@@ -56,30 +71,30 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
         stack.enter_context(random_state_kept((*devices_of(module), like.device)))
         try:
             with _without_hooks(module):
-                mixes = _mixes(module, forward, like)
+                mixes = _mixes(place, module, forward, like)
+        except CannotTile:
+            raise
         except Exception:  # hooks may be what brings the parameters
             mixes = _mixes_with_hooks(place, module, forward, like)
     if mixes:
-        raise SurgeryError(
-            f"{place} cannot be tiled: it mixes tokens: its results for {_TOKENS} tokens together differ from those "
-            "for each alone; take it out of tile_mlp"
-        )
+        why = f"it mixes tokens: its results for {_TOKENS} tokens together differ from those for each alone"
+        raise CannotTile(place, why)
 
 
 def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
     try:
-        return _mixes(module, forward, like)
+        return _mixes(place, module, forward, like)
+    except CannotTile:
+        raise
     except Exception as error:
-        with _Trial(module).call():
+        with Trial(module).call():
             forward(like.detach().clone())  # raises what the module raises untiled
-        raise SurgeryError(
-            f"{place} cannot be tiled: it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one "
-            f"({error_line(error)}); take it out of tile_mlp"
-        ) from error
+        why = f"it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one ({error_line(error)})"
+        raise CannotTile(place, why) from error
 
 
-def _mixes(module: nn.Module, forward: Forward, like: Tensor) -> bool:
-    return all(_differs(module, forward, _tokens(like, seed)) for seed in range(_ROUNDS))
+def _mixes(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
+    return all(_differs(place, module, forward, _tokens(like, seed)) for seed in range(_ROUNDS))
 
 
 def _tokens(like: Tensor, seed: int) -> Tensor:
@@ -88,16 +103,20 @@ def _tokens(like: Tensor, seed: int) -> Tensor:
     return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
 
 
-def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
+def _differs(place: str, module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
     """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
     order = list(_ORDER)
-    trial = _Trial(module)
+    trial = Trial(module)
     with trial.call():
-        together = _result(forward, tokens)
+        buffers = list(module.buffers())
+        before, given = versions(buffers), tokens.clone()
+        together = _result(forward, given)
+        if version(given) or versions(buffers) != before:
+            raise CannotTile(place, WRITES)
     with trial.call():
-        shuffled = _result(forward, tokens[..., order, :])
+        shuffled = _result(forward, tokens[..., order, :].clone())
     with trial.call():  # each alone sees what the one before has left
-        alone = [_result(forward, tokens[..., number : number + 1, :]) for number in order]
+        alone = [_result(forward, tokens[..., number : number + 1, :].clone()) for number in order]
     results = [result for result in (together, shuffled, *alone) if result is not None]
     if len(results) < 2 + _TOKENS:
         return False
@@ -108,7 +127,7 @@ def _differs(module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
 def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
     """A copy of the result, or None where it is not one tensor with the same leading shape."""
     with MeanDraws():  # type: ignore[no-untyped-call]
-        result = forward(tokens.clone())
+        result = forward(tokens)
     return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
 
 
@@ -146,7 +165,7 @@ def _without_hooks(module: nn.Module) -> Iterator[None]:
             attributes[name] = table
 
 
-class _Trial:
+class Trial:
     """Calls of a module, each of which sees what was there at first, and leaves nothing."""
 
     def __init__(self, module: nn.Module) -> None:

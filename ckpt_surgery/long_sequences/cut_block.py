@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.token_probe import MeanDraws, autocast_uncached, is_close
+from ckpt_surgery.distributed.token_probe import MeanDraws, Trial, autocast_uncached, is_close
 from ckpt_surgery.long_sequences.attention_call import CannotCut
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
@@ -135,7 +135,9 @@ class BlockCut:
             stack.enter_context(autocast_uncached())
             stack.enter_context(random_state_kept((*devices_of(self.block), like.device)))
             try:
-                made = self._written(call, torch.randn(shape, device=like.device).to(like.dtype))
+                stack.enter_context(Trial(self.block).call())
+                if written := self._written(call, torch.randn(shape, device=like.device).to(like.dtype)):
+                    raise CannotCut(f"it writes {written} on its modules")
                 rounds = (torch.randn(shape, device=like.device).to(like.dtype) for _ in range(_ROUNDS))
                 if tokens > 1 and all(self._mixes(call, values) for values in rounds):
                     raise CannotCut("it mixes tokens outside of its attention")
@@ -143,8 +145,6 @@ class BlockCut:
                 raise
             except Exception as error:
                 raise CannotCut(f"it does not run on {tokens} tokens ({type(error).__name__}: {error})") from error
-        if made is not None:
-            raise CannotCut(f"it writes {made} on its modules")
 
     def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
         """Return the call for the first tokens alone."""
@@ -154,13 +154,13 @@ class BlockCut:
     def _written(self, call: CutCall, values: Tensor) -> str | None:
         """Name what a run writes on modules."""
         whole = self._part(call, values, values.shape[1])
-        outer, inner = BlockState(self.block), BlockState(self.block)
-        with outer.as_at_entry(outer.entry(watching=True)), whole.as_called():
-            entry = inner.entry(watching=True)
+        state = BlockState(self.block)
+        with whole.as_called():
+            entry = state.entry(watching=True)
             attended = self._attended(whole, values)
             whole.after(values, 0, slice(0, values.shape[1]), attended)
-            inner.learn(entry)
-            written = [name for _, name in inner.written(entry)]
+            state.learn(entry)
+            written = [name for _, name in state.written(entry)]
         return written[0] if written else None
 
     def _mixes(self, call: CutCall, values: Tensor) -> bool:

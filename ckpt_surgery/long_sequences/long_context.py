@@ -103,7 +103,12 @@ class LongContext(Undoable, ShownInNotebooks):
         lines = [str(self.surgery)]
         ways = Counter((type(block).__name__, each.way) for block, each in self.cuts.items())
         lines += [f"{count} x {name}: {way}" for (name, way), count in ways.items()]
-        tiled = Counter((type(mlp.module).__name__, mlp.reason) for mlp in self.mlps)
+        reasons = {
+            part: why for change in self._changes if isinstance(change, Tiling) for part, why in change.reasons.items()
+        }
+        cut = {part for block, each in self.cuts.items() if each.calls for part in block.modules()}  # they run untiled
+        mlps = [mlp for mlp in self.mlps if mlp.module not in cut]
+        tiled = Counter((type(mlp.module).__name__, mlp.reason or reasons.get(mlp.module)) for mlp in mlps)
         for (name, mlp_reason), count in tiled.items():
             lines.append(f"{count} x {name}: " + ("tiled" if mlp_reason is None else f"not tiled: {mlp_reason}"))
         lines.append(str(self.loss))
@@ -146,6 +151,9 @@ class LongContext(Undoable, ShownInNotebooks):
             norms = [norm for stack in self.surgery.stacks for norm in _norms_behind(self.model, stack.name)]
             if norms:
                 self._changes.append(tile_mlp(norms, shard_size=_ROWS))
+            for change in self._changes:
+                if isinstance(change, Tiling):
+                    change.tolerate()
             self.loss = FusedLoss(self.model, self._losses)
             self._changes.append(self.loss)
         except BaseException:

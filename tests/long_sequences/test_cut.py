@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -259,6 +259,34 @@ def swap(name: str, kind: Callable[[nn.Module], nn.Module]) -> Callable[[Any], N
 def hooked(model: Any) -> None:
     for layer in model.model.layers:
         layer.mlp.register_forward_hook(lambda *_: None)
+
+
+class ShiftingMlp(nn.Module):
+    """Mixes each token with the one before it, and has more to say where it `writes`."""
+
+    def __init__(self, mlp: nn.Module, *, writes: bool = False) -> None:
+        super().__init__()
+        self.mlp, self.writes = mlp, writes
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.writes:
+            self.seen.add_(1)
+            return cast(Tensor, self.mlp(hidden))
+        return cast(Tensor, self.mlp(hidden + hidden.roll(1, 1)))
+
+
+@pytest.mark.parametrize(("writes", "why"), [(False, "it mixes tokens"), (True, "its forward writes")])
+def test_an_mlp_that_can_be_neither_cut_nor_tiled_trains_as_it_is(writes: bool, why: str) -> None:
+    model = llama()
+    for layer in model.model.layers:
+        layer.mlp = ShiftingMlp(layer.mlp, writes=writes)
+    own = step(model, **batch(LENGTH))
+    with cut(model) as context:
+        assert_same(step(model, **batch(LENGTH)), own)
+        assert f"2 x ShiftingMlp: not tiled: {why}" in str(context)
+    if writes:
+        assert model.model.layers[0].mlp.seen == 2
 
 
 NOT_CUT: dict[str, tuple[Callable[[Any], None], str]] = {
