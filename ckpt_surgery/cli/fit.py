@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from functools import partial
 from pathlib import Path
@@ -73,9 +74,12 @@ def fit_command(
         if memory is not None and not total:
             raise OptionError(f"--memory is {memory!r}: give a size with its unit, such as 24GB")
         if memory is None and device is None and not any(map(os.path.exists, _CARDS)):
-            raise OptionError("there is no card here to fit a training to: give --memory 24GB, or --device 4090")
+            raise OptionError(
+                "there is no card here to fit a training to: give --memory 24GB, or --device 4090, before the script"
+            )
         figures = None if device is None else device_of(device)
-        operation = partial(_fit, total, figures, margin / 100, dry_run, write)
+        started = shlex.join([*(["-m"] if module else []), *arguments])
+        operation = partial(_fit, total, figures, margin / 100, dry_run, write, started)
         script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()
@@ -106,6 +110,7 @@ def _fit(
     margin: float,
     dry_run: bool,
     write: Path | None,
+    started: str,
     model: nn.Module,
     *,
     running: bool,
@@ -115,7 +120,7 @@ def _fit(
     from ckpt_surgery.planning.fit import Fit, FitTarget
 
     def tell(fit: Fit) -> None:
-        _tell(fit, dry_run, write)
+        _tell(fit, dry_run, write, started)
 
     fit = Fit(model, FitTarget(memory, device, margin), tell)
     if running and (inputs := running_inputs(model)) is not None:
@@ -125,8 +130,8 @@ def _fit(
     return fit
 
 
-def _tell(fit: Fit, dry_run: bool, write: Path | None) -> None:
-    """Say what was chosen, on the first rank; write the plan; end a dry run."""
+def _tell(fit: Fit, dry_run: bool, write: Path | None, started: str) -> None:
+    """Say what was chosen for what was `started`, on the first rank; write the plan; end a dry run."""
     if rank_of_process() == "0":
         name = type(fit.model).__name__
         if fit.fitted is None:
@@ -138,7 +143,7 @@ def _tell(fit: Fit, dry_run: bool, write: Path | None) -> None:
                 say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")
             if write is not None:
                 write_document(fit.fitted.to_yaml(), write)
-                say(f"ckpt_surgery: next time: ckpt_surgery run --plan {write}")
+                say(f"ckpt_surgery: next time: ckpt_surgery run --plan {write} {started}")
     if dry_run:
         fits = fit.fitted is not None and fit.fitted.fits and not fit.problem
         raise SystemExit(ExitCode.CLEAN if fits else ExitCode.FINDINGS)

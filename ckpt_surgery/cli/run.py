@@ -174,14 +174,14 @@ def run_command(
         ),
     ] = None,
     prove: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--prove/--no-prove",
             rich_help_panel=_WATCHED,
-            help="Prove each block's gradients (default).",
+            help="Prove each block's gradients (default, but with --plan).",
             show_default=False,
         ),
-    ] = True,
+    ] = None,
     patience: Annotated[
         int | None,
         typer.Option(
@@ -254,7 +254,8 @@ def run_command(
             others = [*given(wrapping), *(["auto"] if auto else []), *(["long_context"] if long_context else [])]
             _refuse_beside("--plan says all that is done to a model", wrap, others)
             operation = _planned(plan)
-        guarding = {"every": every, "prove": prove, "patience": patience, "on_fault": on_fault and on_fault.value}
+        proves = plan is None if prove is None else prove  # a plan leaves no room for a block alone
+        guarding = {"every": every, "prove": proves, "patience": patience, "on_fault": on_fault and on_fault.value}
         script, *rest = arguments
         takeovers: list[Takeover] = []
         process = os.getpid()

@@ -29,14 +29,14 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
             for fault in () if report is None else report.told:
                 say(f"ckpt_surgery: rank {rank}: {trained.name}: {fault}")
         return
-    if not takeover.trained:
+    memory, of_memory = memory_report(takeover, script)
+    if not takeover.trained and not of_memory:
         before = "the script ended before a" if broke_off else "no"
         say(
             f"ckpt_surgery: {before} model was trained in this process; processes that a script starts are not watched"
         )
     lines = _all_lines(takeover.trained, broke_off=broke_off)
-    memory, said = memory_report(takeover, script)
-    lines += said
+    lines += of_memory
     for line in lines:
         say(line)
     if path is None:
@@ -49,7 +49,7 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 
-        write_document(guard_page(takeover.trained, said), path)
+        write_document(guard_page(takeover.trained, of_memory), path)
     else:
         write_document("\n".join(lines) + "\n", path)
 

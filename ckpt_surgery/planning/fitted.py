@@ -10,7 +10,7 @@ from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.script_optimizer import OptimizerCost
-from ckpt_surgery.text import listed, size
+from ckpt_surgery.text import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,10 @@ class Fitted:
                 yield f"{lever.name}: {size(lever.peak_bytes)}, {saved} less, {fits}"
 
     def _largest_in_words(self) -> str:
-        said = [f"a {name} of {count}" if count else f"no {name}" for name, count in (self.largest or {}).items()]
-        return f"What fits: {listed(said)}." if said else ""
+        fitting = [f"a {name} of {count}" for name, count in (self.largest or {}).items() if count]
+        if fitting:
+            return f"What fits: {', or '.join(fitting)}."
+        return f"No smaller {' or '.join(self.largest)} fits." if self.largest else ""
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as `plan` writes them."""

@@ -114,7 +114,7 @@ def test_the_command_says_that_it_estimates(
     file, page = tmp_path / "told.json", tmp_path / "told.html"
     command = ["explain", config(tmp_path, **LLAMA), "--tokens", "48", "--checkpointing", steps]
     assert main([*command, "--json", str(file), "--html", str(page)]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "so a tiny model ran with data, and its sizes were scaled by their shapes. This is an estimate." in said
     assert "test_scaled.py, line" in said
     told = json.loads(file.read_text())
