@@ -89,8 +89,12 @@ def _linear(module: Any, input: Tensor) -> Tensor:
     watcher = getattr(_now, "watcher", None)
     if watcher is None or is_any_autocast_enabled() or type(input) is not Tensor:
         return linear(input, module.weight, module.bias)
+    return cast(Tensor, watcher.call(_LINEAR, _unwatched_linear, (input, module.weight, module.bias), {}))
+
+
+def _unwatched_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     with ExcludeDispatchKey(_KEY, True):
-        return cast(Tensor, watcher.call(_LINEAR, linear, (input, module.weight, module.bias), {}))
+        return linear(input, weight, bias)
 
 
 def watch(operators: Iterable[Any]) -> None:
