@@ -1,0 +1,80 @@
+"""Ask every judge about every fault and its mended twin, and write docs/coverage/faults.md.
+
+    python -m benchmarks.faults [NAME ...] [--jobs N] [--symptoms] [--keep FOLDER]
+
+With names, or with `--symptoms`, the table is printed alone. Exit code 1 where a fault does not show, a twin shows
+one, or a judge of ours calls a twin faulty; 2 where there is no such fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from benchmarks.faults import report
+from benchmarks.faults.case import CASES, FAULTY, MENDED, TWINS, Case, read_cases, twin
+from benchmarks.faults.judges import JUDGES
+from benchmarks.faults.worker import Question, ask_all
+from benchmarks.screen import console_of
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser("faults", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the faults to ask about (default: all)")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes at once (default: 2)")
+    parser.add_argument("--symptoms", action="store_true", help="only show that faults show, and twins do not")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the scripts of the twins there")
+    options = parser.parse_args(arguments)
+    cases = read_cases()
+    if unknown := [name for name in options.names if name not in {case.name for case in cases}]:
+        print(f"faults: no such fault: {', '.join(unknown)}.", file=sys.stderr)
+        return 2
+    cases = [case for case in cases if not options.names or case.name in options.names]
+    judges = () if options.symptoms else tuple(JUDGES)
+    with tempfile.TemporaryDirectory() as folder:
+        answers = asked(cases, judges, options.keep or Path(folder), options.jobs)
+    table = report.Table.of(cases, answers)
+    if not (options.names or options.symptoms):
+        report.write(table)
+    console_of(report.WIDTH).print(report.grid(table))
+    for line in (wrong := table.wrong()):
+        print(line)
+    return 1 if wrong else 0
+
+
+def asked(
+    cases: Sequence[Case], judges: Sequence[str], folder: Path, jobs: int
+) -> Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]:
+    """Write the twins of each case into a folder, and ask: answers by case, twin and question."""
+    questions: dict[Question, tuple[Case, str]] = {}
+    for case in cases:
+        source = (CASES / f"{case.name}.py").read_text(encoding="utf-8")
+        for which in TWINS:
+            path = folder / which / f"{case.name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(twin(source, which), encoding="utf-8")
+            cures = [case.cure] if case.cure and judges and which == FAULTY else []
+            for what in ("symptom", *cures, *judges):
+                questions[Question(what, path, case.ranks)] = case, which
+    answers: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = defaultdict(lambda: {FAULTY: {}, MENDED: {}})
+    with Progress(transient=True) as bar:
+        for question, answer in bar.track(ask_all(questions, jobs), total=len(questions), description="faults"):
+            case, which = questions[question]
+            answers[case.name][which][question.what] = answer
+    return answers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What each judge says of a script: ours, and what people have without us.
+
+A judge gets the path of a script, faulty or mended, and does not know which. Each runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from benchmarks.faults import script as toolbox
+
+LINTER = "CKPT_FAULTS_LINTER"
+"""The variable that names the command of transformers' linter, where it is installed elsewhere."""
+LINTER_RULES = ("TRF013", "TRF034", "TRF041")
+"""Its rules on checkpointing. Others, as on licence headers, are no judgement on a fault."""
+VISIBLE = 0.01
+"""The relative difference of two losses that somebody sees who compares curves."""
+TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
+"""Words by which a warning of torch is one on checkpointing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge said. `found` is None where it could not judge; `said` is the reason then."""
+
+    found: bool | None
+    said: Sequence[str] = ()
+
+    def names(self, causes: Sequence[str]) -> bool:
+        """Tell whether what was said has one of the texts that name the cause."""
+        text = "\n".join(self.said).lower()
+        return bool(self.found) and any(cause.lower() in text for cause in causes)
+
+
+def load(path: Path) -> ModuleType:
+    """Import a script under its own name, without running its training."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def symptom(path: Path) -> toolbox.Symptom:
+    """Return the number that shows the fault."""
+    result: toolbox.Symptom = load(path).symptom()
+    return result
+
+
+def check(path: Path) -> Verdict:
+    """Ask `ckpt_surgery check`, which reads the source alone."""
+    output = _ours(["check", "--output-format", "json", str(path)])
+    findings = json.JSONDecoder().raw_decode(output)[0]["findings"]  # a summary follows
+    return Verdict(bool(findings), [f"{each['code']} {each['message']}" for each in findings])
+
+
+def verify(path: Path) -> Verdict:
+    """Ask `ckpt_surgery.verify` with the model and the batch of the training."""
+    from ckpt_surgery import verify as measure
+    from ckpt_surgery.errors import SurgeryError, VerifyError
+
+    module = load(path)
+    model, batch = module.make()
+    try:
+        modes: Sequence[toolbox.Mode] = getattr(module, "MODES", toolbox.modes_of(model))
+        report = measure(model, batch, loss=toolbox.loss_of, switch=getattr(module, "switch", None), modes=modes)
+    except (VerifyError, SurgeryError) as refused:
+        return Verdict(None, [str(refused)])
+    text = str(report)
+    return Verdict("FAILED" in text, [text])
+
+
+def watch(path: Path) -> Verdict:
+    """Ask `ckpt_surgery run --no-wrap`, which looks at the training."""
+    report = path.with_suffix(f".{os.environ.get('RANK', '0')}.report.json")
+    output = _ours(["run", "--no-wrap", "--report", str(report), str(path)])
+    faults = []
+    if report.is_file():
+        models = json.loads(report.read_text(encoding="utf-8"))["models"]
+        faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model["faults"]]
+    notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
+    return Verdict(bool(faults), [*faults, *notes])
+
+
+def losses(path: Path) -> Verdict:
+    """Compare the losses of twenty steps with those without checkpointing, as most people do."""
+    module = load(path)
+    off: Callable[[torch.nn.Module], None] = getattr(module, "off", toolbox.switch_off)
+
+    def without() -> tuple[torch.nn.Module, Any]:
+        model, batch = module.make()
+        off(model)
+        return model, batch
+
+    try:
+        with_it = getattr(module, "losses", lambda: toolbox.train(module.make))()
+        right = toolbox.train(without)
+    except Exception as raised:
+        return Verdict(True, [f"{type(raised).__name__}: {raised}"])
+    error = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(with_it, right, strict=False))
+    return Verdict(not error <= VISIBLE, [f"losses differ by up to {error:.2g}"])
+
+
+def torchs(path: Path) -> Verdict:
+    """Train with torch's own checks on: `determinism_check`, its debug mode, and anomaly detection."""
+    from torch.utils.checkpoint import set_checkpoint_debug_enabled
+
+    with warnings.catch_warnings(record=True) as seen, set_checkpoint_debug_enabled(True):
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.set_detect_anomaly(True):
+                runpy.run_path(str(path), run_name="__main__")
+        except Exception as raised:
+            return Verdict(True, [f"{type(raised).__name__}: {raised}"])
+    told = [str(each.message) for each in seen if any(word in str(each.message).lower() for word in TOLD)]
+    return Verdict(bool(told), told)
+
+
+def generic(path: Path) -> Verdict:
+    """Run a step as the generic test of transformers' suite does: every parameter has to get a gradient.
+
+    Written after its description in the tests of 5.23.0: checkpointing is switched on, everything is trained, and no
+    parameter may be left without a gradient that has one without checkpointing.
+    """
+    module = load(path)
+    model, batch = module.make()
+    if not hasattr(getattr(model, "module", model), "gradient_checkpointing_enable"):
+        return Verdict(None, ["the model has no gradient_checkpointing_enable"])
+    without: set[str] = set()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    try:
+        for enabled in (False, True):
+            inner = getattr(model, "module", model)
+            inner.gradient_checkpointing_enable() if enabled else inner.gradient_checkpointing_disable()
+            model.train()
+            model.zero_grad()
+            toolbox.loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
+            lost = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+            without = without or lost if enabled else lost
+    except Exception as raised:
+        return Verdict(True, [f"{type(raised).__name__}: {raised}"])
+    lost -= without
+    return Verdict(bool(lost), [f"no gradient: {', '.join(sorted(lost))}"] if lost else [])
+
+
+def linter(path: Path) -> Verdict:
+    """Ask transformers' own linter, which reads files named `modeling_*.py`."""
+    command = os.environ.get(LINTER, "mlinter")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"modeling_{path.stem}.py"
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        found = Path(folder) / "found.json"
+        try:
+            subprocess.run(
+                [command, "--no-progress", "--no-cache", "--output-json", str(found), str(copy)],
+                capture_output=True,
+                check=False,
+                cwd=folder,
+            )
+        except FileNotFoundError:
+            return Verdict(None, ["transformers-mlinter is not installed"])
+        findings = json.loads(found.read_text(encoding="utf-8"))["findings"] if found.is_file() else []
+    said = [each["message"] for each in findings if each["rule"] in LINTER_RULES]
+    return Verdict(bool(said), said)
+
+
+def _ours(arguments: Sequence[str]) -> str:
+    """Run a command of ours in this process; return what it wrote."""
+    sys.argv = ["ckpt_surgery", *arguments]
+    os.environ["COLUMNS"] = "400"
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
+        runpy.run_module("ckpt_surgery", run_name="__main__", alter_sys=True)
+    return output.getvalue()
+
+
+JUDGES: Mapping[str, Callable[[Path], Verdict]] = {
+    "check": check,
+    "verify": verify,
+    "watch": watch,
+    "linter": linter,
+    "generic": generic,
+    "torch": torchs,
+    "losses": losses,
+}
+OURS = ("check", "verify", "watch")
+ONCE = ("check", "linter")
+"""Judges that read source: one process asks them, however many ranks train."""
+
+
+def answer(question: str, path: Path) -> Mapping[str, Any]:
+    """Return what a judge says, or the symptom, as what json can hold."""
+    return asdict(symptom(path) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))
