@@ -42,11 +42,6 @@ class Verdict:
     found: bool | None
     said: Sequence[str] = ()
 
-    def names(self, causes: Sequence[str]) -> bool:
-        """Tell whether what was said has one of the texts that name the cause."""
-        text = "\n".join(self.said).lower()
-        return bool(self.found) and any(cause.lower() in text for cause in causes)
-
 
 def load(path: Path) -> ModuleType:
     """Import a script under its own name, without running its training."""
@@ -59,8 +54,10 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def symptom(path: Path) -> toolbox.Symptom:
-    """Return the number that shows the fault."""
+def symptom(path: Path, cure: str = "") -> toolbox.Symptom:
+    """Return the number that shows the fault, after `apply` where that is the cure."""
+    if cure == "apply":
+        _ours(["apply", "--unsafe", str(path)])
     result: toolbox.Symptom = load(path).symptom()
     return result
 
@@ -162,16 +159,20 @@ def generic(path: Path) -> Verdict:
     return Verdict(bool(lost), [f"no gradient: {', '.join(sorted(lost))}"] if lost else [])
 
 
+def linter_command() -> str:
+    """Return the command of transformers' linter."""
+    return os.environ.get(LINTER, "mlinter")
+
+
 def linter(path: Path) -> Verdict:
     """Ask transformers' own linter, which reads files named `modeling_*.py`."""
-    command = os.environ.get(LINTER, "mlinter")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"modeling_{path.stem}.py"
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
         found = Path(folder) / "found.json"
         try:
             subprocess.run(
-                [command, "--no-progress", "--no-cache", "--output-json", str(found), str(copy)],
+                [linter_command(), "--no-progress", "--no-cache", "--output-json", str(found), str(copy)],
                 capture_output=True,
                 check=False,
                 cwd=folder,
@@ -202,11 +203,10 @@ JUDGES: Mapping[str, Callable[[Path], Verdict]] = {
     "torch": torchs,
     "losses": losses,
 }
-OURS = ("check", "verify", "watch")
 ONCE = ("check", "linter")
 """Judges that read source: one process asks them, however many ranks train."""
 
 
 def answer(question: str, path: Path) -> Mapping[str, Any]:
     """Return what a judge says, or the symptom, as what json can hold."""
-    return asdict(symptom(path) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))
+    return asdict(symptom(path, question) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))
