@@ -108,7 +108,7 @@ def memory(make: Make, off: Callable[[nn.Module], None] = switch_off) -> Symptom
 
 
 def forwards(make: Make, chosen: Callable[[nn.Module], bool], right: float) -> Symptom:
-    """Count how often the modules chosen are computed in a step: once each, and once more where they are recomputed."""
+    """Count how often the chosen modules run in a step: once each, and once more where they are recomputed."""
     model, batch = make()
     modules = [module for module in model.modules() if chosen(module)]
     computed = []
