@@ -31,9 +31,8 @@ class OvisAttention(nn.Module):
         self.q_proj, self.k_proj, self.v_proj = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
 
     def forward(self, x, causal):
-        return nn.functional.scaled_dot_product_attention(
-            self.q_proj(x), self.k_proj(x), self.v_proj(x), is_causal=causal
-        )
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
 class OvisLayer(GradientCheckpointingLayer):
