@@ -17,7 +17,7 @@ FAULT = {
     "kind": "state twice",
     "saw": "running mean and variance after a step are those after two, reentrant or not",
     "right": "only the forward moves them",
-    "cause": ["running", "batch norm", "BatchNorm", "buffer", "num_batches_tracked"],
+    "cause": ["running_mean", "running statistics", "batch norm", "BatchNorm", "buffer", "num_batches_tracked"],
     "cure": "",
     "held_out": True,
 }

@@ -16,7 +16,7 @@ FAULT = {
     "kind": "mode",
     "saw": "training is as slow with gradient checkpointing OFF as with ON",
     "right": "OFF runs each block once",
-    "cause": ["enum", "OFF", "truthy", "always true"],
+    "cause": ["enum", "truthy", "always true"],
     "cure": "",
     "held_out": True,
 }
@@ -33,14 +33,11 @@ class GradientCheckpointingMethod(Enum):
 
 
 class ResBlock(nn.Module):
-    runs = 0
-
     def __init__(self, channels):
         super().__init__()
         self.norm, self.conv = nn.GroupNorm(2, channels), nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x):
-        self.runs += 1
         return x + self.conv(nn.functional.silu(self.norm(x)))
 
 
@@ -93,9 +90,11 @@ def make():
 def symptom():
     model, batch = make()
     cured(model)
+    blocks, runs = [module for module in model.modules() if isinstance(module, ResBlock)], []
+    for block in blocks:
+        block.register_forward_pre_hook(lambda *_: runs.append(1))
     loss_of(model(**batch)).backward()
-    blocks = [module for module in model.modules() if isinstance(module, ResBlock)]
-    return number("runs of blocks in a step", sum(block.runs for block in blocks), len(blocks))
+    return number("runs of blocks in a step", len(runs), len(blocks))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ FAULT = {
     "kind": "adapters",
     "saw": "AttributeError: 'NoneType' object has no attribute, in the backward of a prefix tuning",
     "right": "the recompute enters the context of its forward",
-    "cause": ["context", "NoneType", "recompute"],
+    "cause": ["ForwardContext", "context_fn", "outside of forward", "global state"],
     "cure": "",
     "held_out": True,
 }

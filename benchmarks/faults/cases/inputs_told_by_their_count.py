@@ -14,7 +14,7 @@ FAULT = {
     "kind": "arguments lost",
     "saw": "ValueError: unexpected number of inputs, once core attention is checkpointed",
     "right": "the function expects as many inputs as it is given",
-    "cause": ["number of inputs", "number of arguments", "positional", "arguments"],
+    "cause": ["number of inputs", "number of arguments", "number of positional"],
     "cure": "",
     "held_out": True,
 }

@@ -14,7 +14,7 @@ FAULT = {
     "kind": "offload",
     "saw": "gradients are wrong with activation offloading, while the loss is right",
     "right": "a buffer stays taken while an output of the node shares its storage",
-    "cause": ["offload"],
+    "cause": ["alias", "shares its storage", "share a storage", "reused", "overwritten"],
     "cure": "",
     "held_out": True,
 }

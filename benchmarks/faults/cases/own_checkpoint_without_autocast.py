@@ -14,7 +14,7 @@ FAULT = {
     "kind": "precision",
     "saw": "recompute ignores torch.autocast: it runs in another precision than the forward",
     "right": "the backward enters autocast as it was in the forward",
-    "cause": ["autocast", "precision", "dtype"],
+    "cause": ["autocast", "precision"],
     "cure": "",
     "held_out": True,
 }

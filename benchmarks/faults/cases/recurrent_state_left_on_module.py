@@ -16,7 +16,7 @@ FAULT = {
     "kind": "state twice",
     "saw": "the backward of RecurrentGemma is broken once non-reentrant checkpointing is the default",
     "right": "the state is reset where no cache is used",
-    "cause": ["recurrent_states", "state", "attribute"],
+    "cause": ["recurrent_states", "attribute of the module", "state of the module", "kept on the module"],
     "cure": "",
     "held_out": True,
 }

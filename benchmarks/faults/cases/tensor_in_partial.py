@@ -17,7 +17,7 @@ FAULT = {
     "kind": "arguments lost",
     "saw": "no keyword arguments; with the tensor bound: Trying to backward through the graph a second time",
     "right": "every tensor is an argument of the checkpoint",
-    "cause": ["partial", "closure", "captured", "reentrant", "keyword"],
+    "cause": ["partial", "closure", "captured", "keyword"],
     "cure": "wrap",
     "held_out": True,
 }

@@ -15,7 +15,7 @@ FAULT = {
     "kind": "wrapper and sharding",
     "saw": "RuntimeError: Expected to mark a variable ready only once, in models with two tiled MLPs",
     "right": "weights are inputs of the function, and their gradients are summed and returned once",
-    "cause": ["tile", "once per", "ready only once"],
+    "cause": ["each tile", "per tile", "each shard", "accumulates"],
     "cure": "",
     "ranks": 2,
     "held_out": True,
