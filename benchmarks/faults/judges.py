@@ -33,6 +33,8 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
+UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing")
+"""Words by which `run` says of a whole model that nothing of it was checkpointed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ def watch(path: Path) -> Verdict:
     faults = []
     if report.is_file():
         models = json.loads(report.read_text(encoding="utf-8"))["models"]
-        faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model["faults"]]
+        faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
+        faults += [
+            said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)
+        ]
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
     return Verdict(bool(faults), [*faults, *notes])
 
