@@ -1,4 +1,4 @@
-"""The features that a vision tower hands to the decoder come as a list, and the checkpoint Function saves tensors only.
+"""Features go to the decoder in a list, and the Function that checkpoints it can save tensors only.
 
 `save_for_backward` takes each argument of the Function, and refuses one that is a list of tensors.
 """

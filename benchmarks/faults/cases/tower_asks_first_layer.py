@@ -38,8 +38,9 @@ def checkpoint_layers(tower):
                 return forward(hidden)
             if MENDED:
                 answer = trains(layer)
-            elif answer is None:
-                answer = trains(layer)
+            else:
+                if answer is None:
+                    answer = trains(layer)
             if answer:
                 hidden = hidden.requires_grad_()
             return checkpoint(forward, hidden, use_reentrant=tower.use_reentrant)
