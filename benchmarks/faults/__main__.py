@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = report.Table([report.Row.of(case, answers[case.name]) for case in cases])
     if not (options.names or options.symptoms):
         report.write_table(table)
+        report.write_summary(table)
     console_of(report.WIDTH).print(report.grid(table))
     for line in (wrong := table.wrong()):
         print(line)

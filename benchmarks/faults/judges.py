@@ -35,6 +35,9 @@ TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for ba
 """Words by which a warning of torch is one on checkpointing."""
 UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing")
 """Words by which `run` says of a whole model that nothing of it was checkpointed."""
+UNTOLD = "parameter should be passed explicitly"
+"""Words of the warning that every call without `use_reentrant` gets, faulty or not."""
+NO_DEBUG = "debug=True is incompatible with non-default context_fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,7 @@ def verify(path: Path) -> Verdict:
         report = measure(model, batch, loss=toolbox.loss_of, switch=getattr(module, "switch", None), modes=modes)
     except (VerifyError, SurgeryError) as refused:
         return Verdict(None, [str(refused)])
-    text = str(report)
-    return Verdict("FAILED" in text, [text])
+    return Verdict("FAILED" in str(report), [str(fault) for _, fault in report.faults])
 
 
 def watch(path: Path) -> Verdict:
@@ -122,17 +124,26 @@ def losses(path: Path) -> Verdict:
 
 
 def torchs(path: Path) -> Verdict:
-    """Train with torch's own checks on: `determinism_check`, its debug mode, and anomaly detection."""
+    """Train with torch's own checks on: `determinism_check`, its debug mode, and anomaly detection.
+
+    The debug mode has contexts of its own: where a script gives others, as a selective policy is, it is left out.
+    """
     from torch.utils.checkpoint import set_checkpoint_debug_enabled
 
-    with warnings.catch_warnings(record=True) as seen, set_checkpoint_debug_enabled(True):
+    with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        try:
-            with torch.autograd.set_detect_anomaly(True):
-                runpy.run_path(str(path), run_name="__main__")
-        except Exception as raised:
-            return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    told = [str(each.message) for each in seen if any(word in str(each.message).lower() for word in TOLD)]
+        for debug in (True, None):
+            try:
+                with set_checkpoint_debug_enabled(debug), torch.autograd.set_detect_anomaly(True):
+                    runpy.run_path(str(path), run_name="__main__")
+                break
+            except Exception as raised:
+                if not (debug and NO_DEBUG in str(raised)):
+                    return Verdict(True, [f"{type(raised).__name__}: {raised}"])
+    texts = dict.fromkeys(
+        str(each.message) for each in seen if not issubclass(each.category, FutureWarning | DeprecationWarning)
+    )
+    told = [text for text in texts if any(word in text.lower() for word in TOLD) and UNTOLD not in text]
     return Verdict(bool(told), told)
 
 

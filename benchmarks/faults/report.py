@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from ckpt_surgery.text import markdown_table, plural, prose
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "coverage" / "faults.json"
 """Where the figures of the page are kept."""
 PAGE = FIGURES.with_suffix(".md")
+README = FIGURES.parents[2] / "README.md"
 NOTICE = "<!-- Written by `python -m benchmarks.faults`, and by `python -m docs.generate` from faults.json. -->"
 WIDTH = 170
 OURS = ("check", "verify", "watch")
@@ -29,6 +31,7 @@ NAMES = {
     "losses": "losses compared",
 }
 """The judges as the page names them."""
+_SUMMARY = re.compile(r"(<!-- faults: .* -->)\n.*?(<!-- end of faults -->)", re.DOTALL)
 _CURED = {None: "", True: "yes", False: "no"}
 _WHAT = """\
 Each is a short script of ours with the fault, and the same mended: a small model that trains on the processor. Every
@@ -157,6 +160,12 @@ def write_table(table: Table, file: Path = FIGURES) -> None:
     """Keep the figures, and write the page beside them."""
     file.write_text(json.dumps({"faults": [asdict(row) for row in table.rows]}, indent=1) + "\n", encoding="utf-8")
     file.with_suffix(".md").write_text(page(table), encoding="utf-8")
+
+
+def write_summary(table: Table, file: Path = README) -> None:
+    """Write the table of the README between its two comments."""
+    text = file.read_text(encoding="utf-8")
+    file.write_text(_SUMMARY.sub(lambda found: f"{found[1]}\n{summary(table)}\n{found[2]}", text), encoding="utf-8")
 
 
 def grid(table: Table) -> Grid:

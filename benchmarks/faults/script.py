@@ -70,6 +70,7 @@ def loss_of(output: Any) -> Tensor:
 def train(make: Make, steps: int = STEPS, lr: float = 0.05) -> list[float]:
     """Train with SGD on one batch, print the loss of each step, and return the losses."""
     model, batch = make()
+    cured(model)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr)
     losses = []
     for step in range(steps):
@@ -104,6 +105,18 @@ def memory(make: Make, off: Callable[[nn.Module], None] = switch_off) -> Symptom
     """Compare the bytes that a forward saves for its backward to those without checkpointing."""
     share = _kept(make, cured) / _kept(make, off)
     return Symptom("bytes kept, of those without checkpointing", share, SAVES_LITTLE, share > SAVES_LITTLE)
+
+
+def forwards(make: Make, chosen: Callable[[nn.Module], bool], right: float) -> Symptom:
+    """Count how often the chosen modules run in a step: once each, and once more where they are recomputed."""
+    model, batch = make()
+    modules = [module for module in model.modules() if chosen(module)]
+    computed = []
+    for module in modules:
+        module.register_forward_pre_hook(lambda *_: computed.append(1))
+    cured(model)
+    loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
+    return number("forwards of each", len(computed) / len(modules), right)
 
 
 def error(run: Callable[[], object]) -> Symptom:

@@ -4,8 +4,6 @@ The recompute in the backward pass finds no hooks, so that the offsets are None:
 its parameters get no gradient.
 """
 
-from functools import partial
-
 import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -17,7 +15,7 @@ FAULT = {
     "source": "https://github.com/huggingface/peft/issues/2826",
     "kind": "adapters",
     "saw": "adapters got zero gradients, without any error",
-    "right": "the hooks are there in the recompute too",
+    "right": "the offsets are an argument of the layers",
     "cause": ["hook", "recomput"],
     "cure": "",
 }
@@ -47,9 +45,9 @@ class TinyLayer(GradientCheckpointingLayer):
         self.norm = nn.LayerNorm(width)
         self.q_proj, self.v_proj = nn.Linear(width, width), nn.Linear(width, width)
 
-    def forward(self, hidden_states):
+    def forward(self, hidden_states, **kwargs):
         normed = self.norm(hidden_states)
-        q, v = self.q_proj(normed), self.v_proj(normed)
+        q, v = self.q_proj(normed, **kwargs), self.v_proj(normed, **kwargs)
         return hidden_states + nn.functional.scaled_dot_product_attention(q, normed, v, is_causal=True)
 
 
@@ -64,17 +62,17 @@ class TinyForCausalLM(PreTrainedModel):
         self.lm_head = nn.Linear(width, 32)
         self.post_init()
 
-    def forward(self, input_ids, labels):
+    def forward(self, input_ids, labels, **kwargs):
         hidden_states = self.embed_tokens(input_ids)
         for layer in self.layers:
-            hidden_states = layer(hidden_states)
+            hidden_states = layer(hidden_states, **kwargs)
         return nn.functional.cross_entropy(self.lm_head(hidden_states).flatten(0, 1), labels.flatten())
 
 
 class ActivatedLoraModel(nn.Module):
     def __init__(self, base, invocation_token):
         super().__init__()
-        self.base_model, self.invocation_token, self.handles = base.requires_grad_(False), invocation_token, []
+        self.base_model, self.invocation_token = base.requires_grad_(False), invocation_token
         for layer in base.layers:
             layer.q_proj, layer.v_proj = ALoraLinear(layer.q_proj), ALoraLinear(layer.v_proj)
 
@@ -84,29 +82,22 @@ class ActivatedLoraModel(nn.Module):
     def gradient_checkpointing_disable(self):
         self.base_model.gradient_checkpointing_disable()
 
-    def remove_hooks(self):
-        while self.handles:
-            self.handles.pop().remove()
-
     def forward(self, input_ids, labels):
         offsets = input_ids.shape[1] - (input_ids == self.invocation_token).int().argmax(1)
         if MENDED:
-            self.remove_hooks()
-
-        def add_offsets(offsets, module, args, kwargs):
-            return args, {**kwargs, "alora_offsets": offsets}
-
-        for module in self.modules():
-            if isinstance(module, ALoraLinear):
-                hook = module.register_forward_pre_hook(partial(add_offsets, offsets), with_kwargs=True)
-                self.handles.append(hook)
-        if MENDED:
-            return self.base_model(input_ids, labels)
+            return self.base_model(input_ids, labels, alora_offsets=offsets)
         else:
+
+            def add_offsets(module, args, kwargs):
+                return args, {**kwargs, "alora_offsets": offsets}
+
+            layers = [module for module in self.modules() if isinstance(module, ALoraLinear)]
+            hooks = [layer.register_forward_pre_hook(add_offsets, with_kwargs=True) for layer in layers]
             try:
                 return self.base_model(input_ids, labels)
             finally:
-                self.remove_hooks()
+                for hook in hooks:
+                    hook.remove()
 
 
 def make():
