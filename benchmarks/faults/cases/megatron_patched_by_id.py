@@ -67,19 +67,18 @@ class GPTModel(Switched):
         return nn.functional.cross_entropy(self.output_layer(hidden[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def first_run():
-    """Build a model, which is gone at the end, and return where it was."""
-    model = GPTModel()
-    enable_input_gradients(model)
-    return id(model)
+def sweep():
+    """Train one model after another, and return the first that has the place of one that is gone."""
+    places, model = set(), GPTModel()
+    while id(model) not in places:
+        enable_input_gradients(model)
+        places.add(id(model))
+        model = GPTModel()
+    return model
 
 
 def make():
-    place, others = first_run(), []
-    model = GPTModel()
-    while id(model) != place and len(others) < 500:  # mostly the first model gets the place
-        others.append(model)
-        model = GPTModel()
+    model = sweep()
     torch.manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)

@@ -3,7 +3,7 @@
 Batches of four are few, so that what a model is evaluated with is far from what it would be without checkpointing.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -22,18 +22,20 @@ FAULT = {
 MENDED = False
 
 
-@contextmanager
-def statistics_kept(block):
-    """Give the norms of a block other buffers for a while."""
-    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
-    kept = [(norm, dict(norm.named_buffers())) for norm in norms]
-    for norm, buffers in kept:
-        for name, buffer in buffers.items():
-            setattr(norm, name, buffer.clone())
-    try:
-        yield
-    finally:
-        for norm, buffers in kept:
+class StatisticsKept:
+    """Gives the norms of a block other buffers for a while."""
+
+    def __init__(self, block):
+        self.norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def __enter__(self):
+        self.kept = [(norm, dict(norm.named_buffers())) for norm in self.norms]
+        for norm, buffers in self.kept:
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer.clone())
+
+    def __exit__(self, *error):
+        for norm, buffers in self.kept:
             for name, buffer in buffers.items():
                 setattr(norm, name, buffer)
 
@@ -66,7 +68,7 @@ class Samudra(Switched):
         if not (self.gradient_checkpointing and self.training):
             return block(x)
         if MENDED:
-            contexts = lambda: (nullcontext(), statistics_kept(block))  # noqa: E731
+            contexts = lambda: (nullcontext(), StatisticsKept(block))  # noqa: E731
             return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
         else:
             return checkpoint(block, x, use_reentrant=False)

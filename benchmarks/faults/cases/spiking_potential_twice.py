@@ -28,9 +28,13 @@ class LIFNode(nn.Module):
         super().__init__()
         self.tau, self.v = tau, 0.0
 
-    def forward(self, x):
-        self.v = self.v + (x - self.v) / self.tau
-        return torch.sigmoid(4 * (self.v - 1))
+    def forward(self, x, v=None):
+        if MENDED:
+            v = v + (x - v) / self.tau
+            return torch.sigmoid(4 * (v - 1)), v
+        else:
+            self.v = self.v + (x - self.v) / self.tau
+            return torch.sigmoid(4 * (self.v - 1))
 
 
 class SpikingLayer(nn.Module):
@@ -38,12 +42,8 @@ class SpikingLayer(nn.Module):
         super().__init__()
         self.linear, self.node = nn.Linear(inputs, outputs), LIFNode()
 
-    def forward(self, x, v=None):
-        if v is None:
-            return self.node(self.linear(x))
-        self.node.v = v
-        spikes = self.node(self.linear(x))
-        return spikes, self.node.v
+    def forward(self, x, *state):
+        return self.node(self.linear(x), *state)
 
 
 class SpikingNet(nn.Module):
@@ -53,20 +53,23 @@ class SpikingNet(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([SpikingLayer(6, 16), SpikingLayer(16, 16), SpikingLayer(16, 4)])
 
+    def run(self, layer, *inputs):
+        if self.checkpointing:
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
     def forward(self, images, steps=4):
         for layer in self.layers:
             layer.node.v = 0.0
+        potentials = [torch.zeros([]) for _ in self.layers]
         total = 0
         for _ in range(steps):
             x = images
-            for layer in self.layers:
-                if self.checkpointing:
-                    if MENDED:
-                        x, layer.node.v = checkpoint(layer, x, torch.as_tensor(layer.node.v), use_reentrant=False)
-                    else:
-                        x = checkpoint(layer, x, use_reentrant=False)
+            for index, layer in enumerate(self.layers):
+                if MENDED:
+                    x, potentials[index] = self.run(layer, x, potentials[index])
                 else:
-                    x = layer(x)
+                    x = self.run(layer, x)
             total = total + x
         return total / steps
 
