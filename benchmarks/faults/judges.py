@@ -33,6 +33,8 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
+SIGN = "ckpt_surgery: "
+"""What a line of ours begins with."""
 UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing")
 """Words by which `run` says of a whole model that nothing of it was checkpointed."""
 UNTOLD = "parameter should be passed explicitly"
@@ -92,15 +94,20 @@ def watch(path: Path) -> Verdict:
     """Ask `ckpt_surgery run --no-wrap`, which looks at the training."""
     report = path.with_suffix(f".{os.environ.get('RANK', '0')}.report.json")
     output = _ours(["run", "--no-wrap", "--report", str(report), str(path)])
-    faults = []
-    if report.is_file():
-        models = json.loads(report.read_text(encoding="utf-8"))["models"]
-        faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
-        faults += [
-            said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)
-        ]
+    models = json.loads(report.read_text(encoding="utf-8"))["models"] if report.is_file() else []
+    faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
+    faults += [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
+    faults += _explained(output, [model["model"] for model in models])
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
     return Verdict(bool(faults), [*faults, *notes])
+
+
+def _explained(output: str, models: Sequence[str]) -> list[str]:
+    """Return the note that `run` has put to the error which ended a training, where it knows the error."""
+    _, ended, after = output.rpartition("Traceback (most recent call last)")
+    notes = [line.removeprefix(SIGN) for line in after.splitlines() if ended and line.startswith(SIGN)]
+    reported = (*models, "the script ended", *"123456789")  # what stands below the traceback
+    return [note for note in notes[:1] if not note.startswith(reported)]
 
 
 def losses(path: Path) -> Verdict:
