@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def watch(path: Path) -> Verdict:
     """Ask `ckpt_surgery run --no-wrap`, which looks at the training."""
     report = path.with_suffix(f".{os.environ.get('RANK', '0')}.report.json")
     output = _ours(["run", "--no-wrap", "--report", str(report), str(path)])
+    output = re.sub(r"^\[rank\d+\]: ", "", output, flags=re.MULTILINE)  # torch's, before an error
     models = json.loads(report.read_text(encoding="utf-8"))["models"] if report.is_file() else []
     faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
     faults += [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
