@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -33,9 +34,12 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
+SIGN = "ckpt_surgery: "
+"""What a line of ours begins with."""
+UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing")
+"""Words by which `run` says of a whole model that nothing of it was checkpointed."""
 UNTOLD = "parameter should be passed explicitly"
 """Words of the warning that every call without `use_reentrant` gets, faulty or not."""
-NO_DEBUG = "debug=True is incompatible with non-default context_fn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +88,28 @@ def verify(path: Path) -> Verdict:
         report = measure(model, batch, loss=toolbox.loss_of, switch=getattr(module, "switch", None), modes=modes)
     except (VerifyError, SurgeryError) as refused:
         return Verdict(None, [str(refused)])
-    text = str(report)
-    return Verdict("FAILED" in text, [text])
+    return Verdict("FAILED" in str(report), [str(fault) for _, fault in report.faults])
 
 
 def watch(path: Path) -> Verdict:
     """Ask `ckpt_surgery run --no-wrap`, which looks at the training."""
     report = path.with_suffix(f".{os.environ.get('RANK', '0')}.report.json")
     output = _ours(["run", "--no-wrap", "--report", str(report), str(path)])
-    faults = []
-    if report.is_file():
-        models = json.loads(report.read_text(encoding="utf-8"))["models"]
-        faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model["faults"]]
+    output = re.sub(r"^\[rank\d+\]: ", "", output, flags=re.MULTILINE)  # torch's, before an error
+    models = json.loads(report.read_text(encoding="utf-8"))["models"] if report.is_file() else []
+    faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
+    faults += [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
+    faults += _explained(output, [model["model"] for model in models])
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
     return Verdict(bool(faults), [*faults, *notes])
+
+
+def _explained(output: str, models: Sequence[str]) -> list[str]:
+    """Return the note that `run` has put to the error which ended a training, where it knows the error."""
+    _, ended, after = output.rpartition("Traceback (most recent call last)")
+    notes = [line.removeprefix(SIGN) for line in after.splitlines() if ended and line.startswith(SIGN)]
+    reported = (*models, "the script ended", *"123456789")  # what stands below the traceback
+    return [note for note in notes[:1] if not note.startswith(reported)]
 
 
 def losses(path: Path) -> Verdict:
@@ -120,22 +132,26 @@ def losses(path: Path) -> Verdict:
 
 
 def torchs(path: Path) -> Verdict:
-    """Train with torch's own checks on: `determinism_check`, its debug mode, and anomaly detection.
+    """Train with torch's own checks on: `determinism_check`, anomaly detection, and debug mode for a fault's words.
 
-    The debug mode has contexts of its own: where a script gives others, as a selective policy is, it is left out.
+    The debug mode finds no more than `determinism_check`, and less where it takes the place of torch.compile.
     """
-    from torch.utils.checkpoint import set_checkpoint_debug_enabled
+    from torch.utils.checkpoint import CheckpointError, set_checkpoint_debug_enabled
 
+    errors: list[str] = []
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        for debug in (True, None):
+        for debug in (None, True):
             try:
                 with set_checkpoint_debug_enabled(debug), torch.autograd.set_detect_anomaly(True):
                     runpy.run_path(str(path), run_name="__main__")
                 break
             except Exception as raised:
-                if not (debug and NO_DEBUG in str(raised)):
-                    return Verdict(True, [f"{type(raised).__name__}: {raised}"])
+                errors.append(f"{type(raised).__name__}: {raised}")
+                if not isinstance(raised, CheckpointError):
+                    break
+    if errors:
+        return Verdict(True, errors)
     texts = dict.fromkeys(
         str(each.message) for each in seen if not issubclass(each.category, FutureWarning | DeprecationWarning)
     )
