@@ -33,6 +33,8 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
+UNTOLD = ("is deprecated", "parameter should be passed explicitly")
+"""Words of warnings that every script gets which calls a function in that way, faulty or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,9 @@ def torchs(path: Path) -> Verdict:
                 runpy.run_path(str(path), run_name="__main__")
         except Exception as raised:
             return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    told = [str(each.message) for each in seen if any(word in str(each.message).lower() for word in TOLD)]
+    texts = dict.fromkeys(str(each.message) for each in seen)
+    told = [text for text in texts if any(word in text.lower() for word in TOLD)]
+    told = [text for text in told if not any(words in text for words in UNTOLD)]
     return Verdict(bool(told), told)
 
 

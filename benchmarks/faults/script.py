@@ -70,6 +70,7 @@ def loss_of(output: Any) -> Tensor:
 def train(make: Make, steps: int = STEPS, lr: float = 0.05) -> list[float]:
     """Train with SGD on one batch, print the loss of each step, and return the losses."""
     model, batch = make()
+    cured(model)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr)
     losses = []
     for step in range(steps):
