@@ -50,7 +50,7 @@ class DecoderLayer(nn.Module):
 
 
 class Gemma(Switched):
-    use_reentrant = not MENDED
+    use_reentrant = False if MENDED else True
 
     def __init__(self, width=16, vocabulary=32):
         super().__init__()
