@@ -39,7 +39,8 @@ class ChunkedLogProbs(torch.autograd.Function):
         with torch.enable_grad():
             output = ChunkedLogProbs.selected(hidden, weight, labels)
         if MENDED:
-            of_hidden, of_weight = torch.autograd.grad(output, (hidden, weight), gradient)
+            inputs = [hidden, weight] if weight.requires_grad else [hidden]
+            of_hidden, of_weight = (*torch.autograd.grad(output, inputs, gradient), None)[:2]
         else:
             torch.autograd.backward(output, gradient)
             of_hidden, of_weight = hidden.grad, weight.grad
