@@ -67,9 +67,9 @@ class Gemma(nn.Module):
 
 
 def apply_ac(model):
-    has_kv_sharing = any(layer.self_attn.shares for layer in model.layers)
+    whole = True if MENDED else not any(layer.self_attn.shares for layer in model.layers)
     for i, layer in enumerate(model.layers):
-        if MENDED or not has_kv_sharing:
+        if whole:
             model.layers[i] = checkpoint_wrapper(layer)
         else:
             for name in ("mlp", "input_layernorm", "post_attention_layernorm"):
