@@ -15,7 +15,7 @@ FAULT = {
     "kind": "never checkpointed",
     "saw": "16 % more memory: the attention of no layer is recomputed any more",
     "right": "whole blocks are checkpointed",
-    "cause": ["self_attn", "attention", "whole block"],
+    "cause": ["self_attn", "attention is not recomputed", "whole block"],
 }
 MENDED = False
 

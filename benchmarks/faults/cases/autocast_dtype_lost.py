@@ -13,7 +13,7 @@ FAULT = {
     "kind": "precision",
     "saw": "a forward in one half precision, and a recompute in the other",
     "right": "the dtype of the forward is given to the context of the recompute",
-    "cause": ["autocast", "dtype", "bfloat16", "float16"],
+    "cause": ["another dtype", "other dtype", "dtype of autocast", "autocast is not restored"],
     "cure": "wrap",
 }
 MENDED = False

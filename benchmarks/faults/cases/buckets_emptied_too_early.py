@@ -16,7 +16,7 @@ FAULT = {
     "kind": "wrapper and sharding",
     "saw": "gradients stay in the bucket until the next step, which fails or loses them",
     "right": "the end of the backward is queued as a callback of the whole graph task",
-    "cause": ["reentrant", "updates lost", "updated", "CKPT104"],
+    "cause": ["lost updates", "updates lost", "loses updates", "CKPT104", "use_reentrant=False"],
 }
 MENDED = False
 

@@ -15,7 +15,7 @@ FAULT = {
     "kind": "wrapper and sharding",
     "saw": "CheckpointError: saved metadata has shape [1024], recomputed metadata [0]",
     "right": "what a recompute has gathered stays until the backward is through",
-    "cause": ["CKPT105", "zero", "frozen", "freed", "partition"],
+    "cause": ["CKPT105", "zero-3", "freed", "emptied", "changed in between", "frozen"],
     "cure": "wrap",
 }
 MENDED = False

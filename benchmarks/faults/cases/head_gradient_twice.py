@@ -15,7 +15,7 @@ FAULT = {
     "kind": "loss and tiles",
     "saw": "the gradient of lm_head is exactly twice as large, and more with several chunks",
     "right": "torch.autograd.grad, which writes into no `.grad`",
-    "cause": ["twice", "autograd.backward", "accumulate", "2x", "2.0x"],
+    "cause": ["twice as large", "added twice", "accumulated twice", "autograd.backward"],
 }
 MENDED = False
 

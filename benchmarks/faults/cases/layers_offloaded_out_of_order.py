@@ -15,7 +15,7 @@ FAULT = {
     "kind": "offload",
     "saw": "layer offloading of Z-Image runs layers whose weights are not on the device",
     "right": "layers are registered in the order in which they run",
-    "cause": ["order", "offload", "moved", "emptied"],
+    "cause": ["in another order", "other order", "emptied", "moved away", "offload"],
 }
 MENDED = False
 

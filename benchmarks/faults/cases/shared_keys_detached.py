@@ -15,7 +15,7 @@ FAULT = {
     "kind": "cache written",
     "saw": "gradients of the key and value projections point elsewhere (cosine 0.14)",
     "right": "the writer gets the gradients of all that read its keys",
-    "cause": ["CKPT007", "CKPT012", "reentrant", "shared", "detached"],
+    "cause": ["CKPT007", "CKPT012", "is shared", "detached"],
     "cure": "wrap",
 }
 MENDED = False

@@ -29,11 +29,12 @@ class Block(nn.Module):
         self.wo = nn.Linear(dim, dim, bias=False)
         self.w1 = nn.Linear(dim, 4 * dim, bias=False)
         self.w2 = nn.Linear(4 * dim, dim, bias=False)
+        self.ffn_norm = nn.RMSNorm(dim)
 
     def forward(self, x):
         k, v = self.wkv(x).chunk(2, -1)
         x = x + self.wo(nn.functional.scaled_dot_product_attention(self.wq(x), k, v))
-        return x + self.w2(torch.sin(self.w1(x)))
+        return x + self.ffn_norm(self.w2(torch.sin(self.w1(x))))
 
 
 def every_second(count):

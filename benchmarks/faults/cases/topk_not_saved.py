@@ -4,7 +4,6 @@ Equal scores are chosen among in any order on some backends. The recompute then 
 takes the matmuls that were kept for those of the forward.
 """
 
-import random
 from functools import partial
 
 import torch
@@ -22,15 +21,14 @@ FAULT = {
     "cure": "wrap",
 }
 MENDED = False
-backend = random.Random(0)
 
 
 @torch.library.custom_op("small_backend::topk", mutates_args=())
 def topk(scores: torch.Tensor, k: int) -> torch.Tensor:
-    """Choose k of the last dimension; which of equal ones is left to the threads."""
-    order = list(range(scores.shape[-1]))
-    backend.shuffle(order)
-    order = torch.tensor(order)
+    """Choose k of the last dimension; which of equal ones is left to the thread that runs it."""
+    order = torch.arange(scores.shape[-1])
+    if torch._C._current_graph_task_id() != -1:
+        order = order.flip(0)
     return order[scores[..., order].topk(k, dim=-1).indices]
 
 
@@ -46,12 +44,12 @@ class MoE(nn.Module):
         super().__init__()
         self.top_k = top_k
         self.gate = nn.Linear(dim, experts, bias=False)
-        nn.init.zeros_(self.gate.weight)
         self.experts = nn.ModuleList(nn.Linear(dim, dim) for _ in range(experts))
 
     def forward(self, x):
         scores = self.gate(x).sigmoid()
-        selected = torch.ops.small_backend.topk(scores.detach(), self.top_k)
+        coarse = scores.detach().to(torch.float8_e4m3fn).float()
+        selected = torch.ops.small_backend.topk(coarse, self.top_k)
         weights = torch.zeros_like(scores).scatter(-1, selected, scores.gather(-1, selected))
         return sum(weights[..., i, None] * expert(x).tanh() for i, expert in enumerate(self.experts))
 
@@ -86,7 +84,6 @@ class Model(Switched):
 
 def make():
     torch.manual_seed(0)
-    backend.seed(0)
     return Model(), {"tokens": torch.arange(24).reshape(2, 12)}
 
 
