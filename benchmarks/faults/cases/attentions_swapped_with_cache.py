@@ -52,14 +52,26 @@ class SmallDecoderLayer(nn.Module):
     if MENDED:
 
         def forward(
-            self, hidden_states, attention_mask, layer_head_mask=None, past=None, output_attentions=False, use_cache=False
+            self,
+            hidden_states,
+            attention_mask,
+            layer_head_mask=None,
+            past=None,
+            output_attentions=False,
+            use_cache=False,
         ):
             return self._run(hidden_states, attention_mask, output_attentions, use_cache)
 
     else:
 
         def forward(
-            self, hidden_states, attention_mask, layer_head_mask=None, output_attentions=False, use_cache=False, past=None
+            self,
+            hidden_states,
+            attention_mask,
+            layer_head_mask=None,
+            output_attentions=False,
+            use_cache=False,
+            past=None,
         ):
             return self._run(hidden_states, attention_mask, output_attentions, use_cache)
 

@@ -100,7 +100,9 @@ MODES = ("reentrant",)
 
 
 def symptom():
-    return number("batches in the statistics after 10 passes", make()[0].stages[0].module[1].num_batches_tracked.item(), 10)
+    return number(
+        "batches in the statistics after 10 passes", make()[0].stages[0].module[1].num_batches_tracked.item(), 10
+    )
 
 
 if __name__ == "__main__":

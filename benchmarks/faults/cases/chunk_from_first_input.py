@@ -14,7 +14,15 @@ FAULT = {
     "kind": "arguments lost",
     "saw": "with uniform recompute of several layers at once the model learns worse",
     "right": "each layer gets what the layer before it has returned",
-    "cause": ["loss differs", "expected the loss", "output differs", "outputs differ", "other output", "not used", "has no effect"],
+    "cause": [
+        "loss differs",
+        "expected the loss",
+        "output differs",
+        "outputs differ",
+        "other output",
+        "not used",
+        "has no effect",
+    ],
 }
 MENDED = False
 MODES = ("reentrant",)
@@ -25,7 +33,9 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.input_layernorm = nn.LayerNorm(width)
         self.self_attention = nn.MultiheadAttention(width, 2, batch_first=True)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, hidden_states, attention_mask=None):
         x = self.input_layernorm(hidden_states)

@@ -34,6 +34,7 @@ class ZeroThree:
                     self.release(parameter)
                 module.register_forward_pre_hook(self.fetch)
                 module.register_forward_hook(self.after)
+                module.register_full_backward_pre_hook(self.fetch)
                 module.register_full_backward_hook(self.after_backward)
 
     def release(self, parameter):

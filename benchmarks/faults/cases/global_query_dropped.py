@@ -64,7 +64,11 @@ class GlobalContextVit(nn.Module):
         global_query = self.global_block(x.mean(1, keepdim=True))
         for blk in self.blocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
-                x = checkpoint(blk, x, global_query, use_reentrant=False) if MENDED else checkpoint(blk, x, use_reentrant=False)
+                x = (
+                    checkpoint(blk, x, global_query, use_reentrant=False)
+                    if MENDED
+                    else checkpoint(blk, x, use_reentrant=False)
+                )
             else:
                 x = blk(x, global_query)
         return self.head(x.mean(1))

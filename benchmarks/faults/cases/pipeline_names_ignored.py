@@ -74,7 +74,11 @@ class PipelineModule(nn.Module):
 
 class GPTModelPipe(PipelineModule):
     def __init__(self, width=16, vocabulary=32):
-        layers = [EmbeddingPipe(vocabulary, width), *(MambaLayerPipe(width) for _ in range(4)), nn.Linear(width, vocabulary)]
+        layers = [
+            EmbeddingPipe(vocabulary, width),
+            *(MambaLayerPipe(width) for _ in range(4)),
+            nn.Linear(width, vocabulary),
+        ]
         super().__init__(layers, nn.CrossEntropyLoss(), 1, ["MambaLayerPipe"])
 
 

@@ -37,7 +37,9 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.attention_norm = nn.RMSNorm(d_model)
         self.attention = Attention(d_model, 2)
-        self.feed_forward = nn.Sequential(nn.RMSNorm(d_model), nn.Linear(d_model, 32), nn.SiLU(), nn.Linear(32, d_model))
+        self.feed_forward = nn.Sequential(
+            nn.RMSNorm(d_model), nn.Linear(d_model, 32), nn.SiLU(), nn.Linear(32, d_model)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h):

@@ -42,7 +42,9 @@ class DecoderLayer(nn.Module):
     def __init__(self, width, shares):
         super().__init__()
         self.self_attn = Attention(width, shares)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x, shared):
         x = x + self.self_attn(x, shared)

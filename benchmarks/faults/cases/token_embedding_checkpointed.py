@@ -55,7 +55,11 @@ class Model(nn.Module):
         if MENDED:
             h = self.tok_embeddings(tokens)
         else:
-            h = checkpoint(calls(self.tok_embeddings), tokens) if self.checkpoint_activations else self.tok_embeddings(tokens)
+            h = (
+                checkpoint(calls(self.tok_embeddings), tokens)
+                if self.checkpoint_activations
+                else self.tok_embeddings(tokens)
+            )
         for layer in self.layers:
             h = checkpoint(calls(layer), h, mask) if self.checkpoint_activations else layer(h, mask)
         logits = self.output(self.norm(h))
