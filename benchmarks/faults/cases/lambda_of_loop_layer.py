@@ -56,7 +56,7 @@ class ZImageTransformer2DModel(nn.Module):
         freqs = torch.linspace(0.5, 1.5, x.shape[1]).unsqueeze(-1)
         for layer in self.layers:
             if torch.is_grad_enabled() and self.gradient_checkpointing:
-                run = layer if MENDED else lambda *args: layer(*args)  # noqa: B023
+                run = layer if MENDED else lambda *args: layer(*args)
                 x = checkpoint(run, x, None, freqs, temb, use_reentrant=False)
             else:
                 x = layer(x, None, freqs, temb)

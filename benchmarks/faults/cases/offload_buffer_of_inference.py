@@ -4,6 +4,8 @@ It is made lazily and used again and again. What is made under inference_mode ma
 that the first step of training raises.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -21,7 +23,7 @@ MENDED = False
 
 
 class Offloaded(torch.autograd.Function):
-    buffers = []
+    buffers: ClassVar = []
     used = 0
 
     @classmethod

@@ -52,7 +52,7 @@ class DecoderLayer(nn.Module):
 
 
 class Gemma(Switched):
-    use_reentrant = False if MENDED else True
+    use_reentrant = False if MENDED else True  # noqa: SIM211
 
     def __init__(self, width=16, vocabulary=32):
         super().__init__()
