@@ -1,4 +1,4 @@
-"""ZeRO ends its backward when the parameters of the outer graph have their gradients: those of reentrant blocks are late.
+"""ZeRO ends its backward when the outer graph has its gradients: those of reentrant blocks come too late.
 
 Each reentrant recompute runs a backward of its own. What comes after the end of the first phase stays in the bucket,
 and the step is made without it.
