@@ -167,6 +167,13 @@ def cases(session: nox.Session, major: int) -> None:
     session.run("python", "-m", "benchmarks.cases", *session.posargs, env=TEST_ENVIRONMENT)
 
 
+@nox.session
+def faults(session: nox.Session) -> None:
+    """CKPT-Bench: who finds the faults that people had; writes docs/coverage/faults.md."""
+    install(session, "transformers-5", TORCH, "transformers==5.23.0", "transformers-mlinter==0.1.5", project="test")
+    session.run("python", "-m", "benchmarks.faults", *session.posargs, env=TEST_ENVIRONMENT)
+
+
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:
     """Run the tests below `paths` that the expression over markers selects; none is a failure.
 

@@ -28,6 +28,7 @@ from benchmarks import (
     versions_report,
     wild_report,
 )
+from benchmarks.faults import report as faults_report
 from benchmarks.stacks import report as stacks_report
 from ckpt_surgery.cli import config
 from ckpt_surgery.cli.main import app
@@ -104,6 +105,7 @@ def pages() -> dict[str, str]:
         "coverage/kept_bytes.md": kept_bytes_report.page(kept_bytes_report.read()),
         "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
+        "coverage/faults.md": faults_report.page(faults_report.read_table()),
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
         "coverage/versions.md": versions_report.page(versions_report.read_rows()),
     }

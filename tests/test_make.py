@@ -54,6 +54,7 @@ def test_help_explains_every_target() -> None:
     [
         ("check", {"lint", "types", "static"}),
         ("cases", {"cases"}),
+        ("faults", {"faults"}),
         ("integrations", {"integrations"}),
         ("releases", {"releases"}),
         ("test", set()),

@@ -3,13 +3,14 @@
     python -m benchmarks.faults [NAME ...] [--jobs N] [--symptoms] [--keep FOLDER]
 
 With names, or with `--symptoms`, the table is printed alone. Exit code 1 where a fault does not show, a twin shows
-one, or a judge of ours calls a twin faulty; 2 where there is no such fault.
+one, a judge of ours calls a twin faulty, or a judge crashes; 2 where there is no such fault.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
@@ -24,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks.faults import report
 from benchmarks.faults.case import CASES, FAULTY, MENDED, TWINS, Case, read_cases, twin
-from benchmarks.faults.judges import JUDGES
+from benchmarks.faults.judges import JUDGES, LINTER, linter_command
 from benchmarks.faults.worker import Question, ask_all
 from benchmarks.screen import console_of
 
@@ -41,13 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in options.names if name not in {case.name for case in cases}]:
         print(f"faults: no such fault: {', '.join(unknown)}.", file=sys.stderr)
         return 2
+    if not (options.names or options.symptoms or shutil.which(linter_command())):
+        print(f"faults: `pip install transformers-mlinter`, or name its command in {LINTER}.", file=sys.stderr)
+        return 2
     cases = [case for case in cases if not options.names or case.name in options.names]
     judges = () if options.symptoms else tuple(JUDGES)
     with tempfile.TemporaryDirectory() as folder:
         answers = asked(cases, judges, options.keep or Path(folder), options.jobs)
-    table = report.Table.of(cases, answers)
+    table = report.Table([report.Row.of(case, answers[case.name]) for case in cases])
     if not (options.names or options.symptoms):
-        report.write(table)
+        report.write_table(table)
+        report.write_summary(table)
     console_of(report.WIDTH).print(report.grid(table))
     for line in (wrong := table.wrong()):
         print(line)
@@ -62,11 +67,11 @@ def asked(
     for case in cases:
         source = (CASES / f"{case.name}.py").read_text(encoding="utf-8")
         for which in TWINS:
-            path = folder / which / f"{case.name}.py"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(twin(source, which), encoding="utf-8")
             cures = [case.cure] if case.cure and judges and which == FAULTY else []
             for what in ("symptom", *cures, *judges):
+                path = folder / which / what / f"{case.name}.py"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(twin(source, which), encoding="utf-8")
                 questions[Question(what, path, case.ranks)] = case, which
     answers: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = defaultdict(lambda: {FAULTY: {}, MENDED: {}})
     with Progress(transient=True) as bar:

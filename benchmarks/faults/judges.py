@@ -35,9 +35,9 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
+UNTOLD = "parameter should be passed explicitly"
+"""Words of the warning that every call without `use_reentrant` gets, faulty or not."""
 NO_DEBUG = "debug=True is incompatible with non-default context_fn"
-UNTOLD = ("is deprecated", "parameter should be passed explicitly")
-"""Words of warnings that every script gets which calls a function in that way, faulty or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,6 @@ class Verdict:
 
     found: bool | None
     said: Sequence[str] = ()
-
-    def names(self, causes: Sequence[str]) -> bool:
-        """Tell whether what was said has one of the texts that name the cause."""
-        text = "\n".join(self.said).lower()
-        return bool(self.found) and any(cause.lower() in text for cause in causes)
 
 
 def load(path: Path) -> ModuleType:
@@ -64,8 +59,10 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def symptom(path: Path) -> toolbox.Symptom:
-    """Return the number that shows the fault."""
+def symptom(path: Path, cure: str = "") -> toolbox.Symptom:
+    """Return the number that shows the fault, after `apply` where that is the cure."""
+    if cure == "apply":
+        _ours(["apply", "--unsafe", str(path)])
     result: toolbox.Symptom = load(path).symptom()
     return result
 
@@ -145,9 +142,10 @@ def torchs(path: Path) -> Verdict:
             except Exception as raised:
                 if not (debug and NO_DEBUG in str(raised)):
                     return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    texts = dict.fromkeys(str(each.message) for each in seen)
-    told = [text for text in texts if any(word in text.lower() for word in TOLD)]
-    told = [text for text in told if not any(words in text for words in UNTOLD)]
+    texts = dict.fromkeys(
+        str(each.message) for each in seen if not issubclass(each.category, FutureWarning | DeprecationWarning)
+    )
+    told = [text for text in texts if any(word in text.lower() for word in TOLD) and UNTOLD not in text]
     return Verdict(bool(told), told)
 
 
@@ -179,16 +177,20 @@ def generic(path: Path) -> Verdict:
     return Verdict(bool(lost), [f"no gradient: {', '.join(sorted(lost))}"] if lost else [])
 
 
+def linter_command() -> str:
+    """Return the command of transformers' linter."""
+    return os.environ.get(LINTER, "mlinter")
+
+
 def linter(path: Path) -> Verdict:
     """Ask transformers' own linter, which reads files named `modeling_*.py`."""
-    command = os.environ.get(LINTER, "mlinter")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"modeling_{path.stem}.py"
         copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
         found = Path(folder) / "found.json"
         try:
             subprocess.run(
-                [command, "--no-progress", "--no-cache", "--output-json", str(found), str(copy)],
+                [linter_command(), "--no-progress", "--no-cache", "--output-json", str(found), str(copy)],
                 capture_output=True,
                 check=False,
                 cwd=folder,
@@ -219,11 +221,10 @@ JUDGES: Mapping[str, Callable[[Path], Verdict]] = {
     "torch": torchs,
     "losses": losses,
 }
-OURS = ("check", "verify", "watch")
 ONCE = ("check", "linter")
 """Judges that read source: one process asks them, however many ranks train."""
 
 
 def answer(question: str, path: Path) -> Mapping[str, Any]:
     """Return what a judge says, or the symptom, as what json can hold."""
-    return asdict(symptom(path) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))
+    return asdict(symptom(path, question) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from rich.table import Table as Grid
 
-from benchmarks.faults.case import FAULTY, MENDED, Case
+from benchmarks.faults.case import FAULTY, KINDS, MENDED, TWINS, Case
+from ckpt_surgery.text import markdown_table, plural, prose
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "coverage" / "faults.json"
 """Where the figures of the page are kept."""
 PAGE = FIGURES.with_suffix(".md")
+README = FIGURES.parents[2] / "README.md"
 NOTICE = "<!-- Written by `python -m benchmarks.faults`, and by `python -m docs.generate` from faults.json. -->"
-WIDTH = 160
+WIDTH = 170
 OURS = ("check", "verify", "watch")
 NAMES = {
     "check": "`check`",
@@ -28,48 +31,90 @@ NAMES = {
     "losses": "losses compared",
 }
 """The judges as the page names them."""
+_SUMMARY = re.compile(r"(<!-- faults: .* -->)\n.*?(<!-- end of faults -->)", re.DOTALL)
+_CURED = {None: "", True: "yes", False: "no"}
+_WHAT = """\
+Each is a short script of ours with the fault, and the same mended: a small model that trains on the processor. Every
+faulty script shows its fault by numbers, without any tool, and no mended one does. A judge finds a fault if it says so
+of the faulty script; it is charged with a false alarm if it says so of the mended one. *Cured* counts the faults after
+which `wrap_blocks`, or `apply --unsafe`, made the numbers right, where either can be expected to.
+`python -m benchmarks.faults` makes this page."""
+_JUDGES = """\
+- `check`, `verify` and `run --no-wrap` are ours, with their defaults; `verify` gets the model, the batch and the mode
+  of the training.
+- *transformers' linter* is transformers-mlinter 0.1.5; its rules TRF013, TRF034 and TRF041 count. It reads the script
+  as a `modeling_*.py`, the only files for which it was made.
+- *transformers' generic test* is the method of the checkpointing test in the suite of 5.23.0, written anew: every
+  parameter that has a gradient without checkpointing has to have one with it.
+- *torch's own checks* are `determinism_check`, the debug mode of `torch.utils.checkpoint` and anomaly detection: an
+  error, or a warning on checkpointing, is a find.
+- *losses compared* is what most people do: twenty steps with and without, and a difference of 1 % is seen. An error
+  that ends the training is seen too."""
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""What was answered about a case, by twin and question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One fault: its symptom, and what each judge said of it and of its twin."""
+    """One fault, and what became of it.
+
+    Attributes:
+        case: the fault.
+        shows: whether the faulty script shows it by numbers, and the mended one does not.
+        cured: whether the cure took the symptom away; None where there is none, or it was not tried.
+        found: the judges that said so of the faulty script.
+        alarms: the judges that said so of the mended one.
+        named: the judges that named the cause.
+        crashed: the questions that ended in an error of a judge, with it.
+        seconds: the mean wall time of each judge for a script.
+        numbers: the symptom of both.
+    """
 
     case: Case
-    answers: Answers
+    shows: bool
+    cured: bool | None
+    found: Sequence[str]
+    alarms: Sequence[str]
+    named: Sequence[str]
+    crashed: Mapping[str, str]
+    seconds: Mapping[str, float]
+    numbers: Mapping[str, str]
 
-    @property
-    def shows(self) -> bool:
-        """Tell whether the faulty script shows its fault by numbers, and the mended one does not."""
-        return self._symptom(FAULTY) is True and self._symptom(MENDED) is False
-
-    def _symptom(self, which: str) -> bool | None:
-        shown: bool | None = self.answers[which].get("symptom", {}).get("shown")
-        return shown
-
-    def found(self, *judges: str) -> bool:
-        """Tell whether one of these judges found the fault."""
-        return any(self.answers[FAULTY].get(judge, {}).get("found") for judge in judges)
-
-    def alarmed(self, *judges: str) -> bool:
-        """Tell whether one of these judges called the twin faulty."""
-        return any(self.answers[MENDED].get(judge, {}).get("found") for judge in judges)
-
-    def named(self, *judges: str) -> bool:
-        """Tell whether one of these judges named the cause."""
-        said = "\n".join(
-            line
-            for judge in judges
-            if self.answers[FAULTY].get(judge, {}).get("found")
-            for line in self.answers[FAULTY][judge]["said"]
+    @classmethod
+    def of(cls, case: Case, answers: Answers) -> Self:
+        """Read what was answered about a case."""
+        faulty, mended = answers[FAULTY], answers[MENDED]
+        judges = [judge for judge in NAMES if judge in faulty]
+        found = [judge for judge in judges if faulty[judge].get("found")]
+        symptoms = {which: answers[which]["symptom"] for which in TWINS}
+        cure = faulty.get(case.cure)
+        return cls(
+            case,
+            shows=symptoms[FAULTY].get("shown") is True and symptoms[MENDED].get("shown") is False,
+            cured=None if cure is None else cure.get("shown") is False,
+            found=found,
+            alarms=[judge for judge in judges if mended[judge].get("found")],
+            named=[judge for judge in found if _names(faulty[judge]["said"], case.cause)],
+            crashed={
+                f"{what} ({which})": answer["crashed"]
+                for which in TWINS
+                for what, answer in answers[which].items()
+                if "crashed" in answer
+            },
+            seconds={judge: round((faulty[judge]["seconds"] + mended[judge]["seconds"]) / 2, 2) for judge in judges},
+            numbers={
+                which: f"{each.get('quantity')}: {each.get('measured')}, right {each.get('right')}"
+                for which, each in symptoms.items()
+            },
         )
-        return any(cause.lower() in said.lower() for cause in self.case.cause)
 
-    @property
-    def cured(self) -> bool | None:
-        """Tell whether the cure took the symptom away; None where there is none, or it was not tried."""
-        answer = self.answers[FAULTY].get(self.case.cure)
-        return None if answer is None else answer.get("shown") is False
+    def found_by(self, judges: Iterable[str]) -> bool:
+        """Tell whether one of these judges found the fault."""
+        return not set(judges).isdisjoint(self.found)
+
+    def named_by_ours(self) -> bool:
+        """Tell whether one of ours named the cause."""
+        return not set(OURS).isdisjoint(self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,73 +123,137 @@ class Table:
 
     rows: Sequence[Row]
 
-    @classmethod
-    def of(cls, cases: Sequence[Case], answers: Mapping[str, Answers]) -> Self:
-        """Join cases and what was answered about them."""
-        return cls([Row(case, answers[case.name]) for case in cases])
+    def count(self, holds: Callable[[Row], object]) -> int:
+        """Count the faults of which something holds."""
+        return sum(bool(holds(row)) for row in self.rows)
 
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` wrote."""
-        return cls([Row(Case(**row["case"]), row["answers"]) for row in data["faults"]])
+    def part(self, holds: Callable[[Row], object]) -> Table:
+        """Return the faults of which something holds."""
+        return Table([row for row in self.rows if holds(row)])
 
-    def to_json(self) -> str:
-        """Return the figures of the page as json."""
-        rows = [{"case": asdict(row.case), "answers": _without_traces(row.answers)} for row in self.rows]
-        return json.dumps({"faults": rows}, indent=1) + "\n"
+    def found(self, judges: Sequence[str]) -> int:
+        """Count the faults that one of these judges found."""
+        return self.count(lambda row: row.found_by(judges))
+
+    def alarms(self, judges: Sequence[str]) -> int:
+        """Count the twins that one of these judges called faulty."""
+        return self.count(lambda row: not set(judges).isdisjoint(row.alarms))
+
+    def seconds(self, judge: str) -> float:
+        """Return the mean wall time of a judge for one script."""
+        return sum(row.seconds.get(judge, 0.0) for row in self.rows) / max(len(self.rows), 1)
 
     def wrong(self) -> list[str]:
         """List what is not as it should be, apart from faults that nobody found."""
-        lines = [f"{row.case.name}: does not show as it should: {_numbers(row)}" for row in self.rows if not row.shows]
-        lines += [f"{row.case.name}: a judge of ours calls the twin faulty" for row in self.rows if row.alarmed(*OURS)]
-        return lines
+        lines = [f"{row.case.name}: does not show as it should: {row.numbers}" for row in self.rows if not row.shows]
+        lines += [f"{row.case.name}: a false alarm of {', '.join(row.alarms)}" for row in self.rows if row.alarms]
+        return lines + [f"{row.case.name}: {what}: {why}" for row in self.rows for what, why in row.crashed.items()]
 
 
-def write(table: Table) -> None:
-    """Write figures and page."""
-    FIGURES.write_text(table.to_json(), encoding="utf-8")
-    PAGE.write_text(page(table), encoding="utf-8")
+def read_table(file: Path = FIGURES) -> Table:
+    """Read the figures that are kept. Raises OSError where there are none."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["faults"]
+    return Table([Row(**{**row, "case": Case(**row["case"])}) for row in rows])
 
 
-def pages() -> Iterator[tuple[Path, str]]:
-    """Yield the page as it is made from the figures that are kept."""
-    if FIGURES.is_file():
-        yield PAGE, page(Table.read(json.loads(FIGURES.read_text(encoding="utf-8"))))
+def write_table(table: Table, file: Path = FIGURES) -> None:
+    """Keep the figures, and write the page beside them."""
+    file.write_text(json.dumps({"faults": [asdict(row) for row in table.rows]}, indent=1) + "\n", encoding="utf-8")
+    file.with_suffix(".md").write_text(page(table), encoding="utf-8")
+
+
+def write_summary(table: Table, file: Path = README) -> None:
+    """Write the table of the README between its two comments."""
+    text = file.read_text(encoding="utf-8")
+    file.write_text(_SUMMARY.sub(lambda found: f"{found[1]}\n{summary(table)}\n{found[2]}", text), encoding="utf-8")
 
 
 def grid(table: Table) -> Grid:
     """Return a row for each fault: who found it."""
     drawn = Grid(title="faults that people had", title_style="bold")
     for heading in ("fault", "kind", "shows", "cured", *NAMES, "named"):
-        drawn.add_column(heading.strip("`"))
+        drawn.add_column(heading)
     for row in table.rows:
         marks = [_mark(row, judge) for judge in NAMES]
-        cured = {None: "", True: "yes", False: "NO"}[row.cured]
-        shows = "yes" if row.shows else "NO"
-        drawn.add_row(row.case.name, row.case.kind, shows, cured, *marks, "yes" if row.named(*OURS) else "")
+        shows, named = "yes" if row.shows else "NO", ", ".join(row.named)
+        drawn.add_row(row.case.name, row.case.kind, shows, _CURED[row.cured], *marks, named)
     return drawn
-
-
-def _mark(row: Row, judge: str) -> str:
-    answers = row.answers[FAULTY].get(judge), row.answers[MENDED].get(judge)
-    if answers[0] is None or answers[1] is None:
-        return ""
-    crashed = any("crashed" in (answer or {}) for answer in answers)
-    found, alarm = row.found(judge), row.alarmed(judge)
-    return ("found" if found else "-") + (" ALARM" if alarm else "") + (" crashed" if crashed else "")
 
 
 def page(table: Table) -> str:
     """Return the page in Markdown."""
-    raise NotImplementedError
+    projects = len({row.case.project for row in table.rows})
+    seen, held = table.part(lambda row: not row.case.held_out), table.part(lambda row: row.case.held_out)
+    parts = [
+        NOTICE,
+        "# CKPT-Bench: faults that people had, and who finds them",
+        f"{plural(len(table.rows), 'fault')} of activation checkpointing, from the public histories of "
+        f"{plural(projects, 'project')}.\n{_WHAT}",
+        "## By kind",
+        _by_kind(table),
+        f"Of the {len(seen.rows)} that were rebuilt with the judges at hand, ours found {seen.found(OURS)}, and named "
+        f"the cause of {seen.count(Row.named_by_ours)}. Of {len(held.rows)} held out, rebuilt from the reports alone "
+        f"and run once at the end, they found {held.found(OURS)}, and named the cause of "
+        f"{held.count(Row.named_by_ours)}.",
+        "## The judges",
+        _JUDGES,
+        "## Every fault",
+        _every(table),
+        "## Missed by ours",
+        "\n".join(
+            f"- [{row.case.name}]({row.case.source}): {row.case.summary}"
+            for row in table.rows
+            if not row.found_by(OURS)
+        )
+        or "None.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _numbers(row: Row) -> str:
-    return "; ".join(f"{which}: {row.answers[which].get('symptom')}" for which in (FAULTY, MENDED))
+def summary(table: Table) -> str:
+    """Return the table of the README: what each judge found, and its false alarms."""
+    judges = {"all three of ours": OURS, **{name: (judge,) for judge, name in NAMES.items()}}
+    rows = [[name, str(table.found(each)), str(table.alarms(each))] for name, each in judges.items()]
+    return markdown_table(["who", f"of {len(table.rows)} faults", "false alarms"], rows)
 
 
-def _without_traces(answers: Answers) -> Answers:
-    return {
-        which: {what: {k: v for k, v in answer.items() if k != "traceback"} for what, answer in asked.items()}
-        for which, asked in answers.items()
-    }
+def _by_kind(table: Table) -> str:
+    judges = [OURS, *((judge,) for judge in NAMES)]
+    rows = []
+    for kind in (*KINDS, ""):
+        part = Table([row for row in table.rows if kind in ("", row.case.kind)])
+        tried = part.count(lambda row: row.cured is not None)
+        cured = f"{part.count(lambda row: row.cured)} of {tried}" if tried else ""
+        if part.rows:
+            rows.append([kind or "**all**", str(len(part.rows)), *(str(part.found(each)) for each in judges), cured])
+    rows.append(["false alarms", "", *(str(table.alarms(each)) for each in judges), ""])
+    rows.append(["seconds for each", "", *(f"{sum(map(table.seconds, each)):.2g}" for each in judges), ""])
+    return markdown_table(["kind", "faults", "all of ours", *NAMES.values(), "cured"], rows)
+
+
+def _every(table: Table) -> str:
+    rows = [
+        [
+            f"[{row.case.name}]({row.case.source})",
+            row.case.kind,
+            prose(row.case.saw),
+            ", ".join(NAMES[judge] for judge in row.found) or "nobody",
+            "yes" if row.named_by_ours() else "no",
+            _CURED[row.cured],
+        ]
+        for row in table.rows
+    ]
+    return markdown_table(["fault", "kind", "what a user saw", "found by", "cause named", "cured"], rows)
+
+
+def _mark(row: Row, judge: str) -> str:
+    if judge not in row.seconds:
+        return ""
+    crashed = any(what.startswith(f"{judge} ") for what in row.crashed)
+    alarm = " ALARM" if judge in row.alarms else ""
+    return ("found" if judge in row.found else "-") + alarm + (" crashed" if crashed else "")
+
+
+def _names(said: Sequence[str], causes: Sequence[str]) -> bool:
+    text = "\n".join(said).lower()
+    return any(cause.lower() in text for cause in causes)
