@@ -31,6 +31,8 @@ LINTER_RULES = ("TRF013", "TRF034", "TRF041")
 """Its rules on checkpointing. Others, as on licence headers, are no judgement on a fault."""
 VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
+STRAYED = "went another way than its forward"
+"""What the guard says where it explains an error of a recompute."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
 
@@ -97,7 +99,8 @@ def watch(path: Path) -> Verdict:
         models = json.loads(report.read_text(encoding="utf-8"))["models"]
         faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model["faults"]]
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
-    return Verdict(bool(faults), [*faults, *notes])
+    told = [note for note in notes if STRAYED in note]  # of a step that ended with an error
+    return Verdict(bool(faults or told), [*faults, *notes])
 
 
 def losses(path: Path) -> Verdict:
@@ -130,8 +133,13 @@ def torchs(path: Path) -> Verdict:
                 runpy.run_path(str(path), run_name="__main__")
         except Exception as raised:
             return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    told = [str(each.message) for each in seen if any(word in str(each.message).lower() for word in TOLD)]
-    return Verdict(bool(told), told)
+    told = {
+        str(each.message): None
+        for each in seen
+        if not issubclass(each.category, FutureWarning | DeprecationWarning)  # on names of the switch
+        and any(word in str(each.message).lower() for word in TOLD)
+    }
+    return Verdict(bool(told), list(told))
 
 
 def generic(path: Path) -> Verdict:

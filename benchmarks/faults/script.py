@@ -106,6 +106,18 @@ def memory(make: Make, off: Callable[[nn.Module], None] = switch_off) -> Symptom
     return Symptom("bytes kept, of those without checkpointing", share, SAVES_LITTLE, share > SAVES_LITTLE)
 
 
+def forwards(make: Make, chosen: Callable[[nn.Module], bool], right: float) -> Symptom:
+    """Count how often the modules chosen are computed in a step: once each, and once more where they are recomputed."""
+    model, batch = make()
+    modules = [module for module in model.modules() if chosen(module)]
+    computed = []
+    for module in modules:
+        module.register_forward_pre_hook(lambda *_: computed.append(1))
+    cured(model)
+    loss_of(model(**batch)).backward()  # type: ignore[no-untyped-call]
+    return number("forwards of each", len(computed) / len(modules), right)
+
+
 def error(run: Callable[[], object]) -> Symptom:
     """Run a training that ends with an error, or does not."""
     try:
