@@ -3,7 +3,7 @@
 Outputs and gradients are right; it is evaluation that uses other statistics.
 """
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -22,17 +22,19 @@ FAULT = {
 MENDED = False
 
 
-@contextmanager
-def still(module):
-    """Have BatchNorm compute as in training, and keep its statistics."""
-    norms = [each for each in module.modules() if isinstance(each, nn.BatchNorm2d)]
-    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+class Still:
+    """Has the BatchNorm of a module compute as in training, and keep its statistics."""
+
+    def __init__(self, module):
+        self.norms = [each for each in module.modules() if isinstance(each, nn.BatchNorm2d)]
+
+    def __enter__(self):
+        self.kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in self.norms]
+        for norm in self.norms:
+            norm.momentum = 0.0
+
+    def __exit__(self, *raised):
+        for norm, (momentum, batches) in zip(self.norms, self.kept, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, batches
 
 
@@ -68,7 +70,7 @@ class Detector(nn.Module):
         for module in self.model:
             if self.checkpointing and self.training:
                 if MENDED:
-                    contexts = lambda module=module: (nullcontext(), still(module))  # noqa: E731
+                    contexts = lambda module=module: (nullcontext(), Still(module))  # noqa: E731
                     x = checkpoint(module, x, use_reentrant=False, context_fn=contexts)
                 else:
                     x = checkpoint(module, x, use_reentrant=False)
@@ -98,7 +100,9 @@ def symptom():
     cured(model)
     for _ in range(3):
         loss_of(model(**batch)).backward()
-    return number("batches that the first BatchNorm has seen in 3 steps", int(model.model[0].bn.num_batches_tracked), 3)
+    return number(
+        "batches that the first BatchNorm has seen in 3 steps", int(model.model[0].bn.num_batches_tracked), 3
+    )
 
 
 if __name__ == "__main__":

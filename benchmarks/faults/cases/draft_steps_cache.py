@@ -34,7 +34,9 @@ class DraftLayer(nn.Module):
         x = torch.cat([embedded, hidden], -1)
         query = self.q_proj(x)
         keys, values = [*cache_hidden[0], self.k_proj(x)], [*cache_hidden[1], self.v_proj(x)]
-        scores = torch.cat([query @ keys[0].transpose(1, 2) + mask] + [(query * k).sum(-1, True) for k in keys[1:]], -1)
+        scores = torch.cat(
+            [query @ keys[0].transpose(1, 2) + mask] + [(query * k).sum(-1, True) for k in keys[1:]], -1
+        )
         weights = scores.softmax(-1)
         length = x.shape[1]
         mixed = weights[..., :length] @ values[0]

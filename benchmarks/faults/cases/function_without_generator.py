@@ -56,7 +56,8 @@ class ResBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x, emb):
-        return checkpoint(self._forward, (x, emb), tuple(self.parameters()), self.use_checkpoint)
+        trained = tuple(p for p in self.parameters() if p.requires_grad)
+        return checkpoint(self._forward, (x, emb), trained, self.use_checkpoint)
 
     def _forward(self, x, emb):
         h = self.conv1(F.silu(self.norm(x))) + self.emb(emb)[:, :, None, None]

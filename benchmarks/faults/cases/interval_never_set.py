@@ -14,7 +14,12 @@ FAULT = {
     "kind": "never checkpointed",
     "saw": "set_checkpoint_interval() changes nothing",
     "right": "the setter assigns the attribute that is read",
-    "cause": ["activation_checkpoint_interval", "checkpoint_interval", "never checkpointed", "nothing is checkpointed"],
+    "cause": [
+        "activation_checkpoint_interval",
+        "checkpoint_interval",
+        "never checkpointed",
+        "nothing is checkpointed",
+    ],
     "cure": "wrap",
 }
 MENDED = False
