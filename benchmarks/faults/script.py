@@ -107,10 +107,10 @@ def memory(make: Make, off: Callable[[nn.Module], None] = switch_off) -> Symptom
 
 
 def forwards(make: Make, chosen: Callable[[nn.Module], bool], right: float) -> Symptom:
-    """Count how often the modules chosen are computed in a step: once each, and once more where they are recomputed."""
+    """Count how often the modules chosen are computed in a step: once, and once more where each is recomputed."""
     model, batch = make()
     modules = [module for module in model.modules() if chosen(module)]
-    computed = []
+    computed: list[int] = []
     for module in modules:
         module.register_forward_pre_hook(lambda *_: computed.append(1))
     cured(model)

@@ -18,7 +18,7 @@ FAULT = {
     "cure": "",
 }
 MENDED = False
-AT_ONCE = False if MENDED else True
+WRITTEN = "after the block" if MENDED else "in the block"
 WIDTH, FRAMES = 16, 6
 
 
@@ -32,7 +32,7 @@ class CausalSelfAttention(nn.Module):
         start = start if MENDED else kv_cache["end_index"]
         end = start + x.shape[1]
         update = (start, end, k.detach(), v.detach())
-        if AT_ONCE:
+        if WRITTEN == "in the block":
             write(kv_cache, update)
         keys = torch.cat([kv_cache["k"][:, :start], k], 1)
         values = torch.cat([kv_cache["v"][:, :start], v], 1)
@@ -79,7 +79,7 @@ class CausalWanModel(nn.Module):
                     x, update = checkpoint(block, x, kv_cache, first, use_reentrant=False)
                 else:
                     x, update = block(x, kv_cache, first)
-                if not AT_ONCE:
+                if WRITTEN == "after the block":
                     write(kv_cache, update)
             losses.append((self.head(x) - video[:, first + 2 : first + 4]).square().mean())
         return sum(losses)

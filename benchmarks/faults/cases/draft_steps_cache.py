@@ -20,7 +20,7 @@ FAULT = {
     "cure": "",
 }
 MENDED = False
-EACH_STEP = False if MENDED else True
+CHECKPOINTED = "loop" if MENDED else "step"
 
 
 class DraftLayer(nn.Module):
@@ -62,7 +62,7 @@ class DraftModel(Switched):
         mask = torch.full((length, length), float("-inf")).triu(1)
         cache, losses = [[], []], []
         for _ in range(self.steps):
-            if self.gradient_checkpointing and self.training and EACH_STEP:
+            if self.gradient_checkpointing and self.training and CHECKPOINTED == "step":
                 hidden, cache = checkpoint(
                     self.midlayer, self.embed_tokens(ids), hidden, cache, mask, use_reentrant=self.use_reentrant
                 )
@@ -74,7 +74,7 @@ class DraftModel(Switched):
 
     def forward(self, ids, target_hidden):
         hidden = self.fc(target_hidden)
-        if self.gradient_checkpointing and self.training and not EACH_STEP:
+        if self.gradient_checkpointing and self.training and CHECKPOINTED == "loop":
             return checkpoint(self.draft, ids, hidden, use_reentrant=self.use_reentrant)
         return self.draft(ids, hidden)
 

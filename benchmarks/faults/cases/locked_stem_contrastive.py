@@ -49,7 +49,10 @@ class Tower(nn.Module):
         x = self.stem(x)
         for block in self.resblocks:
             if self.grad_checkpointing and not torch.jit.is_scripting():
-                x = checkpoint(block, x, None, None, attn_mask, use_reentrant=False if MENDED else True)
+                if MENDED:
+                    x = checkpoint(block, x, None, None, attn_mask, use_reentrant=False)
+                else:
+                    x = checkpoint(block, x, None, None, attn_mask, use_reentrant=True)
             else:
                 x = block(x, attn_mask=attn_mask)
         return F.normalize(self.proj(x.mean(1)), dim=-1)

@@ -1,6 +1,6 @@
 """A mixture of experts is computed again with router scores that differ in the last bit: tokens change their expert.
 
-The router's kernel sums in whatever order; two nearly equal scores change places, and the experts' buffers their shape.
+The router's kernel sums in whatever order; nearly equal scores change places, and the experts' buffers their shape.
 """
 
 from functools import partial

@@ -30,7 +30,9 @@ class Segment(nn.Module):
 
 
 class SharedMLP(Switched):
-    use_reentrant = False if MENDED else True
+    use_reentrant = True
+    if MENDED:
+        use_reentrant = False
 
     def __init__(self, width=16):
         super().__init__()

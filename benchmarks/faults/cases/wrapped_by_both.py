@@ -58,10 +58,10 @@ class Strategy:
         self.classes = activation_checkpointing
 
     def setup_module(self, module):
+        classes = self.classes
         if MENDED:
-            if any(isinstance(each, CheckpointWrapper) for each in module.modules()):
-                return module
-        apply_activation_checkpointing(module, check_fn=lambda each: isinstance(each, self.classes))
+            classes = () if any(isinstance(each, CheckpointWrapper) for each in module.modules()) else classes
+        apply_activation_checkpointing(module, check_fn=lambda each: isinstance(each, classes))
         return module
 
 
