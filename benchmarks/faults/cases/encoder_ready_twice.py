@@ -15,7 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.faults.script import error, train
+from benchmarks.faults.script import cured, error, train
 
 FAULT = {
     "source": "https://github.com/facebookresearch/multimodal/pull/406",
@@ -77,7 +77,12 @@ def off(model):
 
 
 def symptom():
-    return error(lambda: train(make, steps=2))
+    def made():
+        model, batch = make()
+        cured(model)
+        return model, batch
+
+    return error(lambda: train(made, steps=2))
 
 
 if __name__ == "__main__":
