@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import math
 import os
 import runpy
 import subprocess
@@ -118,7 +119,8 @@ def losses(path: Path) -> Verdict:
         right = toolbox.train(without)
     except Exception as raised:
         return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    error = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(with_it, right, strict=False))
+    errors = [abs(a - b) / max(abs(b), 1e-12) for a, b in zip(with_it, right, strict=False)]
+    error = max(math.inf if math.isnan(error) else error for error in errors)
     return Verdict(not error <= VISIBLE, [f"losses differ by up to {error:.2g}"])
 
 
