@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import io
 import json
+import math
 import os
 import re
 import runpy
@@ -129,7 +130,8 @@ def losses(path: Path) -> Verdict:
         right = own(off) if own and inspect.signature(own).parameters else toolbox.train(without)
     except Exception as raised:
         return Verdict(True, [f"{type(raised).__name__}: {raised}"])
-    error = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(with_it, right, strict=False))
+    errors = [abs(a - b) / max(abs(b), 1e-12) for a, b in zip(with_it, right, strict=False)]
+    error = max(math.inf if math.isnan(error) else error for error in errors)
     return Verdict(not error <= VISIBLE, [f"losses differ by up to {error:.2g}"])
 
 

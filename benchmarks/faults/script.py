@@ -111,7 +111,7 @@ def forwards(make: Make, chosen: Callable[[nn.Module], bool], right: float) -> S
     """Count how often the chosen modules run in a step: once each, and once more where they are recomputed."""
     model, batch = make()
     modules = [module for module in model.modules() if chosen(module)]
-    computed = []
+    computed: list[int] = []
     for module in modules:
         module.register_forward_pre_hook(lambda *_: computed.append(1))
     cured(model)
