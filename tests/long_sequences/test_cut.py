@@ -266,6 +266,7 @@ class ShiftingMlp(nn.Module):
 
     def __init__(self, mlp: nn.Module, *, writes: bool = False) -> None:
         super().__init__()
+        self.seen: Tensor
         self.mlp, self.writes = mlp, writes
         self.register_buffer("seen", torch.zeros(()))
 
