@@ -34,6 +34,7 @@ _PROBED = 8
 """Tokens on which a block is tried."""
 _ROUNDS = 3
 """A router may choose other experts in rounding; hardly three times in a row."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _FEWEST = 1024
 """Tokens of a tile, so that the device has more to do than the host."""
 
@@ -146,6 +147,8 @@ class BlockCut:
     def _examine(self, call: CutCall, like: Tensor) -> None:
         """Try the block on a few tokens. Raises CannotCut."""
         if not _is_real(like):  # nothing to compare
+            if any(isinstance(part, _CONVOLUTIONS) and max(part.kernel_size) > 1 for part in self.block.modules()):
+                raise CannotCut("it has a convolution")
             return
         tokens = min(_PROBED, like.shape[1])
         shape = (like.shape[0], tokens, like.shape[2])
