@@ -42,10 +42,10 @@ class TokenBytes:
         queries, keys, values = heads
         count, width = queries.shape[1], queries.shape[3]
         beside = sum(tensor.nbytes for tensor in tensors(arguments.given)) // (arguments.batch * arguments.tokens)
-        widths = [each.shape[1] * each.shape[3] * each.itemsize for each in heads]
+        q, k, v = (each.shape[1] * each.shape[3] * each.itemsize for each in heads)
         attended = count * values.shape[3] * values.itemsize
         size = tile.shape[2] * tile.itemsize
-        return cls(size, *widths, attended, beside, count, width, groups, keys.shape[1] < count)
+        return cls(size, q, k, v, attended, beside, count, width, groups, keys.shape[1] < count)
 
     def on_device(self, *, parks: bool) -> int:
         """Return what a token adds to the peak, which a long sequence has in the backward of attention.
