@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.cut_function import CutFunction
 from ckpt_surgery.long_sequences.device_room import DeviceRoom
-from ckpt_surgery.long_sequences.token_bytes import TokenBytes, free_bytes
+from ckpt_surgery.long_sequences.token_bytes import TokenBytes, bytes_beside, free_bytes
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
@@ -181,7 +182,8 @@ class BlockCut:
         with whole.as_called():
             entry = state.entry(watching=True)
             attended = self._attended(whole, values)
-            self.token = whole.token
+            assert whole.token is not None
+            self.token = replace(whole.token, beside=bytes_beside(call.arguments))
             whole.after(values, 0, slice(0, values.shape[1]), attended)
             state.learn(entry)
             written = [name for _, name in state.written(entry)]

@@ -41,11 +41,10 @@ class TokenBytes:
         """Count by a tile of the input and its queries, keys and values, (batch, heads, tokens, width)."""
         queries, keys, values = heads
         count, width = queries.shape[1], queries.shape[3]
-        beside = sum(tensor.nbytes for tensor in tensors(arguments.given)) // (arguments.batch * arguments.tokens)
         q, k, v = (each.shape[1] * each.shape[3] * each.itemsize for each in heads)
         attended = count * values.shape[3] * values.itemsize
         size = tile.shape[2] * tile.itemsize
-        return cls(size, q, k, v, attended, beside, count, width, groups, keys.shape[1] < count)
+        return cls(size, q, k, v, attended, bytes_beside(arguments), count, width, groups, keys.shape[1] < count)
 
     def on_device(self, *, parks: bool) -> int:
         """Return what a token adds to the peak, which a long sequence has in the backward of attention.
@@ -64,6 +63,11 @@ class TokenBytes:
             return 3 * self.input + self.beside + done + heads + group // self.groups
         later = max(heads - done, 0) * (self.groups - 1) // self.groups
         return self.input + self.beside + done + later + (group + heads) // self.groups
+
+
+def bytes_beside(arguments: CutArguments) -> int:
+    """Return a token's part of the arguments but the input: rotary tables, a mask."""
+    return sum(tensor.nbytes for tensor in tensors(arguments.given)) // (arguments.batch * arguments.tokens)
 
 
 def free_bytes(device: torch.device) -> int | None:
