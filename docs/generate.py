@@ -86,7 +86,7 @@ PYTHON = """\
 Import the names of the first three sections from `ckpt_surgery`, and the others from the package in the heading.
 
 {sections}"""
-CARDS_BEGIN = "<!-- The table: `python -m benchmarks.long_context --cards --page`. -->"
+CARDS_BEGIN = "<!-- Written by `python -m docs.generate` from coverage/long_context_cards.json. -->"
 CARDS_END = "<!-- The end of the table. -->"
 PACKAGES = ("distributed", "testing", "tiny")
 """Packages whose own `__all__` the Python reference documents."""
