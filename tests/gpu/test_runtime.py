@@ -149,4 +149,4 @@ def test_a_long_context_has_the_gradients_of_the_model(host: bool | None, device
         assert near(gradients(model, inputs), expected)
         assert context.fused_losses == 1
         assert {(each.reason, each.parked) for each in context.cuts.values()} == {(None, bool(host))}
-        assert "tokens on this" in str(context)
+        assert ("tokens on this" if device.startswith("cuda") else "assumed") in str(context)
