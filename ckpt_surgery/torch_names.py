@@ -65,6 +65,7 @@ LinearCrossEntropyOptions: Any = getattr(nn, "LinearCrossEntropyOptions", None)
 engine: Any = Variable._execution_engine
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node  # None outside of the engine
 current_graph_task_id = torch._C._current_graph_task_id
+keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph  # inside of a backward
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
 saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7

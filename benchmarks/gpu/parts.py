@@ -106,11 +106,13 @@ PARTS = (
         "What is the longest sequence at which a model of 8 billion parameters trains?",
         "an 8B model trains at longer sequences with `long_context` than with transformers' own checkpointing",
         ("-m", "benchmarks.longest"),
-        450,
+        600,
         plotted=(
             "LoRA, transformers: longest",
             "LoRA, long_context: longest",
+            "LoRA, long_context(host=True): longest",
             "all weights, 8-bit AdamW, long_context: longest",
+            "all weights, 8-bit AdamW, long_context(host=True): longest",
         ),
     ),
     Part(
