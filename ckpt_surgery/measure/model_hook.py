@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+
+from ckpt_surgery.torch_names import disable_current_modes, dispatch_stack_length
 
 
 class HookErrors:
@@ -24,10 +26,11 @@ class HookErrors:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let no error leave the body."""
+        """Let no error leave the body, and no mode of the training, such as a selective policy, see its operators."""
         before, _KEPT_BY.errors = _KEPT_BY.errors, self
         try:
-            yield
+            with disable_current_modes() if dispatch_stack_length() else nullcontext():
+                yield
         except self._raised:
             raise
         except Exception as error:
