@@ -143,7 +143,7 @@ CASES = (
     Case("ViT-L", images=128),
     Case("ViT-L", images=128, checkpointed=True),
     Case("Llama 1B", 1, texts=16),
-    Case("Llama 1B", 1, texts=64, checkpointed=True),
+    Case("Llama 1B", 1, texts=32, checkpointed=True),
     Case("Llama 8B", 4, lora=True, four_bits=True, checkpointed=True),
     Case("Llama 8B", 2, texts=16, lora=True, four_bits=True, checkpointed=True, fused_loss=True),
     Case("ViT-L", images=1),

@@ -134,9 +134,9 @@ class Fitted:
         return " ".join(said)
 
     def _of_lever(self, lever: LeverPeak) -> str:
-        fits = "fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
+        fits = "and fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
         saved = size(self.peak_bytes - lever.peak_bytes)
-        return f"{lever.name}, {size(lever.peak_bytes)}, {saved} less, {fits}"
+        return f"with {lever.name} it takes {size(lever.peak_bytes)}, {saved} less, {fits}"
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as `plan` writes them."""

@@ -46,14 +46,16 @@ def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) 
     first, *others = (line for line in ran.output.splitlines() if line.startswith("ckpt_surgery: "))
     assert re.fullmatch(
         r"ckpt_surgery: LlamaForCausalLM, 4 x 64: nothing fits into 4\.4 MiB\. What fits: a batch of \d or a length "
-        r"of \d+\. Most effect: .*, [\d.]+ MiB, [\d.]+ MiB less, fits: .+",
+        r"of \d+\. Most effect: with .* it takes [\d.]+ MiB, [\d.]+ MiB less, and fits: .+",
         first,
     )
     assert others[0].startswith("ckpt_surgery: the smallest way is: ")
     said = "\n".join(others)
-    assert "LoRA on 4 bits, " in said
+    assert "with LoRA on 4 bits it takes " in said
     assert 'fits: LoraConfig(r=16, target_modules="all-linear"), BitsAndBytesConfig(load_in_4bit=True)' in said
-    assert re.search(r"FSDP over \d cards, .*: accelerate launch --use_fsdp --fsdp_version 2 --num_processes \d", said)
+    assert re.search(
+        r"FSDP over \d cards it takes .*: accelerate launch --use_fsdp --fsdp_version 2 --num_processes \d", said
+    )
     assert '"losses"' not in ran.output, "it stops before the first step"
 
 
