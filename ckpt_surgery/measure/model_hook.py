@@ -13,13 +13,14 @@ from ckpt_surgery.torch_names import disable_current_modes, dispatch_stack_lengt
 
 
 class HookErrors:
-    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all.
+    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all,
+    unless that returns True.
 
     Every ModelHook that is made inside `kept` runs inside it, too, on whatever thread. Errors of the kinds `raised`
     are meant for the training.
     """
 
-    def __init__(self, failed: Callable[[Exception], None], raised: tuple[type[Exception], ...]) -> None:
+    def __init__(self, failed: Callable[[Exception], bool], raised: tuple[type[Exception], ...]) -> None:
         self.ended = False
         self._failed = failed
         self._raised = raised
@@ -36,7 +37,7 @@ class HookErrors:
         except Exception as error:
             if not self.ended:
                 self.ended = True
-                self._failed(error)
+                self.ended = not self._failed(error)
         finally:
             _KEPT_BY.errors = before
 
