@@ -121,7 +121,7 @@ class _Judge:
             run.entries.values(),
             {"kept": run.memory.kept, "reference": self._reference.record.memory.kept},
         )
-        if any(fault.level == "cost" for fault in verdict.faults):
+        if "cost" in self._setup.levels and any(fault.level == "cost" for fault in verdict.faults):
             if any(each.within for each in entries):
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
             elif any(each.selective for each in entries):
