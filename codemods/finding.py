@@ -143,11 +143,13 @@ class RuleContext:
         applicability = applicability or rule.applicability
         if applicability is None:
             raise ValueError(f"{rule.code} declares no applicability, so each of its findings has to name one")
+        source = self.tree.source(path)
+        start = source.offset(span.line, span.column)  # in characters, where `ast` counts bytes
         return Finding(
             code=rule.code,
             path=path,
             line=span.line,
-            column=self._column(path, span),
+            column=start - source.line_start(start) + 1,
             class_name=class_name,
             message=message,
             applicability=applicability,
@@ -196,11 +198,3 @@ class RuleContext:
     ) -> Finding:
         """A finding about a place in a training script: it is about the function there."""
         return self.finding(rule, path, spot.span, spot.scope, message, applicability, repairs, spot.first_line)
-
-    def _column(self, path: str, span: Span) -> int:
-        """The column in characters, from 1; `ast` counts bytes."""
-        if self.tree.text(path).isascii():
-            return span.column + 1
-        source = self.tree.source(path)
-        start = source.offset(span.line, span.column)
-        return start - source.line_start(start) + 1

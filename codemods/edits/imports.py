@@ -68,7 +68,9 @@ class AddImport(paths.ModuleTransformer):
         top: int,
     ) -> Sequence[cst.BaseStatement]:
         """The lines with a new import, behind the last one that sorts before it."""
-        near = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom) and self._is_near(node)]
+        package = self.module.partition(".")[0]  # empty for dots
+        froms = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom)]
+        near = [(at, node) for at, node in froms if module_of(node).partition(".")[0] == package]
         ours = (_key(self.module), by_type(self.name))
         keys = [(at, _key(module_of(node)), min(map(by_type, names_of(node)), default=(0, ""))) for at, node in near]
         before = [(module, at) for at, module, name in keys if (module, name) < ours]
@@ -87,10 +89,6 @@ class AddImport(paths.ModuleTransformer):
         if near and not before:
             rest[0] = rest[0].with_changes(leading_lines=())
         return [*lines[:at], new.with_changes(leading_lines=above), *rest]
-
-    def _is_near(self, imported: cst.ImportFrom) -> bool:
-        """Whether a statement imports from the same package, or by dots as ours does."""
-        return module_of(imported).partition(".")[0] == self.module.partition(".")[0]
 
 
 @dataclass

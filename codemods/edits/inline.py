@@ -47,7 +47,9 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         block = cst.ensure_type(body, cst.IndentedBlock)
         kept = self._kept(branch)
         margin = paths.margin_of(around, tree.default_indent)
-        moved = [joined(old, margin, tree.default_indent, self.width) for old in _moved(block)]
+        first, *rest = block.body
+        first = first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first)))
+        moved = [joined(old, margin, tree.default_indent, self.width) for old in (first, *rest)]
         above = [cst.EmptyLine(indent=False)] if kept else _without_announcement(branch.leading_lines)
         lost = [*above, *_lost(branch, other.leading_lines, block, kept)]
         at = holder.body.index(branch)
@@ -64,17 +66,11 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         return [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
 
 
-def _moved(block: cst.IndentedBlock) -> list[cst.BaseStatement]:
-    """The statements of an else branch without comments about the branch that goes."""
-    first, *rest = block.body
-    return [first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first))), *rest]
-
-
 def _lost(
     branch: cst.If, above: Sequence[cst.EmptyLine], block: cst.IndentedBlock, kept: Collection[cst.If]
 ) -> list[cst.EmptyLine]:
     """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
-    staying = [block.body, block.footer, *(part for one in kept for part in (one.test, one.body))]
+    staying = [block.body, block.footer, *(part for guard in kept for part in (guard.test, guard.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
     lost = dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated)

@@ -46,8 +46,9 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
     Raises:
         PlaceError: the module does not have what one of them is to change.
     """
-    for one in sorted(dict.fromkeys(repairs), key=lambda one: one.span[:2] if one.span else (), reverse=True):
-        tree = transformer_of(one).transform_module(tree)
+    last_first = sorted(dict.fromkeys(repairs), key=lambda made: made.span[:2] if made.span else (), reverse=True)
+    for made in last_first:
+        tree = transformer_of(made).transform_module(tree)
     return tree
 
 

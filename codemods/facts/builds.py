@@ -154,7 +154,9 @@ class Builder(Interpreter[Build]):
         if last == "dict" and node.keywords:
             return self.contain([self.value(keyword.value) for keyword in node.keywords])
         if last in _CONTAINERS:
-            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), tuple(self._unpacked(_held_by(node))))
+            modules = [keyword.value for keyword in node.keywords if keyword.arg == "modules"]
+            items = tuple(self._unpacked([*node.args, *modules]))
+            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), items)
         if last in _SAME and owner:
             return self.value(owner)
         if "clone" in last.lower() and first:
@@ -170,8 +172,8 @@ class Builder(Interpreter[Build]):
         if name in self.env:
             return self.env[name]
         if name:
-            items = map(self.value, node.args) if name.islower() else ()
-            return Build("class", name, tuple(items), span_of(node.func))
+            given = map(self.value, node.args) if name.islower() else ()
+            return Build("class", name, tuple(given), span_of(node.func))
         return self.value(node.func)
 
     def _unpacked(self, arguments: list[ast.expr]) -> Iterator[Build]:
@@ -180,8 +182,10 @@ class Builder(Interpreter[Build]):
             built = self.value(argument.value if isinstance(argument, ast.Starred) else argument)
             if built.kind == "container":
                 yield from built.items
-            elif built.kind == "unknown" or (isinstance(argument, ast.Call) and _is_constructor(argument)):
-                yield built
+            elif built.kind == "unknown" or (
+                isinstance(argument, ast.Call) and not dotted(argument.func).rpartition(".")[2].islower()
+            ):
+                yield built  # `nn.Sequential(Block(), Block())` holds its arguments themselves
             else:
                 yield Build("spread", items=(built,))
 
@@ -194,13 +198,3 @@ def is_learned(built: Build) -> bool:
 def _spread(built: Build) -> list[Build]:
     """What a container holds, to be held by another one."""
     return list(built.items) if built.kind == "container" else [Build("spread", items=(built,))]
-
-
-def _held_by(call: ast.Call) -> list[ast.expr]:
-    """What the call of a container gives it to hold: `nn.ModuleList(modules=...)` has a name for it."""
-    return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "modules")]
-
-
-def _is_constructor(call: ast.Call) -> bool:
-    """Whether a call is that of a class: `nn.Sequential(Block(), Block())` holds what its arguments are."""
-    return not dotted(call.func).rpartition(".")[2].islower()

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ModuleCall
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import Span, called, dotted, last_name, span_of, values_of, walk
 from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITCH
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
@@ -20,8 +20,7 @@ def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> I
     """A method's calls, with what it does about their caches."""
     reader = _CacheReader()
     for decorator in function.decorator_list:
-        name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        if name.rpartition(".")[2] in CACHE_STOPPERS:
+        if last_name(called(decorator)) in CACHE_STOPPERS:
             reader.off[CACHE_SWITCH] = function.lineno
     reader.follow(function.body)
     for call in calls:
@@ -122,13 +121,14 @@ class _CacheReader(Interpreter[None]):
     def idle(self, place: Span) -> tuple[int, ...]:
         """The positions of arguments that hold no cache in training, unless the method was called with one."""
         call = self._calls.get(place)
-        values = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
-        return tuple(position for position, value in enumerate(values) if self._is_idle(value))
-
-    def _is_idle(self, value: ast.expr) -> bool:
-        made = list(self._made(value, (), set()))
+        values = values_of(call) if call else []
         guarded = any(_CACHE in name for name in (*self.off, *self._off_unless_asked))
-        return (guarded or bool(made)) and all(self._is_off(tests, line) for tests, line in made)
+        idle: list[int] = []
+        for position, value in enumerate(values):
+            made = list(self._made(value, (), set()))
+            if (guarded or made) and all(self._is_off(tests, line) for tests, line in made):
+                idle.append(position)
+        return tuple(idle)
 
     def _made(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
         """Where what an expression stands for is made, and the tests under which it is."""
@@ -199,7 +199,7 @@ def _names(expressions: Iterable[ast.expr]) -> set[str]:
     found: set[str] = set()
     for expression in expressions:
         nodes = walk(expression)
-        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called)
+        callees = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in callees)
         found.update(text for node in names if (text := dotted(node)))
     return found

@@ -94,19 +94,10 @@ class _PastStateReader(Interpreter[None]):
         """Note what is read or set at an index of the past state."""
         self._note_read(node)
         super().subscript(node)
-        if self._roots(node.value):
-            self.shared |= _is_of_another(node.slice)
+        if dotted(node.value).partition(".")[0] == self._name and dotted(node.slice) not in _OWN_INDEX:
+            attributes = [dotted(part) for part in walk(node.slice) if isinstance(part, ast.Attribute)]
+            self.shared |= any(name.startswith("self.") for name in attributes)
 
     def _note_read(self, node: ast.Attribute | ast.Subscript) -> None:
         if isinstance(node.value, ast.Name) and node.value.id == self._name and not self._is_guarded():
             self.needed = True
-
-    def _roots(self, node: ast.expr) -> bool:
-        """Whether an expression is the past state, or an attribute of it."""
-        return dotted(node).partition(".")[0] == self._name
-
-
-def _is_of_another(index: ast.expr) -> bool:
-    """Whether an index is made of attributes of the block, and is not its own number."""
-    own = [dotted(node) for node in walk(index) if isinstance(node, ast.Attribute)]
-    return any(name.startswith("self.") for name in own) and dotted(index) not in _OWN_INDEX

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, last_name, walk
 from ckpt_surgery.model_patches.release_names import FUNCTION
 
 TORCH = "torch.utils.checkpoint"
@@ -153,7 +153,7 @@ def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Coll
     `makers` are functions that return one.
     """
     match value:
-        case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+        case ast.Call(func=function, args=[inner, *_]) if last_name(function) == "partial":
             return is_checkpoint_function(inner, names, makers)
         case ast.Call(func=ast.Name(id=name)):
             return name in makers
@@ -220,8 +220,9 @@ class CheckpointHelpers:
     def _hands_on(self, function: ast.FunctionDef) -> Places:
         """The parameters that a function gives to a checkpoint function to run."""
         names = {*self.names, *self.functions}
-        positional, others = _parameters(function)
-        calls = _Handed({*positional, *others}, function).calls
+        arguments = function.args
+        positional = [node.arg for node in (*arguments.posonlyargs, *arguments.args) if node.arg != "self"]
+        calls = _Handed({*positional, *(node.arg for node in arguments.kwonlyargs)}, function).calls
         handed = _NONE.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
         return handed | {positional.index(name) for name in handed if name in positional}
 
@@ -277,8 +278,8 @@ class _Handed(Interpreter[frozenset[str]]):
         self.env[node.name] = self._called_in(node)
 
     def _called_in(self, node: ast.AST) -> frozenset[str]:
-        called = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
-        return self.join([self.env.get(inner.id, _NONE) for inner in called if isinstance(inner, ast.Name)])
+        callees = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
+        return self.join([self.env.get(callee.id, _NONE) for callee in callees if isinstance(callee, ast.Name)])
 
     def call(self, node: ast.Call) -> frozenset[str]:
         """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
@@ -289,9 +290,3 @@ class _Handed(Interpreter[frozenset[str]]):
         self.calls.append((node, values[0] if values else _NONE))
         handed = [value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name)]
         return self.join([owner, *handed])  # `fn.to(dtype)` is fn again
-
-
-def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
-    """The parameters of a function without `self`: those that may be given by position, and the others."""
-    positional = [node.arg for node in (*function.args.posonlyargs, *function.args.args) if node.arg != "self"]
-    return positional, [node.arg for node in function.args.kwonlyargs]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import last_name
 
 V = TypeVar("V")
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -130,7 +130,7 @@ class Evaluator(Generic[V]):
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, V]]:
         """What `for target in iterable` binds, and to what, also where it goes over several at once."""
         match iterable, target:
-            case ast.Call(func=function, args=[first, *_]), _ if dotted(function).rpartition(".")[2] in SAME_ITEMS:
+            case ast.Call(func=function, args=[first, *_]), _ if last_name(function) in SAME_ITEMS:
                 return self.items(target, first)
             case ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]), ast.Tuple(elts=[_, inner]) as target:
                 return [(target.elts[0], self.nothing), *self.items(inner, first)]

@@ -25,7 +25,15 @@ from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_
 from ckpt_surgery.codemods.facts.method_reader import MethodReader, Wanted
 from ckpt_surgery.codemods.facts.module_flow import accessors
 from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
-from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, first_line_of, span_of, text_of
+from ckpt_surgery.codemods.facts.syntax import (
+    Span,
+    assigned_names,
+    dotted,
+    first_line_of,
+    imported_names,
+    span_of,
+    text_of,
+)
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
@@ -40,6 +48,8 @@ _MAPPINGS = ("Output(", "dict(", "{", "[")
 """Without these, a forward returns no dict and no list."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
+_CLASS_VALUES = (ast.Call, ast.Dict, ast.IfExp, ast.Lambda, ast.List, ast.Name, ast.Tuple)
+"""What a name at module level may be bound to that holds or makes classes."""
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
 """Torch's own modules, which are in every model and say nothing about it."""
 
@@ -48,17 +58,30 @@ def read_facts(
     file: FileSyntax, of_file: Sequence[FileFact[object]], of_class: Sequence[ClassFact[object]]
 ) -> FileFacts:
     """Read the facts of a file: those that every rule stands on, and those that are given."""
-    imports = tuple(_imports(file))
+    imports = tuple(
+        Import(*imported, span_of(statement), guard)
+        for statement, guard in file.statements
+        for imported in imported_names(statement)
+    )
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
-    layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
+    layers |= {
+        node.name
+        for node in file.tree.body
+        if isinstance(node, ast.ClassDef)
+        and (node.name.endswith(_LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases))
+    }
     reader = _ClassReader(file, layers, of_class)
     classes, values = list[Class](), list[tuple[str, Build]]()
     for statement, guard in file.statements:
         match statement:
             case ast.ClassDef():
                 classes.append(reader.read(statement, guard))
-            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-                values += [(name, built) for name in assigned_names(statement)[:1] for built in _value(value)]
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if isinstance(
+                value, _CLASS_VALUES
+            ):
+                built = Builder().value(value)
+                if _holds_class(built):
+                    values += [(name, built) for name in assigned_names(statement)[:1]]
     return FileFacts(
         imports=imports,
         classes=tuple(classes),
@@ -71,31 +94,6 @@ def read_facts(
 def _provided(facts: Iterable[FileFact[object]] | Iterable[ClassFact[object]], *subject: Any) -> Mapping[str, object]:
     read = ((fact, fact.read(*subject)) for fact in facts)
     return {fact.name: value for fact, value in read if value != fact.nothing}
-
-
-def _imports(file: FileSyntax) -> Iterator[Import]:
-    for statement, guard in file.statements:
-        match statement:
-            case ast.ImportFrom(module=named, names=names, level=level):
-                module = "." * level + (named or "")
-                for alias in names:
-                    yield Import(alias.asname or alias.name, module, alias.name, span_of(statement), guard)
-            case ast.Import(names=names):
-                for alias in names:
-                    name = alias.asname or alias.name.partition(".")[0]
-                    yield Import(name, alias.name, "", span_of(statement), guard)
-
-
-def _is_layer(node: ast.ClassDef) -> bool:
-    """Whether a class is a block by its name, or a layer by its base."""
-    return node.name.endswith(_LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases)
-
-
-def _value(value: ast.expr) -> Iterator[Build]:
-    if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple | ast.Call | ast.Lambda):
-        built = Builder().value(value)
-        if _holds_class(built):
-            yield built
 
 
 def maker_of(function: ast.FunctionDef) -> Maker | None:
@@ -129,6 +127,9 @@ class _ClassReader:
                             flags.append((name, ast.unparse(value)))
                         elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
                             class_values.append((name, builder.value(value)))
+        text, facts = self._file.text(node), self._facts
+        if node.name not in self._set:
+            facts = [fact for fact in facts if not fact.signs or any(sign in text for sign in fact.signs)]
         functions = methods_of(node)
         makers = list(self._makers(functions, builder))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
@@ -154,20 +155,15 @@ class _ClassReader:
             calls=tuple(call for reader in readers for call in reader.calls.values()),
             inlines=tuple(inline for reader in readers for inline in reader.inlines.values()),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
-            provided=_provided(self._concerned(node), node, self._file),
+            provided=_provided(facts, node, self._file),
         )
-
-    def _concerned(self, node: ast.ClassDef) -> list[ClassFact[object]]:
-        """The facts that a class may have."""
-        if node.name in self._set:
-            return self._facts
-        text = self._file.text(node)
-        return [fact for fact in self._facts if not fact.signs or any(sign in text for sign in fact.signs)]
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
         """The methods that return modules; what all of them set goes to `builder`."""
         for function in functions:
-            if function.name == "__init__" or (function.name != "forward" and _may_make(self._file.text(function))):
+            text = self._file.text(function) if function.name != "forward" else ""
+            may_make = any(word in text for word in _ADDS) or _SETS.search(text) or _RETURNS.search(text)
+            if function.name == "__init__" or may_make:
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.follow(function.body)
@@ -222,11 +218,6 @@ def _may_call_blocks(text: str) -> bool:
     # a stack that is handed to a function as a whole
     handed = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _HANDED.finditer(text))
     return any(map(_FUNCTION.search, handed))
-
-
-def _may_make(text: str) -> bool:
-    """Whether a method sets attributes or may return modules: most do neither."""
-    return any(word in text for word in _ADDS) or bool(_SETS.search(text) or _RETURNS.search(text))
 
 
 def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import accumulate
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names, speaks_of_checkpointing
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    TORCH,
+    CheckpointHelpers,
+    checkpoint_names,
+    speaks_of_checkpointing,
+)
 from ckpt_surgery.codemods.facts.syntax import dotted
 
 
@@ -53,6 +58,11 @@ class FileSyntax:
     def checkpoint_names(self) -> dict[str, str]:
         """What the file calls checkpoint functions, each with its module."""
         return dict(checkpoint_names(self.source))
+
+    @cached_property
+    def torch_checkpoint_names(self) -> set[str]:
+        """What the file calls torch's own checkpoint function."""
+        return {f"{TORCH}.checkpoint", *(name for name, module in self.checkpoint_names.items() if module == TORCH)}
 
     @cached_property
     def may_checkpoint(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, statements_below, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, last_name, statements_below, values_of, walk
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})
@@ -330,7 +330,7 @@ class _ForwardReader(Interpreter[_Held]):
 
     def call(self, node: ast.Call) -> _Held:
         """What a call returns, after what it keeps is recorded."""
-        given = self._most_of([*node.args, *(keyword.value for keyword in node.keywords)])
+        given = self._most_of(values_of(node))
         if _RANDOM.match(name := dotted(node.func)):
             self.drawn[(name, self._method)] = None
         match node.func:
@@ -401,7 +401,7 @@ def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=function)
-            ) if dotted(function).rpartition(".")[2] == "Parameter":
+            ) if last_name(function) == "Parameter":
                 yield name
 
 

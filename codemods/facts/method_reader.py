@@ -36,7 +36,17 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_behind, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import (
+    UNPACKED,
+    Argument,
+    Span,
+    arguments_of,
+    dotted,
+    last_name,
+    span_of,
+    values_of,
+    walk,
+)
 
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CALLS = ("forward", "__call__")
@@ -93,12 +103,19 @@ class MethodReader(ModuleFlow):
         self.follow(function.body)
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
-            follows = [follows_all or is_table(argument.name or "") for argument in call.args]
-            held = enumerate(zip(self._held.get(place, ()), follows, strict=False))
-            carried = (_carried(position, value, follow) for position, (value, follow) in held)
-            self.calls[place] = replace(call, carried=tuple(argument for argument in carried if argument.paths))
-        if self.inlines:
-            self._finish(function)
+            carried: list[CarriedArgument] = []
+            for position, (argument, value) in enumerate(zip(call.args, self._held.get(place, ()), strict=False)):
+                # all results count where names do not tell which arguments carry gradient
+                follows = follows_all or is_table(argument.name or "")
+                paths = {result.path for result in value.all if follows or result.plain}
+                inside = any(follows or result.plain for result in value.inside)
+                if paths:
+                    carried.append(CarriedArgument(position, tuple(sorted(paths)), in_container=inside))
+            self.calls[place] = replace(call, carried=tuple(carried))
+        for key, inline in self.inlines.items():
+            direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
+            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
+            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
 
     # -- statements
 
@@ -153,7 +170,9 @@ class MethodReader(ModuleFlow):
             self._enter_at(node, self._functions[node.func.id], values)
             return self._record(node, frozenset({(LOCAL, node.func.id)}), values)
         module = base if isinstance(node.func, ast.Attribute) and node.func.attr in _OWN_CALLS else callee
-        is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or _is_getattr(node.func)
+        is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or (
+            isinstance(node.func, ast.Call) and dotted(node.func.func) == "getattr"
+        )
         wanted = frozenset(path for path in module.paths if self._is_wanted(path)) if is_plain else None
         return self._record(node, wanted, values) if wanted else super().called(node, base, callee, values)
 
@@ -179,9 +198,8 @@ class MethodReader(ModuleFlow):
         """Record the modules among a call's arguments: what is called may checkpoint them."""
         if all(value is NOTHING for value in values):
             return
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
         name = dotted(node.func)
-        pairs = list(zip(given, values, strict=True))
+        pairs = list(zip(values_of(node), values, strict=True))
         plain = [value for part, value in pairs if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)]
         reached = [path for value in plain for path in value.paths]
         elements = [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]
@@ -269,7 +287,7 @@ class MethodReader(ModuleFlow):
         return InlineBranch(
             method=self._method,
             span=span_of(node),
-            checkpoints=tuple(self._checkpoint(call) for call in head),
+            checkpoints=tuple(self._checkpoints.get(id(call)) or self._checkpoint_here(call) for call in head),
             test=ast.unparse(test),
             conditions=tuple(other_conditions(test)) if self._asks(test) else (),
             is_elif=id(node) in self._elifs,
@@ -313,15 +331,12 @@ class MethodReader(ModuleFlow):
                 return name in self._parameters and name not in self.env
         return False
 
-    def _checkpoint(self, node: ast.Call) -> CheckpointCall:
-        """A checkpoint call of a branch: as it was followed, or by itself where that was in a local function."""
-        return self._checkpoints.get(id(node)) or self._checkpoint_here(node)
-
     def _checkpoint_here(self, node: ast.Call) -> CheckpointCall:
         callee = function_of(node)
         assert callee is not None, "it runs something"
         paths, wrapping = self._callable(callee)
-        local = self._local(node.args[0] if node.args else callee)
+        run = node.args[0] if node.args else callee
+        local = self._functions.get(run.id) if isinstance(run, ast.Name) else None
         match callee:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions and not paths:
                 self._made_by(self._functions[name])
@@ -343,16 +358,13 @@ class MethodReader(ModuleFlow):
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
                 return self.value(value).paths, "plain"
-            case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner, *_]) if last_name(function) == "partial":
                 return self._callable(inner)[0], "partial"
             case ast.Call(func=ast.Name(), args=[inner, *_]):
                 return self._callable(inner)[0], "custom"
             case ast.Name(id=name) if name in self._functions:
                 return frozenset(), "closure"
         return self.value(node.func if isinstance(node, ast.Call) else node).paths, "plain"
-
-    def _local(self, node: ast.expr) -> Function | None:
-        return self._functions.get(node.id) if isinstance(node, ast.Name) else None
 
     def _made_by(self, function: Function) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
@@ -385,7 +397,7 @@ class MethodReader(ModuleFlow):
         """What the callee of a wrapped checkpoint call gets: what the wrapper adds, too."""
         arguments = arguments_of(node, skip=1)
         match node.args[0]:
-            case ast.Call(func=function) as wrapper if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function) as wrapper if last_name(function) == "partial":
                 arguments = (*arguments_of(wrapper, skip=1), *arguments)
             case ast.Call(func=ast.Name(id=name), args=[_]) if name in self._functions:
                 inner = _call_of_parameter(self._functions[name])
@@ -393,20 +405,6 @@ class MethodReader(ModuleFlow):
             case _:
                 arguments = (*arguments, UNPACKED)
         return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
-
-    def _finish(self, function: ast.FunctionDef) -> None:
-        """Fill in what only the whole method tells: results in calls, and guards that later code needs."""
-        for key, inline in self.inlines.items():
-            direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
-            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
-
-
-def _carried(position: int, value: Value, follows_all: bool) -> CarriedArgument:
-    """What an argument holds: all of it where names do not tell which arguments carry gradient."""
-    paths = {result.path for result in value.all if follows_all or result.plain}
-    inside = any(follows_all or result.plain for result in value.inside)
-    return CarriedArgument(position, tuple(sorted(paths)), in_container=inside)
 
 
 def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
@@ -440,7 +438,3 @@ def _name_run(checkpoint: ast.Call) -> str:
 
 def _name_of_module(node: ast.expr) -> str:
     return dotted(node).removesuffix(".__call__").removesuffix(".forward")
-
-
-def _is_getattr(function: ast.expr) -> bool:
-    return isinstance(function, ast.Call) and dotted(function.func) == "getattr"

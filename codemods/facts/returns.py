@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import Span, last_name, span_of
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
@@ -45,7 +45,7 @@ def returns_mapping(statements: list[ast.stmt]) -> bool:
 def _is_mapping(value: ast.expr, names: set[str]) -> bool:
     match value:
         case ast.Call(func=function):
-            name = dotted(function).rpartition(".")[2]
+            name = last_name(function)
             return name == "dict" or name.endswith("Output")
         case ast.Name(id=name):
             return name in names

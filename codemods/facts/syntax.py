@@ -84,6 +84,35 @@ def dotted(node: ast.expr) -> str:
     return ".".join(reversed(names))
 
 
+def last_name(node: ast.expr) -> str:
+    """Return the last name of a dotted one: `checkpoint` of `utils.checkpoint`; empty for anything else."""
+    return dotted(node).rpartition(".")[2]
+
+
+def values_of(call: ast.Call) -> list[ast.expr]:
+    """Return what a call passes, by position and then by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def passes_false(call: ast.Call) -> bool:
+    """Tell whether one of a call's arguments is the constant False: `model.train(False)`."""
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values_of(call))
+
+
+def imported_names(statement: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield each name that an import statement binds, with its module and its name there.
+
+    The module keeps its leading dots. The name there is empty where a module itself is imported.
+    """
+    match statement:
+        case ast.ImportFrom(module=module, names=names, level=level):
+            for alias in names:
+                yield alias.asname or alias.name, "." * level + (module or ""), alias.name
+        case ast.Import(names=names):
+            for alias in names:
+                yield alias.asname or alias.name.partition(".")[0], alias.name, ""
+
+
 def called(node: ast.expr) -> ast.expr:
     """The callee of a call, as of a decorator with arguments; anything else as it is."""
     return node.func if isinstance(node, ast.Call) else node
@@ -91,7 +120,7 @@ def called(node: ast.expr) -> ast.expr:
 
 def drops_gradient(node: ast.expr) -> bool:
     """Tell whether a decorator or a context says that no gradient is wanted."""
-    return dotted(called(node)).rpartition(".")[2] in NO_GRADIENT
+    return last_name(called(node)) in NO_GRADIENT
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
-    TORCH,
     is_checkpoint,
     is_given,
     refused_keywords,
@@ -37,7 +36,7 @@ from ckpt_surgery.codemods.facts.rebinding import (
     rebound_by_loops,
     rebound_later,
 )
-from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, last_name, span_of, values_of
 
 ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
 """What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
@@ -130,7 +129,7 @@ class Checkpointed:
 
 
 def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
-    own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
+    own = file.torch_checkpoint_names
     functions = {node.name: node for node in file.functions}
     scopes: list[tuple[ast.FunctionDef, str, Mapping[str, ast.FunctionDef]]]
     scopes = [(node, node.name, {}) for node in file.functions]
@@ -338,13 +337,11 @@ class _Scope(ModuleFlow):
         if not may_be:
             return set()
         captured = self._captured(node)
-        made = [read_late(maker) for maker in self._makers(node)]
-        return {name for name, (late, _) in (captured or {}).items() if late} | set[str]().union(*made) & self._bound
-
-    def _makers(self, node: ast.expr) -> Iterator[ast.FunctionDef]:
         values = self._made.get(node.id, []) if isinstance(node, ast.Name) else [node]
-        for call in (value for value in values if isinstance(value, ast.Call)):
-            yield from (made for made in self._made.get(dotted(call.func), []) if isinstance(made, ast.FunctionDef))
+        callees = [dotted(value.func) for value in values if isinstance(value, ast.Call)]
+        makers = [made for name in callees for made in self._made.get(name, []) if isinstance(made, ast.FunctionDef)]
+        by_makers = set[str]().union(*map(read_late, makers)) & self._bound
+        return {name for name, (late, _) in (captured or {}).items() if late} | by_makers
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
         """What a call's function may be."""
@@ -355,7 +352,7 @@ class _Scope(ModuleFlow):
             case ast.IfExp(body=body, orelse=orelse):
                 yield from self._callees(body, asked)
                 yield from self._callees(orelse, asked)
-            case ast.Call(func=function, args=[inner]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner]) if last_name(function) == "partial":
                 yield from self._callees(inner, asked)
             case ast.Name() | ast.Attribute():
                 yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
@@ -405,7 +402,7 @@ class _Scope(ModuleFlow):
                 return {} if name in self._calls.functions and name not in self._bound else None
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return {} if name in self._methods else None
-            case ast.Call(func=function, args=[inner, *rest]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner, *rest]) if last_name(function) == "partial":
                 captured = self._captured(inner)
                 given = [*rest, *(keyword.value for keyword in node.keywords)]
                 early = {name: (False, True) for value in given for name in self._values(value)}
@@ -417,16 +414,11 @@ class _Scope(ModuleFlow):
         captured = {name: (False, True) for value in early for name in self._values(value)}
         nodes = nodes_of(function)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
-        values = [value for call in calls for value in (*call.args, *(keyword.value for keyword in call.keywords))]
-        given = {value.id for value in values if isinstance(value, ast.Name)}
-        captured.update({name: (True, name in given) for name in self._free(function)})
-        return captured
-
-    def _free(self, function: ast.FunctionDef | ast.Lambda) -> set[str]:
-        """The names of this scope that a function looks up when it runs."""
-        nodes = nodes_of(function)
+        given = {value.id for call in calls for value in values_of(call) if isinstance(value, ast.Name)}
         loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        return (loaded - bound_in(function)) & self._bound
+        looked_up = (loaded - bound_in(function)) & self._bound
+        captured.update({name: (True, name in given) for name in looked_up})
+        return captured
 
     def _values(self, value: ast.expr) -> set[str]:
         """The names of this scope that an expression hands on as they are."""

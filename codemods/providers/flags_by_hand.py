@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, imported_names, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
 _SET = re.compile(rf"\.{FLAG}\s*=[^=]")
@@ -44,7 +44,12 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
     nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
     read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
-    imported = dict(_imported(nodes))
+    imported = {
+        name: original
+        for node in nodes
+        for name, module, original in imported_names(node)
+        if module == "transformers" or (original and module.startswith("transformers."))
+    }
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
     scopes = [_Region("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
@@ -54,18 +59,6 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
             scopes.append(_Region(node.name, "", walk(node)))
     found = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
     yield from {flag.span: flag for flag in found if flag.target.rpartition(".")[2] not in read}.values()
-
-
-def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """The names that stand for something of transformers, each with what that is called there."""
-    for node in nodes:
-        match node:
-            case ast.ImportFrom(module=str(module), names=names, level=0) if (
-                module.partition(".")[0] == "transformers"
-            ):
-                yield from ((alias.asname or alias.name, alias.name) for alias in names)
-            case ast.Import(names=names):
-                yield from ((alias.asname or alias.name, "") for alias in names if alias.name == "transformers")
 
 
 def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:

@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
-from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, statements_below
+from ckpt_surgery.codemods.facts.syntax import (
+    Span,
+    assigned_names,
+    called,
+    dotted,
+    imported_names,
+    span_of,
+    statements_below,
+)
 
 _ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
 _REPLACES = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
@@ -52,23 +60,15 @@ def _may_patch(text: str) -> bool:
 def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     if not _may_patch(file.source):
         return ()
-    imported = dict(_imports(file.tree))
+    imports = (imported for node in statements_below(file.tree) for imported in imported_names(node))
+    modules = {name: module for name, module, _ in imports}
     uses = list(_uses(file.tree, file, "", {}))
     read = {use.target for use in uses if use.span is None}
     return tuple(
-        ForwardPatch(target, imported.get(target.partition(".")[0], ""), stack, span, span.line, scope)
+        ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, span.line, scope)
         for target, scope, stack, span in uses
         if span and target not in ("", "self", *read)
     )
-
-
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in statements_below(tree):
-        match node:
-            case ast.ImportFrom(module=module, names=names, level=level):
-                yield from ((alias.asname or alias.name, "." * level + (module or "")) for alias in names)
-            case ast.Import(names=names):
-                yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in names)
 
 
 def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:

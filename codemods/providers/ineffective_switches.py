@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, passes_false, values_of, walk
 from ckpt_surgery.codemods.scripts.names import (
     Names,
     ScriptNode,
@@ -134,13 +134,19 @@ def _evaluated(
     own_class = names.classes.get(place.scope.rpartition(".")[0]) if model.startswith("self.") else None
     backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
     made = [source for value in values if dotted(source := _source(value)) != model]
-    training = [at for at, call in names.calls if tail(call.func) == "train" and not _is_off(call)]
+    training = [at for at, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
     adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
-    frozen = any(tail(call.func) == "requires_grad_" and _owner(call) == model and _is_off(call) for _, call in beside)
+    freezing = [call for _, call in beside if tail(call.func) == "requires_grad_" and passes_false(call)]
+    frozen = any(_owner(call) == model for call in freezing)
+    foreign = [
+        source
+        for source in made
+        if not (isinstance(source, ast.Call) and names.origin(source.func).startswith("transformers."))
+    ]
     if (
         not any(scope in scopes for scope, _ in backward)
         or not made
-        or not all(isinstance(source, ast.Call) and _is_transformers(names, source) for source in made)
+        or foreign
         or not all(_beside(at, place, model) for at in training)
         or (frozen and not adapted)
         or (own_class and names.foreign_bases(own_class))
@@ -156,13 +162,17 @@ def _evaluated(
             if _ends_training(call, model) and at.scope == place.scope and not at.conditional
         ]
         causes = [call for call in stops if call.lineno < last]
-        causes += [call for call in chained if tail(call.func) == "eval" or (call in made and _loads(call))]
+        causes += [
+            call
+            for call in chained
+            if tail(call.func) == "eval" or (call in made and tail(call.func) == "from_pretrained")
+        ]
         if causes:
             return NoEffect.EVALUATION, causes[0]
     for loop in (at.node for at in names.places if _beside(at, place, model)):
         calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
         tails = {tail(call.func) for call in calls}
-        if "backward" in tails and not any(tail(call.func) == "train" and not _is_off(call) for call in calls):
+        if "backward" in tails and not any(tail(call.func) == "train" and not passes_false(call) for call in calls):
             for block in _blocks(loop):
                 for number, statement in enumerate(block):
                     leaves = any(isinstance(node, _LEAVES) for later in block[number:] for node in walk(later))
@@ -182,27 +192,14 @@ def _source(value: ast.expr) -> ast.expr:
     return value
 
 
-def _is_transformers(names: Names, call: ast.Call) -> bool:
-    return names.origin(call.func).startswith("transformers.")
-
-
-def _loads(call: ast.Call) -> bool:
-    return tail(call.func) == "from_pretrained"
-
-
 def _owner(call: ast.Call) -> str:
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-
-
-def _is_off(call: ast.Call) -> bool:
-    values = [*call.args, *keywords(call).values()]
-    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
 
 
 def _ends_training(call: ast.Call, model: str) -> bool:
     """Whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
     name = tail(call.func)
-    return _owner(call) == model and (name == "eval" or (name == "train" and _is_off(call)))
+    return _owner(call) == model and (name == "eval" or (name == "train" and passes_false(call)))
 
 
 def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -280,7 +277,7 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
                         followed.add(function.name)
                         harmless.add(id(value))
             elif tail(call.func) in _ONLY_LOOK | _KEEP_MODE or names.is_wrapper(call.func):
-                harmless |= {id(part) for value in (*call.args, *keywords(call).values()) for part in _shown(value)}
+                harmless |= {id(part) for value in values_of(call) for part in _shown(value)}
     for place in names.places:
         match place.node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) as function if name not in followed:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
 from ckpt_surgery.codemods.facts.module_flow import SELF, ModuleFlow, Value
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, last_name, passes_false, walk
 
 _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
@@ -60,7 +60,7 @@ class _EvalReader(ModuleFlow):
         match node:
             case ast.Call(func=ast.Attribute(attr="eval"), args=[]):
                 self.held |= base.paths
-            case ast.Call(func=ast.Attribute(attr="train")) if _is_false(node):
+            case ast.Call(func=ast.Attribute(attr="train")) if passes_false(node):
                 self.held |= base.paths
             case ast.Call(func=ast.Attribute(attr="apply"), args=[function]) if _evaluates(function):
                 self.held |= base.paths
@@ -75,11 +75,6 @@ def _evaluates(function: ast.AST) -> bool:
     """Whether a function takes a module out of training mode."""
     calls = [node for node in walk(function) if isinstance(node, ast.Call)]
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
-
-
-def _is_false(call: ast.Call) -> bool:
-    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
 
 
 def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
@@ -100,7 +95,7 @@ def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
                         (names.add if is_plain else names.discard)(target.id)
                     elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
                         (plain if is_plain else others).add(target.attr)
-                case ast.Call(func=function) if dotted(function).rpartition(".")[2] in _REGISTERS:
+                case ast.Call(func=function) if last_name(function) in _REGISTERS:
                     return frozenset()
     return frozenset(plain - others)
 

@@ -147,15 +147,10 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
     """The methods that call a block and hold a checkpoint call that is a comment."""
     for owner, call in tree.blocks.callers.get(layer, ()):
-        if _is_disabled(tree, owner, call.method):
+        source, methods = tree.source(owner.path), owner.cls.methods
+        lines = [Span(each.first_line, 0, each.end_line, 0) for each in methods if each.name == call.method]
+        if any(_DISABLED.search(text) for text in map(source.of, lines) if "checkpoint" in text):
             yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
-
-
-def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
-    """Whether a checkpoint call is commented out in a method."""
-    methods = (method for method in owner.cls.methods if method.name == name)
-    texts = (tree.source(owner.path).of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
-    return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
 
 
 def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:

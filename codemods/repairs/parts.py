@@ -38,8 +38,8 @@ def by_part(
     """The repairs of a file by the part of its text that they are made in. No two parts overlap."""
     parts = _Parts(text, facts)
     grouped: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
-    for one in repairs:
-        grouped[parts.of(one)].append(one)
+    for change in repairs:
+        grouped[parts.of(change)].append(change)
     disjoint: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
     outer = Part(0, 0)
     for part in sorted(grouped, key=lambda part: (part.start, -part.end)):
@@ -66,23 +66,23 @@ class _Parts:
             if last and self._ends_line(last.end_line, last.end_column, _NOTHING):
                 self._imports = self._lines(1, last.end_line, step=step)
 
-    def of(self, one: repair.SourceRepair) -> Part:
+    def of(self, change: repair.SourceRepair) -> Part:
         """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
-        if isinstance(one, repair.ImportName):
+        if isinstance(change, repair.ImportName):
             return self._imports
-        if isinstance(one, repair.DropImports):
+        if isinstance(change, repair.DropImports):
             return self._head
-        target = one.target.definition if isinstance(one.target, repair.Occurrence) else one.target
+        target = change.target.definition if isinstance(change.target, repair.Occurrence) else change.target
         name, _, inner = target.name.partition(".") if target else ("", "", "")
         cls = self._classes.get(name)
-        if cls is None or (isinstance(one, repair.DropComment) and not inner):
+        if cls is None or (isinstance(change, repair.DropComment) and not inner):
             return self._whole  # the comment above a class is not in its lines
         methods = [method for method in cls.methods if method.name == inner.partition(".")[0]]
-        in_method = isinstance(one, repair.OrderParameters) or isinstance(one.target, repair.Occurrence)
+        in_method = isinstance(change, repair.OrderParameters) or isinstance(change.target, repair.Occurrence)
         if in_method and len(methods) == 1:
             before = f"class {name}:{self._source.newline}"  # as if the class held nothing else
             return self._lines(methods[0].first_line, methods[0].end_line, before=before)
-        if isinstance(one, repair.MakeLayer) and self._ends_line(
+        if isinstance(change, repair.MakeLayer) and self._ends_line(
             cls.header.end_line, cls.header.end_column, _HEAD_END
         ):
             return self._lines(cls.first_line, cls.header.end_line, after=f"    pass{self._source.newline}")

@@ -23,14 +23,11 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: 
     if not top:
         return None
     then, now = _words(before), _words(after)
-    unused = (item for item in top if then[item.name] and not now[item.name])
-    names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
+    # other files may take from here what is imported from the file's own package
+    packages = re.split(r"[/\\]", path)
+    own = {item for item in top if path and item.module.partition(".")[0] in ("", *packages)}
+    names = dict.fromkeys(item.name for item in top if then[item.name] and not now[item.name] and item not in own)
     return DropImports(path, None, None, tuple(names), width) if names else None
-
-
-def _is_own(path: str, module: str) -> bool:
-    """Whether a module is of the file's own package: other files may take from here what is imported from there."""
-    return bool(path) and (module.startswith(".") or module.partition(".")[0] in re.split(r"[/\\]", path))
 
 
 def _words(text: str) -> Counter[str]:

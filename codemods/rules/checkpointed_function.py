@@ -162,7 +162,10 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
         faults += _lost(function, rebound)
     if faults:
         yield "; ".join(faults), Applicability.UNSAFE
-    elif option == "default" and not _is_distributed(context, path):
+    elif option == "default":
+        script = context.tree.names.files[path][SCRIPT]
+        if script and data_parallel(script):
+            return  # CKPT104 looks at the call
         message = (
             f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass use_reentrant=False"
         )
@@ -221,12 +224,6 @@ def _past(function: CheckpointedFunction) -> list[str]:
     ]
     names += [capture.name for capture in function.captures if capture.passed_on and is_past_state(capture.name)]
     return [name for name in dict.fromkeys(names) if name not in function.dropped]
-
-
-def _is_distributed(context: RuleContext, path: str) -> bool:
-    """Whether CKPT104 looks at the call."""
-    script = context.tree.names.files[path][SCRIPT]
-    return script is not None and data_parallel(script) is not None
 
 
 def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> SourceRepair:

@@ -69,7 +69,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, Import, InlineBranch
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
@@ -78,7 +78,6 @@ from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import (
-    Disagreement,
     asks_for_flag,
     disagreements,
     finds_last_values,
@@ -191,7 +190,10 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     is_fault = stops or bool(harmful or twice or nested)
     goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
     said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
-    told = dict.fromkeys(map(_difference, found if goes else harmful))
+    told = dict.fromkeys(
+        f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
+        for item in (found if goes else harmful)
+    )
     if told:
         said.append(f"the branches disagree: {'; '.join(told)}")
     if twice:
@@ -265,10 +267,6 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
                 yield text, bool(freezing)
 
 
-def _difference(item: Disagreement) -> str:
-    return f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-
-
 def _shown(argument: Argument | None) -> str:
     return "left out" if argument is None else f"`{'**' * (argument.name == '**')}{argument.text}`"
 
@@ -306,17 +304,14 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
 def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
     """What the branch is to layers of transformers, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
-    gone = next(filter(_is_gone, context.tree.names.read(owner.path).imports), None)
+    imports = [item for item in context.tree.names.read(owner.path).imports if item.original.endswith("_DOCSTRING")]
+    # docstrings of models went when layers came: such an import works in older releases alone
+    gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
     if gone or only_before(LAYERS_SINCE, required):
         return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
     modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
     idle = only_since(NON_REENTRANT_SINCE, required) and modes <= {"", "use_reentrant=False"}
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
-
-
-def _is_gone(item: Import) -> bool:
-    """Whether an import works in older releases alone: docstrings of models went when layers came."""
-    return item.module.startswith("transformers.models.") and item.original.endswith("_DOCSTRING")
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:
@@ -388,20 +383,12 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
     """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
-    for ref in _blocks(context.tree, owner, inline):
+    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+    for ref in context.tree.containers.classes_at(owner, paths):
         if holder := context.tree.modes.held_in_eval_by(ref):
             yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    stacks = (context.tree.modes.unregistered_at(owner, path) for path in _paths(owner, inline))
+    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
     yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
-
-
-def _paths(owner: ClassRef, inline: InlineBranch) -> dict[AttributePath, None]:
-    return dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
-
-
-def _blocks(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> tuple[ClassRef, ...]:
-    """The classes that the checkpoint calls of a branch run."""
-    return tree.containers.classes_at(owner, _paths(owner, inline))
 
 
 def _layers(

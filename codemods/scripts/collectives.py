@@ -88,7 +88,11 @@ def collectives(names: Names) -> Iterator[Collective]:
     if not called:
         return
     tests = RankTests(names)
-    tested = {place.scope for place in names.places if place.scope in called and _is_test_of_ranks(place.node, tests)}
+    tested = {
+        place.scope
+        for place in names.places
+        if place.scope in called and isinstance(place.node, ast.If | ast.Assert) and tests.of(place.node.test)
+    }
     followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
     if not followed:
         return
@@ -126,10 +130,6 @@ def collectives(names: Names) -> Iterator[Collective]:
             unless = tuple(sorted(text for text, truth in test.needs if not truth))
             found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
     yield from found.values()
-
-
-def _is_test_of_ranks(node: ast.AST, tests: RankTests) -> bool:
-    return isinstance(node, ast.If | ast.Assert) and tests.of(node.test) is not None
 
 
 def _called(names: Names) -> Mapping[str, set[str]]:

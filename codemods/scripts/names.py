@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, span_of, walk
 
 
 class ScriptNode(NamedTuple):
@@ -59,7 +59,7 @@ class Names:
                         name = dotted(target) or ast.unparse(target)
                         self.assigned.setdefault(name, []).append((place, value))
                 case ast.Import() | ast.ImportFrom() as node:
-                    self.imported.update(_imported(node))
+                    self.imported.update(_origins(node))
                 case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
                     self.functions[node.name] = node
                 case ast.ClassDef() as node if not place.prefix:
@@ -217,12 +217,8 @@ def _places(tree: ast.Module) -> list[ScriptNode]:
     return places
 
 
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-    """The names that an import binds, and what each stands for."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-    else:
-        module = "." * node.level + (node.module or "")
-        for alias in node.names:
-            yield alias.asname or alias.name, f"{module}.{alias.name}"
+def _origins(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+    """Yield the names that an import binds, and the full name of what each stands for."""
+    for name, module, original in imported_names(node):
+        whole = f"{module}.{original}" if original else module
+        yield name, name if whole.startswith(f"{name}.") and not original else whole

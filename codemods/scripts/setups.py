@@ -35,20 +35,16 @@ def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) ->
     started = [launch for launch in launches if launch.script == PurePath(path).name]
     if calls:
         started = [launch for launch in started if launch.unread or launch.setup.strategy not in _REPLACED]
-    return (*calls, *map(_doubted, started))
+    for at, launch in enumerate(started):
+        if launch.arguments and launch.setup.strategy is Strategy.DDP:  # what is not written out may choose another
+            started[at] = launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
+    return (*calls, *started)
 
 
 def may_need_reentrance(launch: Launch, script: ScriptFacts) -> bool:
     """Whether a launch trains adapters of PEFT, or may, under a ZeRO that is of stage 3 or may be."""
     adapters = launch.adapters or script.sign("adapters", "some_adapters")
     return launch.setup.strategy is Strategy.ZERO and launch.setup.stage in (3, None) and bool(adapters)
-
-
-def _doubted(launch: Launch) -> Launch:
-    """A launch whose arguments are not all written out may choose DeepSpeed or FSDP there."""
-    if launch.arguments and launch.setup.strategy is Strategy.DDP:
-        return launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
-    return launch
 
 
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
@@ -113,12 +109,9 @@ def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
 def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
     """The setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
     switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
-    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(_is_true, switches)))
-
-
-def _is_true(value: object) -> bool:
-    """Whether a value of a configuration means yes, as accelerate and transformers read it."""
-    return str(value).lower() in _TRUE
+    # as accelerate and transformers read what means yes
+    doubled = any(str(value).lower() in _TRUE for value in switches)
+    return LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
 
 
 def _values(text: str) -> Mapping[str, object] | None:

@@ -143,7 +143,8 @@ class CallSites:
             name = names.get(carried.position, "")
             by_keyword = call.args[carried.position].name and not carried.in_container
             if is_table(name):
-                gives = by_keyword and self._is_parameter(owner, carried)
+                trained = {name for base in self.bases.lineage(owner) for name in base.cls[TRAINED_PARAMETERS]}
+                gives = by_keyword and any(len(path) == 1 and path[0] in trained for path in carried.paths)
             else:
                 gives = self._is_of_blocks(owner, carried) or (
                     by_keyword and _may_be_gradient(name, forward) and self._is_learned(owner, carried)
@@ -159,11 +160,6 @@ class CallSites:
     def _is_learned(self, owner: ClassRef, carried: CarriedArgument) -> bool:
         """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
         return any(self.containers.learns(owner, path) for path in carried.paths)
-
-    def _is_parameter(self, owner: ClassRef, carried: CarriedArgument) -> bool:
-        """Whether an argument is made of a parameter of the caller itself, which is trained."""
-        own = {name for base in self.bases.lineage(owner) for name in base.cls[TRAINED_PARAMETERS]}
-        return any(len(path) == 1 and path[0] in own for path in carried.paths)
 
     def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
         """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.facts.syntax import Span, span_of, statements_below
+from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.codemods.tree.answers import kept
 
@@ -76,10 +76,11 @@ class Places:
 
     def _syntax(self, span: Span) -> _Syntax:
         """The syntax of the top-level class around a span; of the whole file where the span is in none."""
-        outer = next((cls for cls in self._facts.classes if self._is_alone(cls) and _is_in(cls, span)), None)
-        if outer is None:
-            return self._parsed(1, len(self._source.text))
-        return self._parsed(outer.first_line, self._source.offset(outer.span.end_line, outer.span.end_column))
+        for cls in self._facts.classes:
+            is_alone = cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
+            if is_alone and cls.first_line <= span.line and span.end_line <= cls.span.end_line:
+                return self._parsed(cls.first_line, self._source.offset(cls.span.end_line, cls.span.end_column))
+        return self._parsed(1, len(self._source.text))
 
     @kept
     def _parsed(self, first_line: int, end: int) -> _Syntax:
@@ -88,17 +89,10 @@ class Places:
         tree = ast.parse("\n" * (first_line - 1) + text)
         return tree, list(_scopes(tree))
 
-    def _is_alone(self, cls: Class) -> bool:
-        return cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
-
-
-def _is_in(cls: Class, span: Span) -> bool:
-    return cls.first_line <= span.line and span.end_line <= cls.span.end_line
-
 
 def _holds(node: _Scope, span: Span) -> bool:
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return first <= span.line and (span.end_line, span.end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    return first_line_of(node) <= span.line and (span.end_line, span.end_column) <= end
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
