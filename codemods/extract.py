@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.providers import declared_facts
 
 
 def extract(source: str) -> FileFacts:
-    """The facts of one file.
+    """Return the facts of one file.
 
     Raises:
         SyntaxError: the text is not Python that this interpreter parses.

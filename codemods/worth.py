@@ -54,7 +54,7 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
 def _imported(
     path: str, text: str, modules: Set[str], named: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[str]:
-    """The files that a file imports or copies from; a name that it imports may be one, too."""
+    """Yield the files that a file imports or copies from; a name that it imports may be one, too."""
     for origin, names, imported, copied in _IMPORTS.findall(f"\n{text}"):
         below = origin if origin.endswith(".") else f"{origin}."
         words = (*(below + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))

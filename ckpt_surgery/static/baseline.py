@@ -40,7 +40,7 @@ def without_known(
     codes: Collection[str],
     update: bool = False,
 ) -> CheckResult:
-    """The result without the findings that a baseline has; a file that is not there yet is written with those of now.
+    """Return the result without the findings that a baseline has, and write the baseline if it is not there.
 
     Of several alike, as many are left out as the baseline has. A note says how many those are, and how many of the
     baseline are gone among the `places` and `codes` that were checked. With `update` the file is written anew: what it

@@ -12,7 +12,7 @@ _AT_END = re.compile(rb" (?=\r?\n)")
 
 
 def as_older(text: str) -> str | None:
-    """A text whose type aliases, type parameters and newer f-strings are blank; None where it is no Python at all.
+    """Blank out type aliases, type parameters and newer f-strings; None where the text is no Python at all.
 
     Lines, and the bytes of each, stay as many as they were. What has nothing to be made blank comes back as it is.
     """
@@ -48,7 +48,7 @@ def as_older(text: str) -> str | None:
 
 
 def _is_of_python_2(handler: object) -> bool:
-    """Whether an `except E, e:`, which Python 3.14 reads as two classes, means the name of the error."""
+    """Tell whether an `except E, e:`, which Python 3.14 reads as two classes, names the error."""
     import libcst as cst
 
     match handler:

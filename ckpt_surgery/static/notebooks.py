@@ -19,7 +19,9 @@ _ASSIGNED_MAGIC = re.compile(r"^(\s*\w+\s*=\s*)[%!].*$", re.MULTILINE)
 
 
 def python_of(notebook: str) -> str:
-    """The code cells of a notebook as one text, each below a comment with its number, without magics and shell lines.
+    """Return the code cells of a notebook as one text, without magics and shell lines.
+
+    Each stands below a comment with its number.
 
     Raises:
         ValueError: this is no notebook, or a cell of it is no Python.

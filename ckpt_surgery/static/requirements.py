@@ -34,7 +34,7 @@ _FOLDERS = ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*")
 
 
 def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[str, str]:
-    """The requirements on transformers of the package that a file is in, those of its extras among them.
+    """Return the requirements on transformers of the package that a file is in, its extras' among them.
 
     Each is given with the file that says so: one that `_READERS` knows, in a folder above the file or in one of
     `_FOLDERS` there, or the metadata of what is installed there. The first folder that names a release counts, as far
@@ -52,7 +52,7 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[
 
 
 def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
-    """The requirements that a folder states for the file or folder `part` in it, and in which files."""
+    """Yield the requirements that a folder states for the file or folder `part` in it, and in which files."""
     stating = [(number, name) for name in _names(folder) if (number := _reader_of(name)) is not None]
     for number, name in sorted(stating):
         if name.endswith(".dist-info"):
@@ -67,7 +67,7 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
 
 @lru_cache(maxsize=4096)
 def _reader_of(name: str) -> int | None:
-    """The number of the reader of a file, by the folder that it is in, if any, and its own name."""
+    """Return the number of the reader of a file, by the folder that it is in, if any, and its own name."""
     place, file = name.partition("/")[0] if "/" in name else "", name.rpartition("/")[2]
     for number, (folder, pattern, _) in enumerate(_READERS):
         if fnmatch(place, folder) and fnmatch(file, pattern):
@@ -76,7 +76,7 @@ def _reader_of(name: str) -> int | None:
 
 
 def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
-    """The files of a folder, and those of the folders in it that hold requirements."""
+    """Yield the files of a folder, and those of the folders in it that hold requirements."""
     for name in _listed(folder):
         if deeper < _FOLDERS_BELOW or any(fnmatch(name, pattern) for pattern in _FOLDERS):
             yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
@@ -91,7 +91,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool:
-    """Whether an installed distribution has a file or folder of this name."""
+    """Tell whether an installed distribution has a file or folder of this name."""
     if metadata.name.partition("-")[0].lower() == part.lower():
         return True
     record = read(os.fspath(metadata / "RECORD")) or ""
@@ -99,7 +99,7 @@ def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool
 
 
 def _strings(reader: Callable[[str], Iterator[str]], text: str) -> list[str]:
-    """What may be requirements in a file; nothing where it is not what its name says."""
+    """Return what may be requirements in a file; nothing where it is not what its name says."""
     try:
         return [*reader(text)]
     except (SyntaxError, ValueError, RecursionError, ConfigError):
@@ -129,24 +129,24 @@ def _of_sections(text: str) -> Iterator[str]:
 
 
 def _of_items(text: str) -> Iterator[str]:
-    """The items of lists in YAML: conda's, and those of pip among them."""
+    """Yield the items of lists in YAML: conda's, and those of pip among them."""
     yield from _ITEM.findall(text)
 
 
 def _of_environment(text: str) -> Iterator[str]:
-    """Those of what is one of conda's environments by its content: dependencies on Python, pip or transformers."""
+    """Yield the items of what is a conda environment by its content: it depends on Python, pip or transformers."""
     match = _DEPENDENCIES.search(text)
     if match and _OF_CONDA.search(match.group()):
         yield from _of_items(match.group())
 
 
 def _of_nothing(text: str) -> Iterator[str]:
-    """What is known by its name to be no file of conda."""
+    """Yield nothing: the name says that this is no file of conda."""
     yield from ()
 
 
 def _of_commands(text: str) -> Iterator[str]:
-    """What pip installs in the commands of a Dockerfile."""
+    """Yield what pip installs in the commands of a Dockerfile."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         for match in _PIP.finditer("" if line.lstrip().startswith("#") else line):
             yield from shlex.split(match[1] or match[2])
@@ -157,7 +157,7 @@ def _of_toml(text: str) -> Iterator[str]:
 
 
 def _of_table(value: object) -> Iterator[str]:
-    """Every string in lists, and the versions that Poetry has by name."""
+    """Yield every string in lists, and the versions that Poetry has by name."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -40,7 +40,7 @@ def write_atomically(
 
 
 def read_only(path: str | Path) -> bool:
-    """Whether nobody has permission to write the file: it is then left alone, even by root."""
+    """Tell whether nobody has permission to write the file: it is then left alone, even by root."""
     try:
         return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     except OSError:

@@ -20,7 +20,7 @@ _MUST_RETURN = "it must return a model, a model and its inputs, or those and a s
 
 
 def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
-    """The model of a target, the arguments of its forward, ready for one step, and its switch, None for its own.
+    """Build the model of a target: the model, the arguments of its forward, and its switch, if it has its own.
 
     Classes and configurations become tiny models with random weights; a factory's model is used unchanged.
 
@@ -42,7 +42,7 @@ def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
 
 
 def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
-    """A model and the arguments of its forward on another device."""
+    """Return a model and the arguments of its forward on another device."""
     from torch import Tensor
 
     from ckpt_surgery.torch_names import tree_map_only
@@ -54,7 +54,7 @@ def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
 
 
 def device_problem(device: str) -> str:
-    """Why no model can run on a device, in one sentence; empty where one can."""
+    """Return why no model can run on a device, in one sentence; empty where one can."""
     import torch
 
     try:
@@ -65,7 +65,7 @@ def device_problem(device: str) -> str:
 
 
 def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
-    """The model class of a target that is no factory, and its configuration at its released size.
+    """Return the model class of a target that is no factory, and its configuration at its released size.
 
     The configuration is one with the values of the file, or a class whose defaults are meant. Raises like `build`.
     """
@@ -95,7 +95,7 @@ def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
 
 
 def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
-    """What the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
+    """Return what the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
 
     Inputs and switch are None where it returns none.
     """
@@ -130,7 +130,7 @@ def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
 
 
 def _from_file_of(target: SurveyTarget) -> Any:
-    """The module of a factory that is named by its file."""
+    """Return the module of a factory that is named by its file."""
     if target.module not in sys.modules:
         loader = SourceFileLoader(target.module, target.code_file)
         module = module_from_spec(spec_from_loader(target.module, loader))  # type: ignore[arg-type]  # it has one
@@ -144,7 +144,7 @@ def _from_file_of(target: SurveyTarget) -> Any:
 
 
 def _inputs_for(model: Any) -> Any:
-    """Inputs for a model that came without."""
+    """Make inputs for a model that came without."""
     from torch import nn
 
     from ckpt_surgery.tiny import tiny_inputs

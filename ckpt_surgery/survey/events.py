@@ -50,5 +50,5 @@ class Phase:
 
     @classmethod
     def of(cls, kind: str, mode: str | None) -> Self:
-        """The phase that JSON data names. Raises ValueError if there is no such phase."""
+        """Return the phase that JSON data names. Raises ValueError if there is no such phase."""
         return cls(PhaseKind(kind), None if mode is None else MODES[MODES.index(mode)])

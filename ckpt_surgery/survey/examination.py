@@ -70,19 +70,19 @@ def examine(
 
 
 def empty_report(target: SurveyTarget) -> Report:
-    """A report that says no more than what the target is."""
+    """Return a report that says no more than what the target is."""
     return Report(
         target.model, target.model_type, target.variant, target.argument, ModelFacts(source=target.code_file)
     )
 
 
 def has_model(report: Report) -> bool:
-    """Whether there is a model to examine. A model that only claims no support has a `problem` as well."""
+    """Tell whether there is a model to examine. A model that only claims no support has a `problem` as well."""
     return not (report.problem and report.supported)
 
 
 def broken_mode(mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
-    """A mode whose step did not end: the fault is all that is known."""
+    """Report a mode whose step did not end: the fault is all that is known."""
     chosen = LEVELS if levels == "all" else levels
     outcomes: dict[Level, Any] = {"run": "failed"}
     outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
@@ -105,7 +105,7 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
 def _begin(
     emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
 ) -> tuple[Any, Report]:
-    """What examines the target's model, after its reference run, and the report so far."""
+    """Return what examines the target's model, after its reference run, and the report so far."""
     from ckpt_surgery.survey.build import build, moved
 
     seconds: dict[str, float] = {}
@@ -129,5 +129,5 @@ def _begin(
 
 
 def _problem(phase: PhaseKind, error: Exception) -> str:
-    """Why there is no verdict, as one sentence; the message of `Unverifiable` is one already."""
+    """Say why there is no verdict, in one sentence; the message of `Unverifiable` is one already."""
     return one_line(error) if isinstance(error, Unverifiable) else f"{_PHASE_WORDS[phase]} raised {error_line(error)}"

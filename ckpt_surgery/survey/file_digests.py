@@ -18,7 +18,7 @@ _LIBRARIES = {
 
 
 def named_files(target: SurveyTarget) -> dict[str, str]:
-    """The digests of what a target names: its configuration, or the code and JSON files of its folder."""
+    """Return the digests of what a target names: its configuration, or the code and JSON files of its folder."""
     if target.kind is TargetKind.CONFIG:
         return digests([target.source])
     if target.kind is TargetKind.REMOTE:
@@ -28,7 +28,7 @@ def named_files(target: SurveyTarget) -> dict[str, str]:
 
 
 def imported_files(target: SurveyTarget) -> dict[str, str]:
-    """The digests of the files that a factory's module and its imports were read from, in the process that did.
+    """Return the digests of the files that a factory's module and its imports were read from, where that was.
 
     Installed packages are left out, except the factory's own module. Empty if its file is not known.
     """
@@ -40,14 +40,14 @@ def imported_files(target: SurveyTarget) -> dict[str, str]:
 
 
 def unchanged(target: SurveyTarget, before: Mapping[str, str]) -> bool:
-    """Whether the files still have the digests `before`. False for a factory without a known file."""
+    """Tell whether the files still have the digests `before`. False for a factory without a known file."""
     if target.kind is TargetKind.FACTORY:
         return bool(before) and digests(before) == dict(before)
     return named_files(target) == dict(before)
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each file by its path; empty if it cannot be read."""
+    """Return the SHA-256 of each file by its path; empty if it cannot be read."""
     return {file: _digest(Path(file)) for file in sorted(set(files))}
 
 

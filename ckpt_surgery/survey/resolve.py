@@ -26,7 +26,7 @@ _FACTORY_FILE = re.compile(r"(.+\.py):[^\W\d]\w*(\.[^\W\d]\w*)*")
 def resolve(
     names: Sequence[str], *, everything: bool = False, trust_remote_code: bool = False, variants: bool = True
 ) -> list[SurveyTarget]:
-    """The targets of some MODEL arguments, once each, sorted by model type, class and variant.
+    """Return the targets of some MODEL arguments, once each, sorted by model type, class and variant.
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
     (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names;
@@ -49,7 +49,7 @@ def resolve(
 
 
 def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
-    """`resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
+    """Run `resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
 
     Raises:
         TargetError: as `resolve`; or no model can run on the `device` that is named besides.
@@ -62,7 +62,7 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
 
 
 def resolve_apart(_emit: object, /, device: str = "", **options: Any) -> dict[str, Any]:
-    """`resolve` for a caller in another process: the targets or the error, as plain JSON data."""
+    """Run `resolve` for a caller in another process: the targets or the error, as plain JSON data."""
     if device and (problem := device_problem(device)):
         return {"error": problem}
     try:

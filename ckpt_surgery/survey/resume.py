@@ -62,7 +62,7 @@ class ResumeFile:
         os.close(self._file)
 
     def report(self, target: SurveyTarget) -> Report | None:
-        """The finished report on a target; None if it must be examined (again).
+        """Return the finished report on a target; None if it must be examined (again).
 
         That is so if a file of the model has changed, or if a phase exceeded a shorter time limit than the current.
         """

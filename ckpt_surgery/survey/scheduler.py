@@ -165,7 +165,7 @@ class Scheduler:
 
 
 def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:
-    """The group whose job a worker does next: its own, else one that nobody has begun, else the longest.
+    """Return the group whose job a worker does next: its own, else one that nobody has begun, else the longest.
 
     `lengths` are the jobs left in each group. Empty if none is left.
     """
@@ -176,7 +176,7 @@ def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> 
 
 
 def _ready(busy: Sequence[_WorkerSlot]) -> list[_WorkerSlot]:
-    """Wait until a worker has events or a deadline passes; the slots concerned."""
+    """Wait until a worker has events or a deadline passes; return the slots concerned."""
     poll = select.poll()
     slots: dict[int, _WorkerSlot] = {}
     for slot in busy:

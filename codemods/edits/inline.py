@@ -59,7 +59,7 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         return paths.replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
 
     def _kept(self, branch: cst.If) -> list[cst.If]:
-        """The branch with its guards alone; nothing where none is to stay."""
+        """Return the branch with its guards alone; nothing where none is to stay."""
         if not self.guards or not isinstance(branch.body, cst.IndentedBlock):
             return []
         guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
@@ -69,7 +69,7 @@ class RemoveInlineBranch(paths.ModuleTransformer):
 def _lost(
     branch: cst.If, above: Sequence[cst.EmptyLine], block: cst.IndentedBlock, kept: Collection[cst.If]
 ) -> list[cst.EmptyLine]:
-    """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
+    """Return the comments from the `if` to its `else:` that would be gone with the branch."""
     staying = [block.body, block.footer, *(part for guard in kept for part in (guard.test, guard.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
@@ -78,7 +78,7 @@ def _lost(
 
 
 def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
-    """The statements with these lines above all that is above the first."""
+    """Return the statements with these lines above all that is above the first."""
     if not statements:
         return ()
     first, *rest = statements
@@ -86,7 +86,7 @@ def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatemen
 
 
 def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator[str]:
-    """The comments in code that goes, without those that go with it.
+    """Yield the comments in removed code that do not go with it.
 
     Of lines that follow each other, all go where the first one speaks of checkpointing. So does a comment behind a
     constant argument: it says what that stands for.
@@ -98,7 +98,7 @@ def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator
 
 
 def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
-    """The lines above a statement, without a comment right above it that announces checkpointing, and nothing else."""
+    """Return the lines above a statement, without a comment right above it that only announces checkpointing."""
     above = list(lines)
     first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
     texts = [line.comment.value for line in above[first:] if line.comment]
@@ -106,7 +106,7 @@ def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]
 
 
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
-    """The comments in some code, but for those behind a constant argument; those of lines in a row are together."""
+    """Yield the comments in some code, but for those behind constant arguments; consecutive lines together."""
     if isinstance(part, cst.Comment):
         yield [part.value]
     if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:

@@ -32,14 +32,17 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
 
 
 def transformer_of(made: repair.SourceRepair) -> ModuleTransformer:
-    """The transformer that makes a repair."""
+    """Return the transformer that makes a repair."""
     said = {field.name: getattr(made, field.name) for field in fields(made)}
     options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
     return TRANSFORMERS[type(made)](**options)
 
 
 def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst.Module:
-    """A module after all its repairs, the last in the text first: what counts occurrences counts those before it.
+    """Return a module after all its repairs.
+
+    They are made from the last in the text to the first, as occurrences are counted from the start. None of them may
+    change what another one changes.
 
     None of the repairs may change what another one changes.
 
@@ -53,7 +56,9 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
 
 
 def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "") -> str | None:
-    """A part of a file after its repairs; None where one of them cannot be made, or the part is too deep for libcst.
+    """Return a part of a file after its repairs; None where one of them cannot be made.
+
+    A part that is nested too deep for libcst cannot be repaired either.
 
     `step` is the indentation of one level, if the part shows none.
     """

@@ -17,7 +17,7 @@ _CACHE = "cache"
 
 
 def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> Iterator[ModuleCall]:
-    """A method's calls, with what it does about their caches."""
+    """Yield a method's calls, with what it does about their caches."""
     reader = _CacheReader()
     for decorator in function.decorator_list:
         if last_name(called(decorator)) in CACHE_STOPPERS:
@@ -59,7 +59,7 @@ class _CacheReader(Interpreter[None]):
         return tuple(condition.test for condition in self.conditions if condition.truth)
 
     def join(self, values: Sequence[None]) -> None:
-        """No value is followed."""
+        """Ignore the values: none is followed."""
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, None]]:
         """Note what a loop goes over."""
@@ -88,10 +88,9 @@ class _CacheReader(Interpreter[None]):
                 self._reads(node.value.id)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
-        """Nothing to note."""
+        """Ignore the attribute."""
 
     def call(self, node: ast.Call) -> None:
-        """Note the call."""
         self._calls[span_of(node)] = node
         self.parts(node)
 
@@ -113,13 +112,13 @@ class _CacheReader(Interpreter[None]):
     # -- what was collected, to be asked for once the whole method is read
 
     def reads_more_under(self, place: Span) -> tuple[str, ...]:
-        """The names that decide whether a later item of this call's result is read, and stay on in training."""
+        """Return the names that decide whether a later item of a call's result is read, and stay on in training."""
         results = (name for name, places in self._results.items() if place in places)
         found = set[str]().union(*(self._read.get(name, ()) for name in results))
         return tuple(sorted(name for name in found if self.off.get(name, place.line) >= place.line))
 
     def idle(self, place: Span) -> tuple[int, ...]:
-        """The positions of arguments that hold no cache in training, unless the method was called with one."""
+        """Return the positions of arguments that hold no cache in training, unless the method was called with one."""
         call = self._calls.get(place)
         values = values_of(call) if call else []
         guarded = any(_CACHE in name for name in (*self.off, *self._off_unless_asked))
@@ -131,7 +130,7 @@ class _CacheReader(Interpreter[None]):
         return tuple(idle)
 
     def _made(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
-        """Where what an expression stands for is made, and the tests under which it is."""
+        """Yield where what an expression stands for is made, and the tests under which it is."""
         match value:
             case ast.Name(id=name) if name not in seen:
                 seen.add(name)
@@ -154,7 +153,7 @@ class _CacheReader(Interpreter[None]):
                     yield tests, value.lineno
 
     def _is_off(self, tests: _Tests, line: int) -> bool:
-        """Whether what is made at a line, under these tests, is not made in training."""
+        """Tell whether what is made at a line, under these tests, is not made in training."""
         names = _names(tests)
         return (
             any(map(_is_false_in_training, tests))
@@ -164,7 +163,7 @@ class _CacheReader(Interpreter[None]):
 
 
 def _asks_for_training(test: ast.expr) -> bool:
-    """Whether a test holds where a model trains under checkpointing, or wherever it trains."""
+    """Tell whether a test holds where a model trains under checkpointing, or wherever it trains."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
             return any(map(_asks_for_training, values))
@@ -175,7 +174,7 @@ def _asks_for_training(test: ast.expr) -> bool:
 
 
 def _is_false_in_training(test: ast.expr) -> bool:
-    """`not self.training`, and what holds only with it."""
+    """Tell whether a test is `not self.training`, or holds only with it."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
             return any(map(_is_false_in_training, values))
@@ -187,7 +186,7 @@ def _is_false_in_training(test: ast.expr) -> bool:
 
 
 def _holds_none_alone(value: ast.expr) -> bool:
-    """`[None] * n`, `tuple([None] * n)`: as many places as there are blocks, and nothing in them."""
+    """Tell whether a value only makes room: `[None] * n`, `tuple([None] * n)`."""
     lists = [inner for inner in walk(value) if isinstance(inner, ast.List | ast.ListComp | ast.Tuple | ast.Dict)]
     return bool(lists) and all(
         isinstance(inner, ast.List) and [ast.unparse(item) for item in inner.elts] == ["None"] for inner in lists
@@ -195,7 +194,7 @@ def _holds_none_alone(value: ast.expr) -> bool:
 
 
 def _names(expressions: Iterable[ast.expr]) -> set[str]:
-    """The names and attributes that expressions mention, what they call left out."""
+    """Return the names and attributes that expressions mention, what they call left out."""
     found: set[str] = set()
     for expression in expressions:
         nodes = walk(expression)

@@ -34,7 +34,7 @@ class CacheRead(NamedTuple):
 
 
 def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
-    """The reads of a forward, and of methods that have a parameter of the same name, by these parameter names."""
+    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name."""
     for function in methods.values():
         given = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & set(names)
         for name in sorted(given) if function.name != "__init__" else ():
@@ -62,13 +62,13 @@ class _PastStateReader(Interpreter[None]):
         """Names that hold the past state, the outcome of a test of it, or part of it."""
 
     def join(self, values: Sequence[None]) -> None:
-        """No value is followed."""
+        """Ignore the values: none is followed."""
 
     def _is_guarded(self) -> bool:
         return bool(self.tries) or self._is_made or any(self._asks(each.test) for each in self.conditions)
 
     def _asks(self, test: ast.expr) -> bool:
-        """Whether a test is about the past state, or about whether any is wanted."""
+        """Tell whether a test is about the past state, or about whether any is wanted."""
         return any(isinstance(node, ast.Name) and node.id in self._asked for node in walk(test))
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
@@ -87,7 +87,6 @@ class _PastStateReader(Interpreter[None]):
             self._is_made |= all(self._asks(each.test) for each in self.conditions)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
-        """Note a read that fails without past state."""
         self._note_read(node)
 
     def subscript(self, node: ast.Subscript) -> None:

@@ -56,7 +56,9 @@ class _CallCounter(ModuleFlow):
 def calls_several(
     function: Function, env: Mapping[str, Value], functions: Collection[str], given: Mapping[str, Value] = {}
 ) -> bool:
-    """Whether a local function calls other than one module once: several, one in a loop, or none that is understood.
+    """Tell whether a local function calls other than one module once.
+
+    That is: several, one in a loop, or none that is understood.
 
     Local `functions` that it calls count as several. `given` are the values of its parameters. Modules that
     it is handed with the checkpoint call are not counted, as in Idefics of transformers 4.52.

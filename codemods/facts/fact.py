@@ -31,7 +31,7 @@ class FileFact(NamedTuple, Generic[T]):
     worth: Callable[[str], bool] = lambda text: True
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a file of this text is worth parsing for this fact."""
+        """Tell whether a file of this text is worth parsing for this fact."""
         return any(sign in text for sign in self.signs) and self.worth(text)
 
 

@@ -97,7 +97,7 @@ def _provided(facts: Iterable[FileFact[object]] | Iterable[ClassFact[object]], *
 
 
 def maker_of(function: ast.FunctionDef) -> Maker | None:
-    """What a function of the module returns, where it makes modules."""
+    """Return what a function of the module makes; None where that is no module."""
     builder = Builder(_given(function))
     builder.follow(function.body)
     is_maker = any(map(_holds_class, builder.made))
@@ -159,7 +159,7 @@ class _ClassReader:
         )
 
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
-        """The methods that return modules; what all of them set goes to `builder`."""
+        """Yield the methods that return modules; what all of them set goes to `builder`."""
         for function in functions:
             text = self._file.text(function) if function.name != "forward" else ""
             may_make = any(word in text for word in _ADDS) or _SETS.search(text) or _RETURNS.search(text)
@@ -200,7 +200,7 @@ class _ClassReader:
 
 
 def _header(node: ast.ClassDef) -> Span:
-    """From `class` to the end of the last base (or of the name, where there is none)."""
+    """Return the span from `class` to the end of the last base (or of the name, where there is none)."""
     last = [*node.bases, *(keyword.value for keyword in node.keywords)]
     if last:
         return Span(node.lineno, node.col_offset, last[-1].end_lineno or 0, last[-1].end_col_offset or 0)
@@ -208,7 +208,7 @@ def _header(node: ast.ClassDef) -> Span:
 
 
 def _may_call_blocks(text: str) -> bool:
-    """Whether a method's text is worth reading: most methods loop over nothing and index nothing."""
+    """Tell whether a method's text is worth reading: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
     for loop in _LOOP.finditer(text):
@@ -248,7 +248,7 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
-    """What a function's parameters are made of: a constructor's annotations tell which layers it is handed."""
+    """Yield what a function's parameters are made of: a constructor's annotations name the layers it is handed."""
     for node in (*function.args.posonlyargs, *function.args.args):
         annotated = dotted(node.annotation) if node.annotation else ""
         if function.name != "__init__":
@@ -272,7 +272,7 @@ def _holds_class(built: Build) -> bool:
 
 
 def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
-    """The attributes that have parameters, and the methods that return what one of them makes."""
+    """Return the attributes that have parameters, and the methods that return what one of them makes."""
     names = dict.fromkeys(name for name, builds in builder.attributes.items() if any(map(is_learned, builds)))
     for function in functions if names else ():
         match function.body[-1]:
@@ -282,7 +282,7 @@ def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[st
 
 
 def _useful(built: Build) -> bool:
-    """Whether an attribute's build can matter: it names a class, a maker or another attribute."""
+    """Tell whether an attribute's build can matter: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
         return True
     if built.is_sequential() and not built.items:

@@ -27,11 +27,11 @@ class FileSyntax:
         """Characters before each line, line ends left out."""
 
     def mentions(self, *words: str) -> bool:
-        """Whether one of the words is anywhere in the file."""
+        """Tell whether one of the words is anywhere in the file."""
         return any(word in self.source for word in words)
 
     def text(self, node: ast.stmt) -> str:
-        """The lines of a statement, without its decorators."""
+        """Return the lines of a statement, without its decorators."""
         first, last = node.lineno - 1, node.end_lineno or node.lineno
         return self.source[self._lengths[first] + first : self._lengths[last] + last]
 
@@ -87,14 +87,14 @@ _GUARDS = (ast.If, ast.Try, ast.With)
 
 
 def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
-    """A class body's statements, also those under an `if`."""
+    """Return a class body's statements, also those under an `if`."""
     if any(isinstance(statement, _GUARDS) for statement in cls.body):
         return [statement for statement, _ in _guarded(cls.body, "")]
     return cls.body
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
-    """The methods of a class, in order."""
+    """Return the methods of a class, in order."""
     return [statement for statement in own_statements(cls) if isinstance(statement, ast.FunctionDef)]
 
 

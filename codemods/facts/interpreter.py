@@ -184,7 +184,7 @@ class Interpreter(Evaluator[V]):
         self.env, self.conditions = self.joined(going_on), conditions
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
-        """What names hold where several ways meet. The first of them is changed."""
+        """Return what names hold where several ways meet. The first of them is changed."""
         first = envs[0]
         for other in envs[1:]:
             for name, value in other.items() if other != first else ():

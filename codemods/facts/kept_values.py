@@ -71,7 +71,7 @@ _NOTHING = _Held(ValueFlow.NOTHING)
 def kept_values(
     methods: Mapping[str, ast.FunctionDef], functions: Functions, *, is_block: bool = True
 ) -> tuple[KeptValue, ...]:
-    """What the forward among a class's methods keeps, gradient first.
+    """Return what the forward among a class's methods keeps, gradient first.
 
     Of a block what it writes into its own input counts, too: the recompute is given that.
     """
@@ -92,7 +92,7 @@ def kept_values(
 
 
 def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
-    """The parameters that a function writes into before it binds them to anything else, and how."""
+    """Return the parameters that a function writes into before it binds them to anything else, and how."""
     body: list[ast.stmt] = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
     node = ast.FunctionDef("forward", function.args, body, [])
     reader = _ForwardReader({"forward": node}, lambda name: None)
@@ -101,7 +101,7 @@ def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
 
 
 def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
-    """What the parameters of a forward hold. The first is what a block transforms."""
+    """Yield what the parameters of a forward hold. The first is what a block transforms."""
     nodes = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
     for position, node in enumerate(node for node in nodes if node.arg != "self"):
         annotation = ast.unparse(node.annotation) if node.annotation else ""
@@ -172,32 +172,30 @@ class _ForwardReader(Interpreter[_Held]):
     # -- values
 
     def join(self, values: Sequence[_Held]) -> _Held:
-        """Any of the values."""
         places = {value.place for value in values}
         place = places.pop() if len(places) == 1 else ""  # what may be the function's own does not surely outlive it
         return _Held(max((value.flow for value in values), default=ValueFlow.NOTHING), place)
 
     def compute(self, values: Sequence[_Held]) -> _Held:
-        """What is computed is the function's own."""
+        """Return the flow alone: what is computed is the function's own."""
         return _Held(self.join(values).flow)
 
     contain = compute
 
     def part(self, value: _Held, position: int) -> _Held:
-        """One of several values."""
         return value
 
     def value(self, node: ast.expr) -> _Held:
-        """What an expression holds: no gradient where none is wanted."""
+        """Return what an expression holds: no gradient where none is wanted."""
         held = super().value(node)
         return held if held.flow <= self._most else held._replace(flow=self._most)
 
     def name(self, node: ast.Name) -> _Held:
-        """The value of a name: one that the function does not bind outlives the call."""
+        """Return the value of a name: one that the function does not bind outlives the call."""
         return self.env.get(node.id, _Held(ValueFlow.NOTHING, "" if node.id in self._own else node.id))
 
     def attribute(self, node: ast.Attribute, base: _Held) -> _Held:
-        """What an attribute holds; one of `self` is read."""
+        """Return what an attribute holds, and note that one of `self` is read."""
         name = node.attr
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             self.loaded.add(name)
@@ -208,13 +206,13 @@ class _ForwardReader(Interpreter[_Held]):
         return _Held(flow, base.place if base.place.startswith("self.") else ast.unparse(node) if base.place else "")
 
     def subscript(self, node: ast.Subscript) -> _Held:
-        """What an item holds: it lives as long as its container."""
+        """Return what an item holds: it lives as long as its container."""
         index, base = self.value(node.slice), self.value(node.value)
         is_option = base.place == "kwargs" and isinstance(node.value, ast.Name)
         return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
 
     def compare(self, node: ast.Compare | ast.UnaryOp) -> _Held:
-        """A comparison has no gradient."""
+        """Return a value without gradient."""
         parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         return _Held(min(ValueFlow.VALUE, self._most_of(parts)))
 
@@ -269,7 +267,7 @@ class _ForwardReader(Interpreter[_Held]):
             self._keep(self._place(target), value.flow)
 
     def _place(self, node: ast.expr) -> str:
-        """What outlives the call and holds a target; empty for what is the function's own."""
+        """Return what outlives the call and holds a target; empty for what is the function's own."""
         match node:
             case ast.Subscript(value=ast.Name(id="kwargs")):
                 return "" if isinstance(node.ctx, ast.Store) else ast.unparse(node)
@@ -302,7 +300,7 @@ class _ForwardReader(Interpreter[_Held]):
                 self.inputs[(place, self._method)] = how
 
     def _without_load(self, attribute: str, value: ast.expr) -> tuple[_Held, bool]:
-        """What a value holds, and whether it reads an attribute: that alone does not count as read."""
+        """Return what a value holds, and whether it reads an attribute: that alone does not count as read."""
         before = attribute in self.loaded
         self.loaded.discard(attribute)
         held = self.value(value)
@@ -311,7 +309,7 @@ class _ForwardReader(Interpreter[_Held]):
         return held, loads
 
     def _is_tensor_write(self, target: ast.Subscript) -> bool:
-        """Whether a subscript writes into a tensor that the function was given, and not into a dict or list.
+        """Tell whether a subscript writes into a tensor that the function was given, and not into a dict or list.
 
         `hidden_states[:, 0] = x`: a container is indexed by a text or by the block's own number.
         """
@@ -329,7 +327,7 @@ class _ForwardReader(Interpreter[_Held]):
         return max((self.value(node).flow for node in nodes), default=ValueFlow.NOTHING)
 
     def call(self, node: ast.Call) -> _Held:
-        """What a call returns, after what it keeps is recorded."""
+        """Return what a call returns, after recording what it keeps."""
         given = self._most_of(values_of(node))
         if _RANDOM.match(name := dotted(node.func)):
             self.drawn[(name, self._method)] = None
@@ -353,7 +351,7 @@ class _ForwardReader(Interpreter[_Held]):
         return _Held(max(given, self.value(node.func).flow))
 
     def _method_call(self, owner: ast.expr, name: str, node: ast.Call, given: ValueFlow) -> _Held:
-        """What a method of something other than the block returns."""
+        """Return what a method of something other than the block returns."""
         writes = name.endswith("_") and not name.startswith("_")
         attribute = _attribute_of(owner) if writes else ""
         if name in _ADDING:
@@ -379,7 +377,7 @@ class _ForwardReader(Interpreter[_Held]):
             self._keep(place, given)
 
     def _bound(self, function: ast.FunctionDef, call: ast.Call, *, skip: int) -> dict[str, ValueFlow]:
-        """What a call gives the parameters of a function; `skip` of them are bound already."""
+        """Return what a call gives the parameters of a function; `skip` of them are bound already."""
         names = [node.arg for node in (*function.args.posonlyargs, *function.args.args)]
         bound = {name: self.value(node).flow for name, node in zip(names[skip:], call.args, strict=False)}
         bound |= {keyword.arg: self.value(keyword.value).flow for keyword in call.keywords if keyword.arg}
@@ -387,7 +385,7 @@ class _ForwardReader(Interpreter[_Held]):
 
 
 def _attribute_of(node: ast.expr) -> str:
-    """The attribute of `self` that a chain of calls and subscripts begins with: `self.mean.mul_(0.9)`."""
+    """Return the attribute of `self` that a chain of calls and subscripts begins with: `self.mean.mul_(0.9)`."""
     while isinstance(node, ast.Call | ast.Subscript | ast.Attribute):
         if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
             return node.attr
@@ -396,7 +394,7 @@ def _attribute_of(node: ast.expr) -> str:
 
 
 def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
-    """The attributes that are parameters: `self.scale = nn.Parameter(...)`."""
+    """Yield the attributes that are parameters: `self.scale = nn.Parameter(...)`."""
     for node in walk(methods["__init__"]) if "__init__" in methods else ():
         match node:
             case ast.Assign(
@@ -406,7 +404,7 @@ def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
 
 
 def _assigned(function: ast.FunctionDef | None) -> frozenset[str]:
-    """The attributes that a constructor sets to what a call returns: most are modules."""
+    """Return the attributes that a constructor sets to what a call returns: most are modules."""
     return frozenset(
         target.attr
         for node in (walk(function) if function else ())

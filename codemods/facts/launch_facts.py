@@ -29,7 +29,6 @@ class LaunchSetup(NamedTuple):
     activation_checkpointing: bool = False
 
     def __str__(self) -> str:
-        """The words for it in a message."""
         if self.strategy is None:
             return "an unknown engine"
         return self.strategy.value if self.stage is None else f"{self.strategy.value}-{self.stage}"

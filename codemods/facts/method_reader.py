@@ -233,7 +233,7 @@ class MethodReader(ModuleFlow):
     # -- inline branches
 
     def _head(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
-        """The checkpoint calls of an inline branch, unless another has taken them.
+        """Return the checkpoint calls of an inline branch, unless another has taken them.
 
         It is one if its test asks for checkpointing, or if its else side calls what its body checkpoints.
         """
@@ -249,7 +249,7 @@ class MethodReader(ModuleFlow):
     def _called_directly(
         self, calls: Sequence[ast.Call], body: Sequence[ast.AST], orelse: Sequence[ast.AST]
     ) -> list[ast.Call]:
-        """The checkpoint calls of which the other side calls the same modules; what other tests decide is left out."""
+        """Return the checkpoint calls whose modules the other side calls too, where no inner test decides."""
         inside = [inner for part in body for inner in walk(part)]
         others = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
         called = [inner.func for part in orelse for inner in walk(part) if isinstance(inner, ast.Call)]
@@ -261,7 +261,7 @@ class MethodReader(ModuleFlow):
         return [c for c in calls if is_checkpoint(c.func, self._wanted.checkpoint_names) and function_of(c)]
 
     def _meant(self, test: ast.expr) -> ast.expr:
-        """What a test asks, where it is a name that one statement sets: `on = self.gradient_checkpointing`."""
+        """Return what a test asks, where it is a name set by one statement: `on = self.gradient_checkpointing`."""
         match test:
             case ast.Name(id=name) if len(values := [*self._assigned.get(name, {}).values()]) == 1:
                 return self._meant(values[0])
@@ -270,7 +270,6 @@ class MethodReader(ModuleFlow):
         return test
 
     def _asks(self, test: ast.expr) -> bool:
-        """Whether a test is about checkpointing."""
         return self._may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _branch(
@@ -325,7 +324,7 @@ class MethodReader(ModuleFlow):
             self.inlines.setdefault(id(node), branch)
 
     def _is_helper(self, node: ast.Call) -> bool:
-        """Whether the method hands on what it is given itself: its callers say what is checkpointed."""
+        """Tell whether the method hands on what it is given itself: its callers say what is checkpointed."""
         match node.args:
             case [ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="__call__" | "forward"), *_]:
                 return name in self._parameters and name not in self.env
@@ -354,7 +353,7 @@ class MethodReader(ModuleFlow):
         )
 
     def _callable(self, node: ast.expr) -> tuple[frozenset[AttributePath], Wrapping]:
-        """What a checkpoint function is given to run, and how it is wrapped."""
+        """Return what a checkpoint function is given to run, and how it is wrapped."""
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
                 return self.value(value).paths, "plain"
@@ -377,7 +376,7 @@ class MethodReader(ModuleFlow):
             self.handed_on[HandedOn("", tuple(sorted(paths)))] = None
 
     def _runs_several(self, callee: ast.expr) -> bool:
-        """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""
+        """Tell whether a function is checkpointed, or one it makes, that calls other than one module once."""
         match callee:
             case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords) if name != "partial":
                 values = [self.value(node) for node in (*positional, *(keyword.value for keyword in keywords))]
@@ -394,7 +393,7 @@ class MethodReader(ModuleFlow):
         return False
 
     def _given_on(self, node: ast.Call) -> tuple[Argument, ...]:
-        """What the callee of a wrapped checkpoint call gets: what the wrapper adds, too."""
+        """Return what the callee of a wrapped checkpoint call gets, with what the wrapper adds."""
         arguments = arguments_of(node, skip=1)
         match node.args[0]:
             case ast.Call(func=function) as wrapper if last_name(function) == "partial":
@@ -408,7 +407,7 @@ class MethodReader(ModuleFlow):
 
 
 def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
-    """Whether a keyword argument may carry gradient, for all that its name tells: one that is unpacked, too."""
+    """Tell whether a keyword argument, perhaps an unpacked one, may carry gradient, as far as its name shows."""
     for argument in arguments:
         name = argument.name or "*"
         unpacked = name == "**" and not argument.text.endswith("kwargs")
@@ -419,7 +418,7 @@ def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
 
 
 def _call_of_parameter(function: Function) -> ast.Call | None:
-    """Where a function calls its first parameter, as in `module(*inputs, mask)`; None where it is called otherwise."""
+    """Find where a function calls its first parameter, as in `module(*inputs, mask)`; None for any other call."""
     names = [node.arg for node in function.args.args[:1]]
     calls = [node for node in walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
     match calls:
@@ -429,7 +428,7 @@ def _call_of_parameter(function: Function) -> ast.Call | None:
 
 
 def _name_run(checkpoint: ast.Call) -> str:
-    """What a checkpoint call runs, by the name that a direct call has."""
+    """Return what a checkpoint call runs, by the name that a direct call has."""
     run = function_of(checkpoint)
     if isinstance(run, ast.Call) and run.args:
         run = run.args[0]

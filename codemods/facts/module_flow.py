@@ -68,11 +68,11 @@ class Value(NamedTuple):
         return self.results | self.inside
 
     def itself(self) -> Results:
-        """What it is itself, as a result: a parameter, or what a module returns."""
+        """Return what it is itself, as a result: a parameter, or what a module returns."""
         return frozenset(Result(path, plain=False) for path in self.paths if path)
 
     def without_results(self) -> Value:
-        """The modules alone."""
+        """Return the modules alone."""
         return Value(self.paths, self.elements)
 
 
@@ -95,47 +95,42 @@ class ModuleFlow(Interpreter[Value]):
         """Whether no gradient is wanted where the statement stands."""
 
     def join(self, values: Sequence[Value]) -> Value:
-        """Any of the values."""
         total = NOTHING
         for value in values:
             total |= value
         return total
 
     def compute(self, values: Sequence[Value]) -> Value:
-        """What arithmetic makes of results, or of parameters."""
+        """Return what arithmetic makes of results, or of parameters."""
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
         return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
 
     def contain(self, values: Sequence[Value]) -> Value:
-        """What a list or dict holds."""
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
         return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
 
     def collect(self, item: Value) -> Value:
-        """What a comprehension makes may be anything: masks, sizes, shapes."""
+        """Return nothing: a comprehension may make masks, sizes or shapes."""
         return NOTHING
 
     def item(self, container: Value) -> Value:
-        """What a loop over a stack or a list yields, or an index picks."""
         if container is NOTHING:
             return NOTHING
         below = frozenset((*path, ELEMENT) for path in container.paths)
         return Value(below | container.elements, results=container.all)
 
     def part(self, value: Value, position: int) -> Value:
-        """One of several results."""
         return value if value is NOTHING else Value(results=value.all)
 
     def rest(self, value: Value) -> Value:
-        """Those that are left."""
         return Value(inside=value.all)
 
     def attribute(self, node: ast.Attribute, base: Value) -> Value:
-        """A part of a module or of a result; what the method has set it to, where it is one of `self`."""
+        """Return a part of a module or of a result; of `self`, what the method has set it to."""
         if base is NOTHING:
             return NOTHING
         paths = frozenset((*path, node.attr) for path in base.paths)
@@ -144,7 +139,7 @@ class ModuleFlow(Interpreter[Value]):
         return Value(paths) if node.attr in _NO_TENSORS else Value(paths, results=base.results, inside=base.inside)
 
     def subscript(self, node: ast.Subscript) -> Value:
-        """An item; of a slice the same again."""
+        """Return an item; for a slice, the value itself."""
         self.value(node.slice)
         value = self.value(node.value)
         return value if isinstance(node.slice, ast.Slice) else self.item(value)
@@ -174,7 +169,7 @@ class ModuleFlow(Interpreter[Value]):
         return NOTHING
 
     def defaults(self, arguments: ast.arguments) -> dict[str, Value]:
-        """What the parameters of a function inside the method hold where a call does not say."""
+        """Return what the parameters of a function inside the method hold where a call does not say."""
         parameters = [*arguments.posonlyargs, *arguments.args]
         values = dict.fromkeys((node.arg for node in (*parameters, *arguments.kwonlyargs)), NOTHING)
         pairs = [*zip(reversed(parameters), reversed(arguments.defaults), strict=False)]
@@ -184,7 +179,6 @@ class ModuleFlow(Interpreter[Value]):
         return values | {node.arg: self.value(value) for node, value in pairs}
 
     def call(self, node: ast.Call) -> Value:
-        """What a call returns."""
         base = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else NOTHING
         callee = self.attribute(node.func, base) if isinstance(node.func, ast.Attribute) else self.value(node.func)
         values = [self.value(argument) for argument in node.args]
@@ -192,7 +186,7 @@ class ModuleFlow(Interpreter[Value]):
         return self.called(node, base, callee, values)
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """What a call with these values returns; `base` is what the method belongs to that is called."""
+        """Return what a call with these values returns; `base` is what the called method belongs to."""
         if base is callee is NOTHING and all(value is NOTHING for value in values):
             return NOTHING
         given = values[0] if node.args else NOTHING
@@ -225,7 +219,7 @@ class ModuleFlow(Interpreter[Value]):
 
 
 def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
-    """What the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
+    """Return what the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
     found: dict[str, Value] = {}
     for function in functions:
         body = function.body

@@ -13,7 +13,7 @@ _NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_
 
 
 def nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
-    """Where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+    """Yield where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
     values: dict[str, list[ast.stmt]] = {}
     returns: list[ast.Return] = []
     for statement in _flat(statements):
@@ -31,7 +31,7 @@ def nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
 
 
 def returns_mapping(statements: list[ast.stmt]) -> bool:
-    """Whether a dict or an output class is returned, directly or through a name."""
+    """Tell whether a dict or an output class is returned, directly or through a name."""
     mappings: set[str] = set()
     for statement in _flat(statements):
         match statement:

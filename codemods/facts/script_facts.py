@@ -131,5 +131,5 @@ class ScriptFacts(NamedTuple):
     trainers: tuple[str, ...] = ()
 
     def sign(self, *kinds: SignKind) -> Sign | None:
-        """The first sign of the first of these kinds that has any."""
+        """Return the first sign of the first of these kinds that has any."""
         return next((sign for kind in kinds for sign in self.signs if sign.kind == kind), None)

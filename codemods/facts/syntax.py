@@ -42,12 +42,12 @@ UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 
 
 def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
-    """The place of a node."""
+    """Return the place of a node."""
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
+    """Return every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
 
     What is inside a name is left out: whether it is read or bound is its `ctx`.
     """
@@ -65,7 +65,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
+    """Yield every statement inside a node, and what holds some of them, without entering expressions."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
             yield inner
@@ -73,7 +73,7 @@ def statements_below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` for names and attributes, empty for anything else."""
+    """Return `a.b.c` for names and attributes; empty for anything else."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -114,7 +114,7 @@ def imported_names(statement: ast.AST) -> Iterator[tuple[str, str, str]]:
 
 
 def called(node: ast.expr) -> ast.expr:
-    """The callee of a call, as of a decorator with arguments; anything else as it is."""
+    """Return the callee of a call, as of a decorator with arguments; anything else as it is."""
     return node.func if isinstance(node, ast.Call) else node
 
 
@@ -124,7 +124,7 @@ def drops_gradient(node: ast.expr) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
-    """The names that a statement gives a value, those inside tuples left out."""
+    """Return the names that a statement gives a value, those inside tuples left out."""
     match statement:
         case ast.Assign(targets=targets):
             return tuple(target.id for target in targets if isinstance(target, ast.Name))
@@ -134,12 +134,12 @@ def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
 
 
 def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The line of the first decorator, or of the definition where there is none."""
+    """Return the line of the first decorator, or of the definition where there is none."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def text_of(node: ast.expr) -> str:
-    """What `ast.unparse` returns, but cheap for the names and simple types that most annotations are."""
+    """Return what `ast.unparse` does, but cheaply for the names and simple types that most annotations are."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
         return repr(node.value)
     name = dotted(node)
@@ -156,7 +156,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
-    """The arguments of a call in source order, the first `skip` positional ones left out."""
+    """Return the arguments of a call in source order, the first `skip` positional ones left out."""
     arguments: list[Argument] = []
     for node in call.args[skip:]:
         name = "*" if isinstance(node, ast.Starred) else None

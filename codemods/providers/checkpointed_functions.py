@@ -172,17 +172,17 @@ class _Calls:
         """For each helper that is called, whether it runs functions alone."""
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a function of this text may call a checkpoint function, or a helper."""
+        """Tell whether a function of this text may call a checkpoint function, or a helper."""
         helpers = (name.rpartition(".")[2] in text for name in self._helpers)
         return self._words.search(text) is not None or any(helpers)
 
     def is_one(self, function: ast.expr) -> bool:
-        """Whether a call's function is a checkpoint function, or a helper."""
+        """Tell whether a call's function is a checkpoint function, or a helper."""
         name = dotted(function)
         return is_given(function) or name in self._torch_names or name in self._helpers
 
     def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
-        """See whether a function is a helper, which hands its first parameter to a checkpoint function."""
+        """Note a function as a helper if it hands its first parameter to a checkpoint function."""
         first = next((argument.arg for argument in function.args.args if argument.arg != "self"), "")
         for place in _Scope(function, self, methods).places.values():
             if dotted(place.call.args[0]) == first:
@@ -210,7 +210,7 @@ class _Calls:
             yield from self.read(inner, scope, methods)
 
     def in_helpers(self) -> Iterator[CheckpointedFunction]:
-        """The calls inside those helpers that run functions alone."""
+        """Yield the calls inside those helpers that run functions alone."""
         return (call for name, call in self._helpers.items() if self._running.get(name))
 
     def _made(self, place: _Place, scope: str, captures: tuple[Capture, ...]) -> CheckpointedFunction:
@@ -302,7 +302,7 @@ class _Scope(ModuleFlow):
     # -- what was read, to be asked for once the whole function is
 
     def captures(self, place: _Place) -> tuple[Capture, ...] | None:
-        """What the function of a checkpoint call captures; None where it is no function, or not known to be one."""
+        """Return what the function of a checkpoint call captures; None where it may be no function."""
         names = self._captured(place.call.args[0])
         if names is None:
             return None
@@ -313,7 +313,7 @@ class _Scope(ModuleFlow):
         )
 
     def late(self, scope: str) -> Iterator[LateBinding]:
-        """The calls that get a function which looks up what the loops around them rebind."""
+        """Yield the calls that get a function which looks up what the loops around them rebind."""
         for place in (*self.others.values(), *self.places.values()):
             call = place.call
             given: list[tuple[int | str, ast.expr]] = [*enumerate(call.args)]
@@ -332,7 +332,7 @@ class _Scope(ModuleFlow):
                         yield LateBinding(scope, span, line, text, found, names is in_loop, at, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
-        """What a function looks up when it runs, also one that a local function makes: `make(layer)`."""
+        """Return what a function looks up when it runs, also one that a local function makes: `make(layer)`."""
         may_be = node.id in self._made if isinstance(node, ast.Name) else isinstance(node, ast.Lambda | ast.Call)
         if not may_be:
             return set()
@@ -344,7 +344,7 @@ class _Scope(ModuleFlow):
         return {name for name, (late, _) in (captured or {}).items() if late} | by_makers
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
-        """What a call's function may be."""
+        """Yield what a call's function may be."""
         match node:
             case ast.Name(id=name) if name in self._aliases and name not in asked:
                 for value in self._aliases[name]:
@@ -358,11 +358,11 @@ class _Scope(ModuleFlow):
                 yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
 
     def dropped(self, place: _Place) -> tuple[str, ...]:
-        """The names that a statement before the call sets to None."""
+        """Return the names that a statement before the call sets to None."""
         return tuple(dict.fromkeys(name for line, name in self._none.items() if line < place.statement.lineno))
 
     def written(self, place: _Place) -> Iterator[WrittenInput]:
-        """The arguments of a checkpoint call that its function writes into."""
+        """Yield the arguments of a checkpoint call that its function writes into."""
         function, *given = place.call.args
         keywords = {keyword.arg: keyword.value for keyword in place.call.keywords}
         for node in self._functions(function):
@@ -376,7 +376,7 @@ class _Scope(ModuleFlow):
                     yield WrittenInput(name, how, name not in arguments, has_gradient)
 
     def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
-        """What a function of this scope, of the module or of the class is."""
+        """Return the functions of this scope, of the module or of the class that an expression may be."""
         match node:
             case ast.Lambda():
                 return [node]
@@ -389,7 +389,7 @@ class _Scope(ModuleFlow):
         return []
 
     def _captured(self, node: ast.expr | ast.FunctionDef) -> dict[str, tuple[bool, bool]] | None:
-        """The names that a function captures: whether it looks them up when it runs, and whether it passes them on."""
+        """Return the names that a function captures: whether it looks them up late, and whether it passes them on."""
         match node:
             case ast.Lambda() | ast.FunctionDef():
                 return self._of_function(node)
@@ -421,7 +421,7 @@ class _Scope(ModuleFlow):
         return captured
 
     def _values(self, value: ast.expr) -> set[str]:
-        """The names of this scope that an expression hands on as they are."""
+        """Return the names of this scope that an expression hands on as they are."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
 

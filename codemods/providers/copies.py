@@ -41,7 +41,7 @@ def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
 
 
 def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
-    """First line (decorators included) and place of every class and function, methods included."""
+    """Yield the first line (decorators included) and the place of every class and function, methods included."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.ClassDef | ast.FunctionDef):
             first = first_line_of(inner)

@@ -100,7 +100,7 @@ class _Bound:
                     self._values.setdefault(dotted(part), []).append(value)
 
     def is_model(self, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Whether all that a name is bound to is a model of transformers; None aside."""
+        """Tell whether all that a name is bound to is a model of transformers; None aside."""
         values = self._values.get(name, []) if name not in asked else []
         return bool(values) and all(self._makes_one(value, asked | {name}) for value in values)
 

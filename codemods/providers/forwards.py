@@ -53,7 +53,7 @@ class _Use(NamedTuple):
 
 
 def _may_patch(text: str) -> bool:
-    """Whether a file has to do with transformers, and assigns a forward."""
+    """Tell whether a file has to do with transformers, and assigns a forward."""
     return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
 
 
@@ -72,7 +72,7 @@ def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
 
 
 def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
-    """Every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+    """Yield every use of a forward below a node; `stacks` are the loops around it, by their variables."""
     if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
         return
     match node:
@@ -99,7 +99,7 @@ def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
 
 
 def _is_function(value: ast.expr) -> bool:
-    """Whether a value is a function, bound or not: what is made by another call may call the old forward."""
+    """Tell whether a value is a function, bound or not: what another call makes may call the old forward."""
     match value:
         case ast.Name() | ast.Attribute() | ast.Lambda():
             return True
@@ -109,7 +109,7 @@ def _is_function(value: ast.expr) -> bool:
 
 
 def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, str]]:
-    """The variable that goes through a stack of blocks, and the stack."""
+    """Yield the variable that goes through a stack of blocks, with the stack."""
     match target, looped:
         case ast.Tuple(elts=[_, ast.Name() as variable]), ast.Call(func=ast.Name(id="enumerate"), args=[stack, *_]):
             pass

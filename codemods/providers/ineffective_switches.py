@@ -82,7 +82,7 @@ def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
 
 
 def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[ScriptNode, ast.expr, bool]]:
-    """What is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
+    """Yield what is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
 
     The last tells whether it alone is assigned to, and not a tuple with it in it.
     """
@@ -92,7 +92,7 @@ def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[Scrip
 
 
 def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
-    """Whether a node stands in the function of a place; for an attribute of `self`, in its class."""
+    """Tell whether a node stands in the function of a place; for an attribute of `self`, in its class."""
     if model.startswith("self."):
         return at.scope.rpartition(".")[0] == place.scope.rpartition(".")[0] != ""
     return at.scope == place.scope
@@ -101,7 +101,7 @@ def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
 def _wrapped(
     names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr, bool]]
 ) -> tuple[NoEffect, ast.Call] | None:
-    """The wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
+    """Find the wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
     before = [value for value in values if value[1].lineno < switch.lineno]
     match max(before, key=lambda value: value[1].lineno, default=None):
         case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
@@ -118,7 +118,7 @@ def _wrapped(
 def _evaluated(
     names: Names, place: ScriptNode, model: str, values: list[ast.expr]
 ) -> tuple[NoEffect, ast.Call] | None:
-    """What has a model of transformers train in evaluation mode in the function that switches it on."""
+    """Find what has a model of transformers train in evaluation mode in the function that switches it on."""
     beside = [(at, call) for at, call in names.calls if _beside(at, place, model)]
     returned = [
         node.value for at in names.places if at.scope == place.scope and isinstance(node := at.node, ast.Return)
@@ -183,7 +183,7 @@ def _evaluated(
 
 
 def _source(value: ast.expr) -> ast.expr:
-    """The expression that a model comes from, before what returns it again: `Model()` of `Model().eval()`."""
+    """Return the expression that a model comes from: `Model()` of `Model().eval()`."""
     match value:
         case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in _OF_ITSELF:
             return _source(owner)
@@ -197,13 +197,13 @@ def _owner(call: ast.Call) -> str:
 
 
 def _ends_training(call: ast.Call, model: str) -> bool:
-    """Whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
+    """Tell whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
     name = tail(call.func)
     return _owner(call) == model and (name == "eval" or (name == "train" and passes_false(call)))
 
 
 def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The blocks of statements of a loop, those inside its statements too."""
+    """Yield the blocks of statements of a loop, those inside its statements too."""
     for node in walk(loop):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list):
@@ -211,7 +211,7 @@ def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
-    """The options that would switch checkpointing on, of a parser or a dataclass, where nothing reads them."""
+    """Yield the options, of a parser or a dataclass, that would switch checkpointing on and that nothing reads."""
     nodes = walk(names.tree)
     declared: set[int] = set()
     found: list[tuple[ScriptNode, ast.expr, str, str]] = []
@@ -239,7 +239,7 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
 
 
 def _parsed(names: Names, cls: str) -> Iterator[str]:
-    """The names that hold what a parser made of the command line: of its options, or of a dataclass."""
+    """Yield the names that hold the parsed command line: the options, or an instance of the dataclass `cls`."""
     orders = [
         ast.unparse(call.args[0]) for _, call in names.calls if tail(call.func) == "HfArgumentParser" and call.args
     ]
@@ -257,7 +257,7 @@ def _parsed(names: Names, cls: str) -> Iterator[str]:
 
 
 def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()) -> bool:
-    """Whether any of these names is used whole where code that is not in the file may do anything with it.
+    """Tell whether any of these names is used whole where code outside the file may do anything with it.
 
     `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
     """
@@ -287,7 +287,7 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
 
 
 def _shown(value: ast.expr) -> tuple[ast.expr, ...]:
-    """What is looked at where this is: itself, and what it shows as a dict, as in `vars(options)`."""
+    """Return the expressions that a look at one looks at: itself, and what it shows, as in `vars(options)`."""
     match value:
         case ast.Call(func=ast.Name(id="vars" | "asdict" | "dict" | "str"), args=[inner]):
             return (value, *_shown(inner))

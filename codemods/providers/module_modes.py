@@ -24,7 +24,7 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
-    """The paths to what the methods of a class take out of training mode, the class itself left out.
+    """Return the paths to what the methods of a class take out of training mode, the class itself left out.
 
     `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
     of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
@@ -72,13 +72,12 @@ class _EvalReader(ModuleFlow):
 
 
 def _evaluates(function: ast.AST) -> bool:
-    """Whether a function takes a module out of training mode."""
     calls = [node for node in walk(function) if isinstance(node, ast.Call)]
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
 
 
 def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
-    """The attributes that are lists, tuples or dicts of Python and nothing else, where nothing else registers them."""
+    """Return the attributes that are lists, tuples or dicts of Python, unless something registers modules by name."""
     plain: set[str] = set()
     others: set[str] = set()
     for method in cls.body:

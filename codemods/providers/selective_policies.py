@@ -48,7 +48,7 @@ def _counting(file: FileSyntax) -> Iterator[CountingPolicy]:
 
 
 def _counters(function: ast.FunctionDef) -> Iterator[str]:
-    """What a policy counts in and decides by, kept from call to call; nothing where it tells the recompute apart."""
+    """Yield what a policy counts in and decides by; nothing where it tells the recompute apart."""
     nodes = walk(function)
     if any(isinstance(node, ast.Attribute) and node.attr == "is_recompute" for node in nodes):
         return

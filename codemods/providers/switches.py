@@ -42,7 +42,7 @@ def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
 
 
 def _is_old(function: ast.FunctionDef) -> bool:
-    """Whether a method has the parameter by which transformers tells the old form."""
+    """Tell whether a method has the parameter by which transformers tells the old form."""
     return any(parameter.arg == "value" for parameter in function.args.args)
 
 
@@ -72,7 +72,7 @@ class OwnSwitch(NamedTuple):
 
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
-    """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
+    """Yield what the methods of a class set, and what replaces the methods of transformers."""
     for statement in own_statements(cls):
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
     for function in methods_of(cls):
@@ -101,7 +101,7 @@ def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
 
 
 def _hands_over(function: ast.FunctionDef) -> bool:
-    """Whether a method calls that of another class or module: `super()`, `self.model`."""
+    """Tell whether a method calls that of another class or module: `super()`, `self.model`."""
     calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
     return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 

@@ -107,7 +107,7 @@ def convert(
 def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
 ) -> Iterator[Because]:
-    """Why it is not safe to make these classes layers."""
+    """Yield why it is not safe to make these classes layers."""
     for layer in layers:
         yield from _ways_round(tree, layer, layers)
     calls = [(layer, owner, call) for layer in layers for owner, call in tree.blocks.callers.get(layer, ())]
@@ -131,7 +131,7 @@ def _doubts(
 
 
 def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """What of a new layer, or of its bases, would lead round it or stop it."""
+    """Yield what of a new layer, or of its bases, would lead round it or stop it."""
     at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
     if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
         yield Doubt.ORDER.about(layer.name)
@@ -145,7 +145,7 @@ def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
 
 
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
-    """The methods that call a block and hold a checkpoint call that is a comment."""
+    """Yield the methods that call a block and hold a checkpoint call that is a comment."""
     for owner, call in tree.blocks.callers.get(layer, ()):
         source, methods = tree.source(owner.path), owner.cls.methods
         lines = [Span(each.first_line, 0, each.end_line, 0) for each in methods if each.name == call.method]
@@ -154,7 +154,7 @@ def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
 
 
 def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """Tensors with gradient in containers, on their way out of a new layer or into it."""
+    """Yield where tensors with gradient leave or enter a new layer in containers."""
     forward = tree.bases.forward(layer)
     if forward and (forward[1].nested_returns or forward[1].returns_mapping):
         yield Doubt.RETURNS_CONTAINER.about(layer.name)
@@ -165,7 +165,7 @@ def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef])
 
 
 def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Because]:
-    """What a new layer does that does not go with a recompute, or with a cache that is cleared."""
+    """Yield what a new layer does that a recompute, or a cleared cache, would break."""
     kept = None if recomputed else kept_value(tree, layer)
     if kept:
         lost = kept.value.flow is ValueFlow.GRADIENT
@@ -183,7 +183,7 @@ def _names_module(ref: ClassRef) -> bool:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to change: the one that names nn.Module, where all that inherit from it are blocks or unheld.
+    """Find the class to change: the one that names nn.Module, if all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
@@ -197,7 +197,7 @@ def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
 
 
 def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
-    """The class as a layer. What changes is its base, or the place in front of its first one."""
+    """Return the repair that makes a class a layer, at its base or in front of its first one."""
     spans = zip(root.cls.bases, root.cls.base_spans, strict=True)
     first = root.cls.base_spans[0]
     front = Span(first.line, first.column, first.line, first.column)
@@ -206,7 +206,7 @@ def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
 
 
 def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
-    """The models of transformers with an old switch in the files of these layers and of what runs them."""
+    """Yield the models of transformers with an old switch in the files of these layers and of what runs them."""
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
@@ -215,12 +215,12 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
 
 
 def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether a class is a model of transformers, or a mixin of one."""
+    """Tell whether a class is a model of transformers, or a mixin of one."""
     return any(map(tree.bases.is_pretrained, (ref, *tree.bases.heirs(ref))))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
-    """The class without its old switch."""
+    """Return the repair that drops the old switch of a class."""
     switch = ref.cls[OLD_SWITCH]
     assert switch is not None
     span = switch.span._replace(line=switch.first_line)
@@ -228,7 +228,7 @@ def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
 
 
 def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRepair, ...]:
-    """A class that an availability guard imports under the block's name becomes a layer of that name.
+    """Return the repairs that make a block, imported by an availability guard under another name, a layer.
 
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
@@ -241,7 +241,7 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
 
 
 def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
-    """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
+    """Return the guarded import statement that brings in a class as `name`, and nothing else."""
     facts = tree.names.facts(path)
     imports = [item for item in facts.imports if item.guard] if facts else []
     alias = next((item for item in imports if item.name == name != item.original != ""), None)
@@ -251,7 +251,7 @@ def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
 def derive(
     tree: SourceTree, owner: ClassRef, paths: tuple[AttributePath, ...], ref: ClassRef
 ) -> tuple[SourceRepair, ...]:
-    """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
+    """Return the repairs that make a subclass of `ref` a layer for one stack: elsewhere `ref` is in other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)
     if attribute is None or ref.path != owner.path:

@@ -35,7 +35,7 @@ class Part(NamedTuple):
 def by_part(
     text: str, facts: FileFacts, repairs: Collection[repair.SourceRepair]
 ) -> Mapping[Part, Sequence[repair.SourceRepair]]:
-    """The repairs of a file by the part of its text that they are made in. No two parts overlap."""
+    """Return the repairs of a file by the part of its text that they are made in. No two parts overlap."""
     parts = _Parts(text, facts)
     grouped: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
     for change in repairs:
@@ -67,7 +67,7 @@ class _Parts:
                 self._imports = self._lines(1, last.end_line, step=step)
 
     def of(self, change: repair.SourceRepair) -> Part:
-        """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
+        """Return the part for a change: the head of a class or file, a method, a class, the imports, or the file."""
         if isinstance(change, repair.ImportName):
             return self._imports
         if isinstance(change, repair.DropImports):
@@ -89,12 +89,12 @@ class _Parts:
         return self._lines(cls.first_line, cls.span.end_line)
 
     def _ends_line(self, line: int, column: int, rest: re.Pattern[str]) -> bool:
-        """Whether nothing but this pattern follows on a line."""
+        """Tell whether nothing but this pattern follows on a line."""
         start = self._source.offset(line, column)
         return rest.fullmatch(self._source.text, start, self._source.line_end(start)) is not None
 
     def _lines(self, first: int, last: int, **options: str) -> Part:
-        """From the beginning of one line to the end of another, its newline included."""
+        """Return the text from the beginning of one line to the end of another, its newline included."""
         start, end = self._source.offset(first, 0), self._source.line_end(self._source.offset(last, 0))
         newline = self._source.text.find("\n", end)
         return Part(start, len(self._source.text) if newline < 0 else newline + 1, **options)

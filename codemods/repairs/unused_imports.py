@@ -13,7 +13,7 @@ _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)",
 
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
-    """What drops the names that `before` used and `after` does not; None where there are none."""
+    """Return what drops the names that `before` used and `after` does not; None where there are none."""
     lines = set(after.split("\n"))
     gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
     top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
@@ -31,5 +31,5 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: 
 
 
 def _words(text: str) -> Counter[str]:
-    """How often each word stands in a text outside its import statements."""
+    """Count each word of a text outside its import statements."""
     return Counter(_WORD.findall(_IMPORTS.sub("", text)))

@@ -225,7 +225,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
 
 
 def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """The layers that a branch checkpoints once more, where a model of transformers switches both on."""
+    """Yield the layers that a branch checkpoints once more, where a model of transformers switches both on."""
     tree = context.tree
     if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
         return
@@ -235,7 +235,7 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
 
 
 def _form(inline: InlineBranch) -> str:
-    """What a checkpoint call is part of; one that stands under no test is done by hand."""
+    """Return what a checkpoint call is part of; one that stands under no test is done by hand."""
     if inline.test is None:
         return "hand"
     if inline.is_expression:
@@ -244,7 +244,7 @@ def _form(inline: InlineBranch) -> str:
 
 
 def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, bool]]:
-    """What is to be said of the mode and the keywords of checkpoint calls, and whether it is a fault."""
+    """Yield remarks on the mode and the keywords of checkpoint calls, and whether each is a fault."""
     reentrant = tree.names.read(owner.path)[REENTRANT]
     for call in inline.checkpoints:
         keywords = quoted(call.refused or call.keywords)
@@ -272,7 +272,7 @@ def _shown(argument: Argument | None) -> str:
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
-    """The modes that the checkpoint calls of a branch set, as they are written."""
+    """Yield the modes that the checkpoint calls of a branch set, as they are written."""
     arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
 
@@ -302,7 +302,7 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
 
 
 def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
-    """What the branch is to layers of transformers, in the releases that the package asks for."""
+    """Return why layers of transformers need no branch, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
     imports = [item for item in context.tree.names.read(owner.path).imports if item.original.endswith("_DOCSTRING")]
     # docstrings of models went when layers came: such an import works in older releases alone
@@ -315,7 +315,7 @@ def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs:
 
 
 def _obstacle(inline: InlineBranch) -> Because | None:
-    """Why there is no direct call that could take the place of a branch."""
+    """Return why there is no direct call that could take the place of a branch."""
     if inline.test is None:
         return Obstacle.NO_BRANCH.about()
     if not inline.orelse or inline.orelse_is_elif:
@@ -327,7 +327,7 @@ def _obstacle(inline: InlineBranch) -> Because | None:
 
 
 def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Because | None:
-    """A checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
+    """Return the checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
     source = context.tree.source(owner.path)
     switching = (call.callee for call in inline.checkpoints if call.body and FLAG in source.of(call.body))
     return next(map(Obstacle.SWITCHES.about, switching), None)
@@ -342,7 +342,7 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
 
 
 def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
-    """The else branch in the place of the whole, which keeps the guards that later code relies on."""
+    """Return the repair that keeps the else branch, and the guards that later code relies on."""
     needed = inline.guard is not None and inline.guard_needed
     guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
     branch = context.tree.places(owner.path).branch(inline.span)
@@ -350,7 +350,7 @@ def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Kee
 
 
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
-    """Why the repair of a branch is not safe."""
+    """Yield why the repair of a branch is not safe."""
     tree, test = context.tree, inline.test or ""
     if "other" in inline.body_kinds:
         yield Obstacle.OTHER_STATEMENTS.about()
@@ -382,7 +382,7 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
 
 
 def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
-    """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
+    """Yield blocks whose own mode or place would keep a layer from being switched on where the branch was."""
     paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
     for ref in context.tree.containers.classes_at(owner, paths):
         if holder := context.tree.modes.held_in_eval_by(ref):
@@ -394,7 +394,7 @@ def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> I
 def _layers(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
 ) -> _Repair | Because:
-    """What makes the classes behind a checkpoint call layers, or why they are not made such."""
+    """Return what makes the classes behind a checkpoint call layers, or why they are not made such."""
     tree = context.tree
     paths = paths_behind(owner, inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)

@@ -56,7 +56,7 @@ _ADVICE = "update DeepSpeed to 0.19.3, or pass use_reentrant=True"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
+    """Yield a finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
     for path, script in context.tree.scripts():
         if script.modes or script.switches:
             launches = known_launches(path, script, context.tree.configuration)
@@ -69,7 +69,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _adapters(launch: Launch, script: ScriptFacts) -> str:
-    """What shows that the launch trains adapters, or may; empty where nothing does."""
+    """Return what shows that the launch trains adapters, or may; empty where nothing does."""
     sign = script.sign("adapters", "some_adapters")
     if launch.adapters and not script.sign("adapters"):
         return f"{launch.adapters} on line {launch.line}"
@@ -77,7 +77,7 @@ def _adapters(launch: Launch, script: ScriptFacts) -> str:
 
 
 def _sets_the_mode(origin: str) -> bool:
-    """Whether a Trainer, by its full name, is one of those of trl; those of `trl.experimental` are not."""
+    """Tell whether a Trainer, by its full name, is one of trl's; those of `trl.experimental` are not."""
     package, _, name = origin.rpartition(".")
     return package.partition(".")[0] == "trl" and "experimental" not in package and name in _FORCED
 

@@ -96,7 +96,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
-    """The finding of a block that is no layer."""
+    """Return the finding of a block that is no layer."""
     tree, ref = context.tree, element.element
 
     def finding(message: str, applicability: Applicability, repairs: tuple[SourceRepair, ...] = ()) -> Finding:
@@ -135,7 +135,7 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
 
 
 def _is_called(context: RuleContext, element: StackElement) -> bool:
-    """Whether a call of the block was found, by its stack or by a method: what it passes is looked at then."""
+    """Tell whether a call of the block was found, by its stack or by a method."""
     tree = context.tree
     if any(built.is_sequential() for _, built in tree.bases.attribute(element.holder, element.attribute)):
         return True

@@ -53,7 +53,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:
-    """Whether what is patched is surely a layer of transformers, or one that this tree makes."""
+    """Tell whether what is patched is surely a layer of transformers, or one that this tree makes."""
     if patch.stack:
         return True
     classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]

@@ -19,7 +19,7 @@ _UNKNOWN = ast.Constant(value=None)
 
 
 def split_loads(names: Names) -> Iterator[SplitLoad]:
-    """The loads that split a model over devices, of models that are or may be trained."""
+    """Yield the loads that split a model over devices, of models that are or may be trained."""
     changed = {name.rpartition(".")[2] for name in names.assigned if "." in name}
     options = {
         name: _placement([default])
@@ -39,18 +39,18 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
 
 
 def _is_decided(place: ScriptNode) -> bool:
-    """Whether the script itself has asked how many processes there are."""
+    """Tell whether the script itself has asked how many processes there are."""
     return any(_DECIDES.search(ast.unparse(test)) for test in place.tests)
 
 
 def _assigned(names: Names, name: str, scope: str = "") -> list[ast.expr]:
-    """Every value that one function, or the module, assigns to a name; unknown ones where it depends on processes."""
+    """Return each value that a function, or the module, assigns to a name; unknown where it depends on processes."""
     assigned = names.assigned.get(name, ())
     return [_UNKNOWN if _is_decided(place) else value for place, value in assigned if place.scope == scope]
 
 
 def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
-    """The value of `device_map`, also from a dict that is unpacked."""
+    """Return the value of `device_map`, also from a dict that is unpacked."""
     found: ast.expr | None = None
     for keyword in call.keywords:
         if keyword.arg == "device_map":
@@ -65,13 +65,13 @@ def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
 
 
 def _placement(values: Sequence[ast.expr | None]) -> str:
-    """The splitting placement that all values are; empty for any other values."""
+    """Return the splitting placement that all values are; empty for any other values."""
     texts = [value.value if isinstance(value, ast.Constant) else None for value in values]
     return next((text for text in texts if isinstance(text, str)), "") if texts and SPLITTING.issuperset(texts) else ""
 
 
 def _is_not_trained(names: Names, load: ScriptNode) -> bool:
-    """Whether the loaded model is only merged or evaluated, and not trained."""
+    """Tell whether the loaded model is only merged or evaluated, and not trained."""
     bound = {
         name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement
     }

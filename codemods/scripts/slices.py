@@ -14,7 +14,7 @@ SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|averag
 
 
 def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | None]] | None:
-    """The functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
+    """Return the functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
 
     Those of the functions and classes alone that deal with wrappers, or call one that does; None where no backward
     pass is among them.
@@ -57,5 +57,5 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
 
 
 def prepares(func: ast.expr) -> bool:
-    """`accelerator.prepare`."""
+    """Tell whether a callee is `accelerator.prepare`."""
     return isinstance(func, ast.Attribute) and func.attr in ("prepare", "prepare_model") and is_accelerator(func.value)

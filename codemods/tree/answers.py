@@ -25,7 +25,7 @@ class kept(Generic[S, P, T]):
 
 
 def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], kept[S, P, T]]:
-    """The same for a method that may come back to a question before it has answered it: this is the answer then."""
+    """Keep answers as `kept` does, for a method that may ask itself what it is answering: that gets `answer`."""
 
     def decorate(method: Callable[Concatenate[S, P], T]) -> kept[S, P, T]:
         asked: set[object] = set()
@@ -47,7 +47,10 @@ def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], k
 
 
 def reachable(start: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> tuple[T, ...]:
-    """Everything that some things lead to at any distance, themselves first; `beyond` gives what one leads to."""
+    """Return everything that some things lead to at any distance, themselves first.
+
+    `beyond` gives what one thing leads to.
+    """
     found = dict.fromkeys(start)
     waiting = list(found)
     while waiting:

@@ -38,7 +38,7 @@ _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
-    """Whether a function that is checkpointed finds other values in the recompute, because the loop rebinds names."""
+    """Tell whether a checkpointed function finds other values in the recompute, as the loop rebinds names."""
     read = tree.names.read(owner.path)[CHECKPOINTED]
     return any(
         capture.rebound for function in read.calls if function.span == checkpoint.span for capture in function.captures
@@ -46,7 +46,7 @@ def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointC
 
 
 def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
-    """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
+    """Tell whether an inline branch hands torch functions, with no module behind them that could become a layer."""
     functions = {
         function.span for function in tree.names.read(owner.path)[CHECKPOINTED].calls if function.option != "model"
     }
@@ -69,12 +69,12 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
 
 
 def asks_for_flag(inline: InlineBranch) -> bool:
-    """Whether a branch asks for the flag that transformers sets on a class."""
+    """Tell whether a branch asks for the flag that transformers sets on a class."""
     return f"self.{FLAG}" in (inline.test or "")
 
 
 def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
-    """The classes of the layers of its models at a path, and of what of them holds a stack there."""
+    """Yield transformers' layers at a path, and its models and parts of them that hold a stack there, by name."""
     layers = [base for target in tree.containers.reached(owner, path) for base in _externals(tree, target)]
     yield from (base.name for base in layers if is_layer_of_transformers(base))
     stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
@@ -90,7 +90,7 @@ def _externals(tree: SourceTree, target: Target) -> list[External]:
 
 
 def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:
-    """Whether what is called with a function checkpoints it: where several may be called, whether one of them does."""
+    """Tell whether what is called with a function checkpoints it: of several, whether one does."""
     answers = {_checkpoints(tree, path, late, name) for name in late.callees}
     return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
@@ -112,7 +112,7 @@ def _checkpoints(tree: SourceTree, path: str, late: LateBinding, name: str) -> A
 
 
 def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
-    """The checkpoint calls of a file that run blocks and stand beside a direct call of the same: CKPT002 has these."""
+    """Yield the checkpoint calls of blocks that stand beside a direct call of the same: CKPT002 has these."""
     for owner in tree.names.classes(path):
         for inline in owner.cls.inlines:
             for checkpoint in inline.checkpoints if inline.orelse else ():
@@ -134,7 +134,7 @@ class Disagreement:
 
 
 def disagreements(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[Disagreement]:
-    """How the arguments of the two branches differ, past state and options of the checkpoint left out.
+    """Yield how the arguments of the two branches differ, past state and checkpoint options left out.
 
     A branch may call a block at several places: a checkpoint call is held against the direct call most like it.
     """
@@ -147,7 +147,7 @@ def disagreements(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> It
 def _between(
     tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall, call: ModuleCall
 ) -> Iterator[Disagreement]:
-    """The differences of two calls: what a parameter gets anyway may be left out."""
+    """Yield the differences of two calls: what a parameter gets anyway may be left out."""
     site = tree.calls.of_any(owner, call)
     if site is None:
         return

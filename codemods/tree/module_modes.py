@@ -37,7 +37,7 @@ class ModuleModes:
     function_node: Callable[[str, str], ast.FunctionDef | None]
 
     def held_in_eval_by(self, block: ClassRef) -> ClassRef | None:
-        """The class that takes blocks of this class out of training mode and stays in it; None if none does."""
+        """Return the class that takes blocks of this class out of training mode and keeps them so; None for none."""
         return self._in_eval.get(block)
 
     @cached_property
@@ -50,13 +50,13 @@ class ModuleModes:
         return in_eval
 
     def _held(self, holder: ClassRef, paths: Collection[AttributePath]) -> tuple[ClassRef, ...]:
-        """What a class holds at some paths, by itself or in stacks."""
+        """Return what a class holds at some paths, by itself or in stacks."""
         return self.containers.classes_at(
             holder, [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
         )
 
     def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
-        """The attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
+        """Return the attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
         last = max((at for at, step in enumerate(path) if step != ELEMENT), default=len(path))
         if last + 1 >= len(path):
             return ""
