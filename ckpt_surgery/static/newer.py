@@ -36,7 +36,7 @@ def as_older(text: str) -> str | None:
                 blank = b"pass"
             case cst.TypeParameters():
                 blank = b""
-            case cst.FormattedString() if not _parses(code):
+            case cst.FormattedString() if syntax_error(b"(" + code + b")"):
                 blank = b"''"
             case _:
                 continue
@@ -57,9 +57,10 @@ def _is_of_python_2(handler: object) -> bool:
     return False
 
 
-def _parses(code: bytes) -> bool:
+def syntax_error(source: str | bytes) -> SyntaxError | None:
+    """Return why a text is no Python of the running release; None where it is."""
     try:
-        ast.parse(b"(" + code + b")")
-    except SyntaxError:
-        return False
-    return True
+        ast.parse(source)
+    except SyntaxError as error:
+        return error
+    return None

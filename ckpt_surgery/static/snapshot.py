@@ -146,11 +146,6 @@ class Snapshot:
             self.imported[path] = replace(parsed.source, text=parsed.older)
         return parsed.facts
 
-    def _text_beside(self, path: str) -> str | None:
-        """Return the text of a file that is no source; None where there is none that can be read."""
-        source = self._imported(path)
-        return source.text if source else None
-
     def _required(self, path: str) -> dict[str, str]:
         if path not in self.required:
             self.required[path] = required_transformers(path, text_at)
@@ -164,9 +159,12 @@ class Snapshot:
         """
         if PurePath(name).is_absolute() or not name.endswith(CONFIGURATION_SUFFIXES):
             return None
-        places = (os.path.normpath(folder / name) for folder in folders_above(path, _FOLDERS_ABOVE))
-        found = (text for place in places if (text := self._text_beside(place)) is not None or os.path.isfile(place))
-        return next(found, None)
+        for folder in folders_above(path, _FOLDERS_ABOVE):
+            place = os.path.normpath(folder / name)
+            source = self._imported(place)
+            if source or os.path.isfile(place):
+                return source.text if source else None
+        return None
 
 
 def in_which_to_look(

@@ -121,13 +121,9 @@ def _begin(
         examiner = load(examination)(model, inputs, levels=levels, **({"switch": switch} if switch else {}))
         report = examiner.reference()
     except Exception as error:
-        report = replace(empty, problem=_problem(phase.kind, error))
+        said = one_line(error) if isinstance(error, Unverifiable) else ""  # one sentence already
+        report = replace(empty, problem=said or f"{_PHASE_WORDS[phase.kind]} raised {error_line(error)}")
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)
     return examiner, replace(report, facts=replace(report.facts, source=empty.facts.source))
-
-
-def _problem(phase: PhaseKind, error: Exception) -> str:
-    """Say why there is no verdict, in one sentence; the message of `Unverifiable` is one already."""
-    return one_line(error) if isinstance(error, Unverifiable) else f"{_PHASE_WORDS[phase]} raised {error_line(error)}"

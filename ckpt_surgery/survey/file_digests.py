@@ -15,6 +15,7 @@ _LIBRARIES = {
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")),
 }
 """The folders of this package and of the standard library."""
+_PACKAGES = ("site-packages", "dist-packages")
 
 
 def named_files(target: SurveyTarget) -> dict[str, str]:
@@ -35,7 +36,11 @@ def imported_files(target: SurveyTarget) -> dict[str, str]:
     if target.kind is not TargetKind.FACTORY:
         return {}
     own = _file_of(target.module)
-    files = [file for file in map(_file_of, list(sys.modules)) if file and not _installed(Path(file))]
+    files = [
+        file
+        for file in map(_file_of, list(sys.modules))
+        if file and not any(place in _LIBRARIES or place.name in _PACKAGES for place in Path(file).parents)
+    ]
     return digests([own, *files]) if own else {}
 
 
@@ -62,7 +67,3 @@ def _file_of(module: str) -> str:
     # from its dictionary: some modules import whatever attribute they are asked for
     file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
     return str(Path(file).resolve()) if isinstance(file, str) else ""
-
-
-def _installed(file: Path) -> bool:
-    return any(place in _LIBRARIES or place.name in ("site-packages", "dist-packages") for place in file.parents)

@@ -5,7 +5,7 @@ libcst's AddImportsVisitor writes relative imports twice or makes them absolute,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from sys import maxsize
 
@@ -58,16 +58,6 @@ class AddImport(paths.ModuleTransformer):
                 grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
                 return [*lines[:at], lines[at].with_changes(body=[grown]), *lines[at + 1 :]]
         new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
-        return self._inserted(new, lines, early, top)
-
-    def _inserted(
-        self,
-        new: cst.SimpleStatementLine,
-        lines: Sequence[cst.BaseStatement],
-        early: Mapping[int, cst.Import | cst.ImportFrom],
-        top: int,
-    ) -> Sequence[cst.BaseStatement]:
-        """Return the lines with a new import, behind the last one that sorts before it."""
         package = self.module.partition(".")[0]  # empty for dots
         froms = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom)]
         near = [(at, node) for at, node in froms if module_of(node).partition(".")[0] == package]

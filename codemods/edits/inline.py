@@ -45,7 +45,10 @@ class RemoveInlineBranch(paths.ModuleTransformer):
             line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
             body = cst.IndentedBlock([line])
         block = cst.ensure_type(body, cst.IndentedBlock)
-        kept = self._kept(branch)
+        kept: list[cst.If] = []  # the branch with its guards alone
+        if self.guards and isinstance(branch.body, cst.IndentedBlock):
+            guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
+            kept = [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
         margin = paths.margin_of(around, tree.default_indent)
         first, *rest = block.body
         first = first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first)))
@@ -57,13 +60,6 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         statements = [*holder.body[:at], *kept, *_below(lost, moved), *_below(block.footer, after)]
         footer = [*([] if after else block.footer), *holder.footer]
         return paths.replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
-
-    def _kept(self, branch: cst.If) -> list[cst.If]:
-        """Return the branch with its guards alone; nothing where none is to stay."""
-        if not self.guards or not isinstance(branch.body, cst.IndentedBlock):
-            return []
-        guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
-        return [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
 
 
 def _lost(

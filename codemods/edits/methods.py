@@ -45,14 +45,11 @@ class RemoveComment(paths.ModuleTransformer):
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         around, owner = paths.definition_in(tree, self.target, cst.ClassDef, cst.FunctionDef)
-        kept = {
-            name: list(filter(self._stays, getattr(owner, name)))
-            for name in ("leading_lines", "lines_after_decorators")
-        }
+        kept: dict[str, list[cst.EmptyLine]] = {"leading_lines": [], "lines_after_decorators": []}
+        for name, lines in kept.items():
+            above: Sequence[cst.EmptyLine] = getattr(owner, name)
+            lines += [line for line in above if not line.comment or line.comment.value.strip() != self.comment]
         return paths.replaced(around, owner, owner.with_changes(**kept))
-
-    def _stays(self, line: cst.EmptyLine) -> bool:
-        return line.comment is None or line.comment.value.strip() != self.comment
 
 
 @dataclass

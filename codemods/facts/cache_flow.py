@@ -74,7 +74,16 @@ class _CacheReader(Interpreter[None]):
         self.value(value)
         match target, value:
             case ast.Name(id=name), _:
-                self._note(name, value)
+                tests = self._tests
+                self._assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
+                if isinstance(value, ast.Call):
+                    self._results.setdefault(name, []).append(span_of(value))
+                is_false = isinstance(value, ast.Constant) and value.value in (False, None)
+                parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
+                if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
+                    self.off.setdefault(name, value.lineno)
+                elif any(map(_is_false_in_training, parts)):
+                    self._off_unless_asked.add(name)
             case ast.Tuple(elts=targets), ast.Name(id=name):
                 if not any(isinstance(inner, ast.Starred) for inner in targets):
                     self._reads(name)
@@ -93,18 +102,6 @@ class _CacheReader(Interpreter[None]):
     def call(self, node: ast.Call) -> None:
         self._calls[span_of(node)] = node
         self.parts(node)
-
-    def _note(self, name: str, value: ast.expr) -> None:
-        tests = self._tests
-        self._assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
-        if isinstance(value, ast.Call):
-            self._results.setdefault(name, []).append(span_of(value))
-        is_false = isinstance(value, ast.Constant) and value.value in (False, None)
-        parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
-        if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
-            self.off.setdefault(name, value.lineno)
-        elif any(map(_is_false_in_training, parts)):
-            self._off_unless_asked.add(name)
 
     def _reads(self, name: str) -> None:
         self._read.setdefault(name, set()).update(_names(self._tests))

@@ -24,13 +24,13 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
 from ckpt_surgery.codemods.facts.method_reader import MethodReader, Wanted
 from ckpt_surgery.codemods.facts.module_flow import accessors
-from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
 from ckpt_surgery.codemods.facts.syntax import (
     Span,
     assigned_names,
     dotted,
     first_line_of,
     imported_names,
+    last_name,
     span_of,
     text_of,
 )
@@ -46,6 +46,9 @@ _HANDED = re.compile(r"\(self\.[a-z_]+, ")
 _FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
 _MAPPINGS = ("Output(", "dict(", "{", "[")
 """Without these, a forward returns no dict and no list."""
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+_NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
+"""What the names of returned values hold that have no gradient."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
 _CLASS_VALUES = (ast.Call, ast.Dict, ast.IfExp, ast.Lambda, ast.List, ast.Name, ast.Tuple)
@@ -242,8 +245,8 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    nested = tuple(nested_returns(function.body))
-    mapping = any(word in text for word in _MAPPINGS) and returns_mapping(function.body)
+    nested = tuple(_nested_returns(function.body))
+    mapping = any(word in text for word in _MAPPINGS) and _returns_mapping(function.body)
     return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, mapping)
 
 
@@ -290,3 +293,61 @@ def _useful(built: Build) -> bool:
     if built.kind == "class":
         return built.name not in _COMMON and not built.name.startswith(_NOT_MODULES)
     return any(map(_useful, built.items))
+
+
+def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
+    """Yield where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+    values: dict[str, list[ast.stmt]] = {}
+    returns: list[ast.Return] = []
+    for statement in _flat(statements):
+        if isinstance(statement, ast.Return):
+            returns.append(statement)
+            continue
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
+                values.setdefault(name, []).append(statement)
+    for returned in returns:
+        if returned.value is not None and _is_nested(returned.value):
+            yield span_of(returned)
+        elif isinstance(returned.value, ast.Name):
+            yield from map(span_of, values.pop(returned.value.id, ()))
+
+
+def _returns_mapping(statements: list[ast.stmt]) -> bool:
+    """Tell whether a dict or an output class is returned, directly or through a name."""
+    mappings: set[str] = set()
+    for statement in _flat(statements):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_mapping(value, mappings):
+                mappings.add(name)
+            case ast.Return(value=ast.expr() as value) if _is_mapping(value, mappings):
+                return True
+    return False
+
+
+def _is_mapping(value: ast.expr, names: set[str]) -> bool:
+    match value:
+        case ast.Call(func=function):
+            name = last_name(function)
+            return name == "dict" or name.endswith("Output")
+        case ast.Name(id=name):
+            return name in names
+    return isinstance(value, ast.Dict | ast.DictComp | ast.List)
+
+
+def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in statements:
+        yield statement
+        if isinstance(statement, _COMPOUND):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _flat(getattr(statement, name, ()))
+
+
+def _is_nested(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_nested(value.left) or _is_nested(value.right)
+    return isinstance(value, ast.Tuple) and any(
+        isinstance(item, ast.Tuple | ast.List)
+        and any(not _NO_GRADIENT.search(ast.unparse(inner)) for inner in item.elts)
+        for item in value.elts
+    )

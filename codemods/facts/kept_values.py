@@ -14,7 +14,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, last_name, statements_below, values_of, walk
+from ckpt_surgery.codemods.facts.syntax import (
+    dotted,
+    drops_gradient,
+    last_name,
+    statements_below,
+    values_of,
+    walk,
+)
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})
@@ -134,8 +141,15 @@ class _ForwardReader(Interpreter[_Held]):
         self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is ValueFlow.GRADIENT)
         self._methods = methods
         self._functions = functions
-        self._attributes = dict.fromkeys(_parameters(methods), ValueFlow.GRADIENT)
-        self._modules = _assigned(methods.get("__init__"))
+        constructor = walk(methods["__init__"]) if "__init__" in methods else []
+        self._attributes = dict.fromkeys(_parameters(constructor), ValueFlow.GRADIENT)
+        self._modules = frozenset(  # most of what it sets to what a call returns are modules
+            target.attr
+            for node in constructor
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
+        )
         self._set: set[str] = set()
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
@@ -355,7 +369,11 @@ class _ForwardReader(Interpreter[_Held]):
         writes = name.endswith("_") and not name.startswith("_")
         attribute = _attribute_of(owner) if writes else ""
         if name in _ADDING:
-            self._add(owner, self._place(owner), given)
+            place = self._place(owner)
+            if isinstance(owner, ast.Name) and owner.id in self.env and not place:
+                self.env[owner.id] = _Held(max(given, self.env[owner.id].flow))
+            else:
+                self._keep(place, given)
         base, _ = self._without_load(attribute, owner)
         if name in _TAKING and base.place not in ("", "kwargs"):
             self.drawn[(base.place, self._method)] = None
@@ -368,13 +386,6 @@ class _ForwardReader(Interpreter[_Held]):
             return _Held(ValueFlow.NOTHING, place)
         flow = min(max(base.flow, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
         return _Held(flow, place)
-
-    def _add(self, container: ast.expr, place: str, given: ValueFlow) -> None:
-        name = container.id if isinstance(container, ast.Name) else ""
-        if name in self.env and not place:
-            self.env[name] = _Held(max(given, self.env[name].flow))
-        else:
-            self._keep(place, given)
 
     def _bound(self, function: ast.FunctionDef, call: ast.Call, *, skip: int) -> dict[str, ValueFlow]:
         """Return what a call gives the parameters of a function; `skip` of them are bound already."""
@@ -393,22 +404,11 @@ def _attribute_of(node: ast.expr) -> str:
     return ""
 
 
-def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
-    """Yield the attributes that are parameters: `self.scale = nn.Parameter(...)`."""
-    for node in walk(methods["__init__"]) if "__init__" in methods else ():
+def _parameters(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the attributes that nodes make parameters: `self.scale = nn.Parameter(...)`."""
+    for node in nodes:
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=function)
             ) if last_name(function) == "Parameter":
                 yield name
-
-
-def _assigned(function: ast.FunctionDef | None) -> frozenset[str]:
-    """Return the attributes that a constructor sets to what a call returns: most are modules."""
-    return frozenset(
-        target.attr
-        for node in (walk(function) if function else ())
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
-    )

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state, is_table, may_carry_gradient
-from ckpt_surgery.codemods.facts.call_counter import calls_several
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
@@ -35,7 +34,7 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_behind, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
-from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
+from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value, calls_several
 from ckpt_surgery.codemods.facts.syntax import (
     UNPACKED,
     Argument,

@@ -70,10 +70,12 @@ class InputGradients(NamedTuple):
 
 
 def _read(file: FileSyntax) -> InputGradients:
-    source = file.source
-    writes = tuple(_leaf_writes(file)) if _may_write(source) else ()
-    cut_off = tuple(_cut_off(names_of(file.tree))) if _may_cut_off(source) else ()
-    return InputGradients(cut_off, writes)
+    writes: list[LeafWrite] = []
+    for node in statements_below(file.tree) if _may_write(file.source) else ():
+        if isinstance(node, Function) and not _SAMPLES.search(node.name):
+            writes += _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
+    cut_off = _cut_off(names_of(file.tree)) if _may_cut_off(file.source) else ()
+    return InputGradients(tuple(cut_off), tuple(writes))
 
 
 def _may_cut_off(text: str) -> bool:
@@ -165,12 +167,6 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
         case _:
             return False
     return trained and ast.unparse(owner).startswith(f"{model}.") and bool(_BLOCKS.search(ast.unparse(owner)))
-
-
-def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
-    for node in statements_below(file.tree):
-        if isinstance(node, Function) and not _SAMPLES.search(node.name):
-            yield from _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
 
 
 def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWrite]:

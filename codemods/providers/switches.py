@@ -78,26 +78,22 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     for function in methods_of(cls):
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
-            yield from _of_method(function)
+            if function.name == FLAG:  # a property
+                yield OwnSwitch(f"self.{FLAG}", "")
+            if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
+                yield OwnSwitch(f"self.{function.name}", "")
+            for node in walk(function):
+                match node:
+                    case (
+                        ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
+                        | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
+                    ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
+                        text = ast.unparse(value)
+                        if text not in _OFF:
+                            yield OwnSwitch(dotted(target), text)
     for owner, name, _ in file.set_attributes:
         if owner == cls.name and name in SWITCHES:
             yield OwnSwitch(f"self.{name}", "")
-
-
-def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
-    if function.name == FLAG:  # a property
-        yield OwnSwitch(f"self.{FLAG}", "")
-    if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
-        yield OwnSwitch(f"self.{function.name}", "")
-    for node in walk(function):
-        match node:
-            case (
-                ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
-                | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
-            ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
-                text = ast.unparse(value)
-                if text not in _OFF:
-                    yield OwnSwitch(dotted(target), text)
 
 
 def _hands_over(function: ast.FunctionDef) -> bool:

@@ -109,7 +109,16 @@ def _doubts(
 ) -> Iterator[Because]:
     """Yield why it is not safe to make these classes layers."""
     for layer in layers:
-        yield from _ways_round(tree, layer, layers)
+        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
+        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+            yield Doubt.ORDER.about(layer.name)
+        if layer.cls[OWN_SWITCHES]:
+            yield Doubt.OWN_FLAG.about(layer.name)
+        for ref in tree.bases.lineage(layer):
+            names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
+            yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
+            if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
+                yield Doubt.OWN_FORWARD.about(ref.name)
     calls = [(layer, owner, call) for layer in layers for owner, call in tree.blocks.callers.get(layer, ())]
     for layer, owner, call in calls:
         site = tree.calls.of(owner, call, layers)
@@ -125,23 +134,24 @@ def _doubts(
     for layer in layers:
         yield from commented_out(tree, layer)
     for layer in () if recomputed else layers:
-        yield from _containers(tree, layer, layers)
+        forward = tree.bases.forward(layer)
+        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+            yield Doubt.RETURNS_CONTAINER.about(layer.name)
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            site = tree.calls.of(owner, call, layers)
+            if site and tree.calls.plan(site).containers:
+                yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
     for layer in layers:
-        yield from _side_effects(tree, layer, recomputed=recomputed)
-
-
-def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """Yield what of a new layer, or of its bases, would lead round it or stop it."""
-    at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
-    if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-        yield Doubt.ORDER.about(layer.name)
-    if layer.cls[OWN_SWITCHES]:
-        yield Doubt.OWN_FLAG.about(layer.name)
-    for ref in tree.bases.lineage(layer):
-        names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
-        yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
-        if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-            yield Doubt.OWN_FORWARD.about(ref.name)
+        kept = None if recomputed else kept_value(tree, layer)
+        if kept:
+            lost = kept.value.flow is ValueFlow.GRADIENT
+            reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
+            yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
+        needed = needed_cache(tree, layer)
+        if needed:
+            fails = needed.read.kind is ReadKind.NEEDED
+            reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
+            yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
@@ -151,31 +161,6 @@ def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
         lines = [Span(each.first_line, 0, each.end_line, 0) for each in methods if each.name == call.method]
         if any(_DISABLED.search(text) for text in map(source.of, lines) if "checkpoint" in text):
             yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
-
-
-def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """Yield where tensors with gradient leave or enter a new layer in containers."""
-    forward = tree.bases.forward(layer)
-    if forward and (forward[1].nested_returns or forward[1].returns_mapping):
-        yield Doubt.RETURNS_CONTAINER.about(layer.name)
-    for owner, call in tree.blocks.callers.get(layer, ()):
-        site = tree.calls.of(owner, call, layers)
-        if site and tree.calls.plan(site).containers:
-            yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
-
-
-def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Because]:
-    """Yield what a new layer does that a recompute, or a cleared cache, would break."""
-    kept = None if recomputed else kept_value(tree, layer)
-    if kept:
-        lost = kept.value.flow is ValueFlow.GRADIENT
-        reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
-        yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
-    needed = needed_cache(tree, layer)
-    if needed:
-        fails = needed.read.kind is ReadKind.NEEDED
-        reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
-        yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def _names_module(ref: ClassRef) -> bool:

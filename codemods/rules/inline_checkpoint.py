@@ -297,7 +297,12 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     for call, plan in context.tree.calls.lost_with(owner, inline):
         if plan.repair:
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
-    repairs = (*dict.fromkeys(made), _without(context, owner, inline))
+    # the guards that later code relies on stay
+    needed = inline.guard is not None and inline.guard_needed
+    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
+    branch = context.tree.places(owner.path).branch(inline.span)
+    kept = KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
+    repairs = (*dict.fromkeys(made), kept)
     return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
@@ -341,14 +346,6 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
     return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
 
 
-def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
-    """Return the repair that keeps the else branch, and the guards that later code relies on."""
-    needed = inline.guard is not None and inline.guard_needed
-    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
-    branch = context.tree.places(owner.path).branch(inline.span)
-    return KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
-
-
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
     """Yield why the repair of a branch is not safe."""
     tree, test = context.tree, inline.test or ""
@@ -361,7 +358,13 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
     if by_forward:
         yield Obstacle.BY_FORWARD.about(by_forward)
-    yield from _unreached(context, owner, inline)
+    # blocks whose own mode or place would keep a layer from being switched on where the branch was
+    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+    for ref in context.tree.containers.classes_at(owner, paths):
+        if holder := context.tree.modes.held_in_eval_by(ref):
+            yield Obstacle.IN_EVAL.about(holder.name, ref.name)
+    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
+    yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
     together = [call for call in inline.checkpoints if call.runs_several]
     several = [call.callee for call in together if not finds_last_values(tree, owner, call)]
     if several:
@@ -379,16 +382,6 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield Obstacle.SIGNATURE_ORDER.about(", ".join(blocked))
     else:
         yield from (reason for part in layers for reason in part.reasons)
-
-
-def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
-    """Yield blocks whose own mode or place would keep a layer from being switched on where the branch was."""
-    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
-    for ref in context.tree.containers.classes_at(owner, paths):
-        if holder := context.tree.modes.held_in_eval_by(ref):
-            yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
-    yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
 
 
 def _layers(

@@ -111,7 +111,10 @@ class LossReader(Interpreter[TracedValue]):
         if followed is None:
             return ()
         self._everything(followed)
-        if self._learned_late():  # by the second time, what methods further down assign to `self` is known
+        late = [key for key, value in self.asked.items() if self.attributes.get(key) != value]
+        used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
+        if late or not all(self._is_to_come(wrapper, at) for wrapper, at in used):
+            # by the second time, what was read too early is known: what methods further down assign to `self`
             self.bypasses.clear()
             self._everything(followed)
         found: dict[Spot, Bypass] = {}
@@ -346,12 +349,6 @@ class LossReader(Interpreter[TracedValue]):
         """Tell whether a wrapper is made further down in a running function, so that nothing is inside it yet."""
         function, line, loops = self.made[wrapper]
         return any(node is function and on < line for node, on in at.frames) and set(loops).isdisjoint(at.loops)
-
-    def _learned_late(self) -> bool:
-        """Tell whether something was read before what the script makes of it was known."""
-        late = (self.attributes.get(key) != value for key, value in self.asked.items())
-        used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
-        return any(late) or not all(self._is_to_come(wrapper, at) for wrapper, at in used)
 
     def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""

@@ -59,7 +59,10 @@ class Names:
                         name = dotted(target) or ast.unparse(target)
                         self.assigned.setdefault(name, []).append((place, value))
                 case ast.Import() | ast.ImportFrom() as node:
-                    self.imported.update(_origins(node))
+                    for name, module, original in imported_names(node):
+                        whole = f"{module}.{original}" if original else module
+                        is_part = whole.startswith(f"{name}.") and not original  # `import a.b` binds a
+                        self.imported[name] = name if is_part else whole
                 case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
                     self.functions[node.name] = node
                 case ast.ClassDef() as node if not place.prefix:
@@ -215,10 +218,3 @@ def _places(tree: ast.Module) -> list[ScriptNode]:
             elif value.__class__ not in _LEAVES and isinstance(value, ast.AST):
                 waiting.append((value, statement, scope, tests, prefix))
     return places
-
-
-def _origins(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-    """Yield the names that an import binds, and the full name of what each stands for."""
-    for name, module, original in imported_names(node):
-        whole = f"{module}.{original}" if original else module
-        yield name, name if whole.startswith(f"{name}.") and not original else whole

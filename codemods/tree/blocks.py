@@ -114,19 +114,17 @@ class Blocks:
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs, or has a method run of."""
-        return frozenset(
-            ref for owner in self.with_inlines for ref in (*self._run_inline(owner), *self._with_methods_run(owner))
-        )
+        refs: set[ClassRef] = set()
+        for owner in self.with_inlines:
+            refs.update(self._run_inline(owner))
+            for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
+                holders = self.containers.classes_at(owner, [path[:-1]])  # as in `checkpoint(layer.step, x)`
+                refs.update(ref for ref in holders if self.bases.has_method(ref, path[-1]))
+        return frozenset(refs)
 
     def _run_inline(self, owner: ClassRef) -> tuple[ClassRef, ...]:
         calls = _checkpoint_calls(owner)
         return self.containers.classes_at(owner, [path for call in calls for path in paths_behind(owner, *call)])
-
-    def _with_methods_run(self, owner: ClassRef) -> Iterator[ClassRef]:
-        """Yield the classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
-        for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
-            refs = self.containers.classes_at(owner, [path[:-1]])
-            yield from (ref for ref in refs if self.bases.has_method(ref, path[-1]))
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
@@ -134,12 +132,30 @@ class Blocks:
 
         Among them are those that checkpoint a function or method of their own: they are their own helper.
         """
-        classes = {*self._checkpointing_themselves(), *self._perhaps_checkpointed()}
+        classes: set[ClassRef] = set()
         for owner, handed in self._handed_on(Answer.YES):
             classes.update(self.containers.classes_at(owner, handed.paths))
         for owner in self.bases.names.checked_classes():
             if self.wraps(owner):
                 classes.update(self.containers.parts(owner))
+            if any(self._helps(owner, name) is Answer.YES for name in owner.cls[DECORATORS]):
+                classes.add(owner)
+        for owner in self.with_inlines:
+            heirs, calls = self.bases.heirs(owner), _checkpoint_calls(owner)
+            for inline, call in calls:
+                holder, _, name = call.callee.rpartition(".")
+                is_own = holder == "self" and (name == "__call__" or self.bases.has_method(owner, name))
+                if call.wrapping == "closure" or holder == "super()" or is_own:
+                    inheriting = (
+                        heir for heir in heirs if all(each.name != inline.method for each in heir.cls.methods)
+                    )
+                    classes.update((owner, *inheriting))
+            if not all(self.containers.classes_at(owner, paths_behind(owner, *call)) for call in calls):
+                # nothing shows what is checkpointed: perhaps all that stands in stacks
+                for part in self.inside((owner, *heirs)):
+                    stacks = [name for name, _, built in self.bases.attributes(part) if holds_several(built)]
+                    paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
+                    classes.update(self.containers.classes_at(part, paths))
         return frozenset(classes)
 
     @cached_property
@@ -200,33 +216,6 @@ class Blocks:
             return Answer.UNKNOWN
         answers = {self._function_helps(place[0], other) for other in handed_to(node)}
         return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
-
-    def _checkpointing_themselves(self) -> Iterator[ClassRef]:
-        """Yield the classes that checkpoint a function or method of their own, and what inherits that."""
-        for ref in self.with_inlines:
-            for inline, call in _checkpoint_calls(ref):
-                if call.wrapping == "closure" or self._is_own(ref, call):
-                    yield ref
-                    for heir in self.bases.heirs(ref):
-                        if all(method.name != inline.method for method in heir.cls.methods):
-                            yield heir
-        for ref in self.bases.names.checked_classes():
-            if any(self._helps(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
-                yield ref
-
-    def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
-        """Yield what stands in the stacks of classes that checkpoint something which nothing shows."""
-        for ref in self.with_inlines:
-            if not all(self.containers.classes_at(ref, paths_behind(ref, *call)) for call in _checkpoint_calls(ref)):
-                for holder in self.inside((ref, *self.bases.heirs(ref))):
-                    stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
-                    paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
-                    yield from self.containers.classes_at(holder, paths)
-
-    def _is_own(self, ref: ClassRef, call: CheckpointCall) -> bool:
-        """Tell whether a checkpoint call runs a method of its own class: `self._forward`, `super().forward`."""
-        owner, _, name = call.callee.rpartition(".")
-        return owner == "super()" or (owner == "self" and (name == "__call__" or self.bases.has_method(ref, name)))
 
     def wraps(self, owner: ClassRef) -> bool:
         """Tell whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""

@@ -94,14 +94,12 @@ class Containers:
     @kept
     def all_parts(self, ref: ClassRef) -> tuple[Target, ...]:
         """Return what a class's attributes hold, classes outside the tree included."""
-        return tuple(dict.fromkeys(self._all_parts(ref)))
-
-    def _all_parts(self, ref: ClassRef) -> Iterator[Target]:
+        parts: dict[Target, None] = {}
         level = {(owner, built): None for _, owner, built in self.bases.attributes(ref)}
         for _ in range(_DEEPEST_STACK):
-            for build in level:
-                yield from self._classes(ref, *build)
+            parts.update((target, None) for build in level for target in self._classes(ref, *build))
             level = dict.fromkeys(item for build in level for item in self._items(ref, *build))
+        return tuple(parts)
 
     # What builds hold and are instances of. `user` is the class whose `self` is asked, and `owner` the one of its base
     # chain that has the build: what a name means is decided in the owner's file.

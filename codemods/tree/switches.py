@@ -84,25 +84,18 @@ class Switches:
             return own
         claims = self._all_claims(above) or self._all_claims(self.bases.names.classes(owner.path))
         if {Answer.YES, Answer.NO} & set(claims.values()):
-            return self._without_flag(owner, claims)
+            # Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree
+            # of transformers itself, whose users do not set `gradient_checkpointing` by hand.
+            calls = [call for inline in owner.cls.inlines for call in inline.checkpoints]
+            if self.layers.is_core(owner.path) or all(call.is_given for call in calls):
+                return None
+            for ref, claim in claims.items():
+                if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
+                    return MissingSwitch(Missing.FLAG, (ref.name,))
+            return None
         if not claims and (any(map(self._is_foreign, above)) or not self.layers.uses_transformers(owner.path)):
             return MissingSwitch(Missing.NO_TRANSFORMERS, (owner.name,))
         return MissingSwitch(Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS, (owner.name,))
-
-    def _without_flag(self, owner: ClassRef, claims: dict[ClassRef, Answer]) -> MissingSwitch | None:
-        """Find the first model without the flag that nothing with the flag is or holds.
-
-        Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree of
-        transformers itself, whose users do not set `gradient_checkpointing` by hand.
-        """
-        if self.layers.is_core(owner.path) or all(
-            call.is_given for inline in owner.cls.inlines for call in inline.checkpoints
-        ):
-            return None
-        for ref, claim in claims.items():
-            if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
-                return MissingSwitch(Missing.FLAG, (ref.name,))
-        return None
 
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
         """Find what a class, one that it inherits, or a model that holds it sets by itself."""

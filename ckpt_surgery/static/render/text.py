@@ -32,12 +32,11 @@ def information_lines(report: CheckReport) -> list[str]:
     for finding in report.result.findings:
         if finding.applicability is Applicability.INFO:
             told[finding.path][finding.code] += 1
-    files = [f"  {display_path(path)}: {_counted(codes)}" for path, codes in told.items()]
-    return ["Information (--show-info):", *files, ""]
-
-
-def _counted(codes: Counter[str]) -> str:
-    return ", ".join(f"{count} x {code}" if count > 1 else code for code, count in codes.items())
+    lines = ["Information (--show-info):"]
+    for path, codes in told.items():
+        counts = [f"{count} x {code}" if count > 1 else code for code, count in codes.items()]
+        lines.append(f"  {display_path(path)}: {', '.join(counts)}")
+    return [*lines, ""]
 
 
 def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:
