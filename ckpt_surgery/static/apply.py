@@ -145,9 +145,9 @@ class _Tree:
 
         The repairs of other rules may need one of its own.
         """
-        found, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
+        findings, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
         self.bugs.update(bugs)
-        return self.findings(selected, include_unsupported) if bugs else found
+        return self.findings(selected, include_unsupported) if bugs else findings
 
     def repair(self, chosen: Sequence[Finding]) -> None:
         """Make the repairs of one round in memory.

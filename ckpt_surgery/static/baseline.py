@@ -49,8 +49,8 @@ def without_known(
     Raises:
         OptionError: the file cannot be read or written, or is no baseline.
     """
-    found = [(finding, _known(finding, file)) for finding in result.findings]
-    now = Counter(known for _, known in found)
+    keyed = [(finding, _known(finding, file)) for finding in result.findings]
+    now = Counter(known for _, known in keyed)
     new = not os.path.lexists(file)
     before = Counter[Known]() if new else _read(file)
     unread = {_relative(problem.path, file) for problem in result.problems}
@@ -66,14 +66,14 @@ def without_known(
         return replace(result, findings=(), notes=(*result.notes, Note(str(file), note)))
     left = before.copy()
     findings: list[Finding] = []
-    for finding, known in found:
+    for finding, known in keyed:
         if left[known]:
             left[known] -= 1
         else:
             findings.append(finding)
     gone = sum(count for known, count in left.items() if known not in elsewhere)
     said = (
-        [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(found) - len(findings)) else []
+        [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(keyed) - len(findings)) else []
     )
     said += [f"{gone} of it gone: write it anew with --update-baseline"] if gone else []
     notes = (Note(str(file), "; ".join(said)),) if said else ()

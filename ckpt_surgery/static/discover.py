@@ -208,10 +208,10 @@ def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
     ]
 
 
-def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
+def imported_files(scripts: Sequence[Path], given: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
     """Return the files in the scripts' own folders that they import, directly or not, and that are new."""
-    seen = {os.path.realpath(path) for path in known} if scripts else set()
-    found: list[Path] = []
+    seen = {os.path.realpath(path) for path in given} if scripts else set()
+    files: list[Path] = []
     for script in scripts:
         folder, real = script.parent, os.path.realpath(script.parent) + os.sep
         followed = [script]
@@ -221,8 +221,8 @@ def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Co
                 if place not in seen and place.startswith(real) and not matches(imported, exclude):
                     seen.add(place)
                     followed.append(imported)
-        found += followed[1:]
-    return found
+        files += followed[1:]
+    return files
 
 
 def _syntax(text: str) -> ast.Module:

@@ -110,8 +110,8 @@ class FileParser:
         # The longest first, so that no worker is left with a long one at the end.
         missing.sort(key=lambda source: len(source.text), reverse=True)
         extracted = partial(_extracted, use_cache=use_cache)
-        found = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
-        return [_parsed(source, cached.get(source.path) or found[source.path]) for source in sources]
+        read = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
+        return [_parsed(source, cached.get(source.path) or read[source.path]) for source in sources]
 
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]

@@ -46,11 +46,11 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[
     """
     below = Path(path)
     for folder in folders_above(path, _FOLDERS_ABOVE):
-        found: dict[str, str] = {}
+        stated: dict[str, str] = {}
         for requirement, name in _of_folder(folder, below.name, read):
-            found.setdefault(requirement, name)
-        if found:
-            return found
+            stated.setdefault(requirement, name)
+        if stated:
+            return stated
         below = folder
     return {}
 

@@ -109,7 +109,7 @@ class Snapshot:
                     failed.append(path)
         return _sorted(findings), bugs
 
-    def _place_of(self, error: Exception, known: Collection[str]) -> str:
+    def _place_of(self, error: Exception, failed: Collection[str]) -> str:
         """Find the checked file that a failed rule was at, by the variables on its way there; empty if not seen.
 
         The innermost comes first: what a rule asks of one file may be answered by looking at all of them.
@@ -118,7 +118,7 @@ class Snapshot:
             if frame.f_code is not Snapshot.findings_and_bugs.__code__:
                 for value in frame.f_locals.values():
                     path = getattr(value, "path", value)
-                    if isinstance(path, str) and path in self.files and path not in known:
+                    if isinstance(path, str) and path in self.files and path not in failed:
                         return path
         return ""
 

@@ -99,8 +99,8 @@ def occurrence_in(
     if target.definition.name:
         outer, definition = definition_in(tree, target.definition, *_DEFINITIONS)
         around = (*outer, definition)
-    found = (item for item in inside(around, kind) if counts is None or counts(*item))
-    for item in islice(found, target.index, None):
+    occurrences = (item for item in inside(around, kind) if counts is None or counts(*item))
+    for item in islice(occurrences, target.index, None):
         return item
     where = target.definition.name or "the module"
     raise PlaceError(f"there is no {f'{what} {target.code}'.strip()} number {target.index} in {where}")

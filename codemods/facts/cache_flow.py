@@ -111,8 +111,8 @@ class _CacheReader(Interpreter[None]):
     def reads_more_under(self, place: Span) -> tuple[str, ...]:
         """Return the names that decide whether a later item of a call's result is read, and stay on in training."""
         results = (name for name, places in self._results.items() if place in places)
-        found = set[str]().union(*(self._read.get(name, ()) for name in results))
-        return tuple(sorted(name for name in found if self.off.get(name, place.line) >= place.line))
+        tested = set[str]().union(*(self._read.get(name, ()) for name in results))
+        return tuple(sorted(name for name in tested if self.off.get(name, place.line) >= place.line))
 
     def idle(self, place: Span) -> tuple[int, ...]:
         """Return the positions of arguments that hold no cache in training, unless the method was called with one."""
@@ -192,10 +192,10 @@ def _holds_none_alone(value: ast.expr) -> bool:
 
 def _names(expressions: Iterable[ast.expr]) -> set[str]:
     """Return the names and attributes that expressions mention, what they call left out."""
-    found: set[str] = set()
+    mentioned: set[str] = set()
     for expression in expressions:
         nodes = walk(expression)
         callees = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in callees)
-        found.update(text for node in names if (text := dotted(node)))
-    return found
+        mentioned.update(text for node in names if (text := dotted(node)))
+    return mentioned

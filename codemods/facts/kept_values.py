@@ -87,14 +87,14 @@ def kept_values(
         return ()
     reader = _ForwardReader(methods, functions)
     reader.run(forward, dict(_given(forward)))
-    found = [
+    candidates = [
         KeptValue(target, method, flow, target.removeprefix("self.").partition("[")[0] in reader.read)
         for (target, method), flow in reader.kept.items()
     ]
     changed = [place for place in reader.counted if place[0].removeprefix("self.") in reader.loaded]
     changed += [*reader.drawn, *(reader.inputs if is_block else ())]
-    found += [KeptValue(*place, ValueFlow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
-    kept = [value for value in found if value.flow is ValueFlow.GRADIENT or value.is_state]
+    candidates += [KeptValue(*place, ValueFlow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
+    kept = [value for value in candidates if value.flow is ValueFlow.GRADIENT or value.is_state]
     return tuple(sorted(kept, key=lambda value: -value.flow))
 
 

@@ -220,15 +220,15 @@ class ModuleFlow(Interpreter[Value]):
 
 def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
     """Return what the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
-    found: dict[str, Value] = {}
+    by_method: dict[str, Value] = {}
     for function in functions:
         body = function.body
         match body[1:] if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body:
             case [ast.Return(value=ast.expr() as value)]:
                 returned = ModuleFlow({}).value(value).without_results()
                 if returned.paths and () not in returned.paths:
-                    found[f"self.{function.name}()"] = returned
-    return found
+                    by_method[f"self.{function.name}()"] = returned
+    return by_method
 
 
 class _CallCounter(ModuleFlow):

@@ -144,8 +144,8 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
             calls.learn(*scope)
     texts = ((scope, file.text(scope[0])) for scope in scopes)
     concerned = [scope for scope, text in texts if makes_functions(text) or (has_calls and calls.may_be_in(text))]
-    found = tuple(call for scope in concerned for call in calls.read(*scope))
-    return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
+    read = tuple(call for scope in concerned for call in calls.read(*scope))
+    return Checkpointed((*read, *calls.in_helpers()), tuple(calls.late))
 
 
 class _Calls:
@@ -201,8 +201,8 @@ class _Calls:
             if captures is not None:
                 call = self._made(place, scope, captures)
                 containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
-                known = self.functions | {inner.name: inner for inner in reader.inner}
-                refused = refused_keywords(place.call, known)
+                local = self.functions | {inner.name: inner for inner in reader.inner}
+                refused = refused_keywords(place.call, local)
                 dropped = reader.dropped(place)
                 yield replace(call, containers=containers, dropped=dropped, written=written, refused=refused)
         self.late += reader.late(scope)
@@ -327,9 +327,9 @@ class _Scope(ModuleFlow):
                 later = rebound_later(looked_up - in_loop, place.statement, self._function)
                 for names in (set[str]() if said else in_loop, later):
                     if names:
-                        span, line, found = span_of(call), place.statement.lineno, tuple(sorted(names))
+                        span, line, rebound = span_of(call), place.statement.lineno, tuple(sorted(names))
                         text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
-                        yield LateBinding(scope, span, line, text, found, names is in_loop, at, callees)
+                        yield LateBinding(scope, span, line, text, rebound, names is in_loop, at, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
         """Return what a function looks up when it runs, also one that a local function makes: `make(layer)`."""

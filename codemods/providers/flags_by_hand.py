@@ -57,8 +57,8 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
             scopes.append(_Region(node.name, "self.", walk(node)))
         elif isinstance(node, ast.FunctionDef):
             scopes.append(_Region(node.name, "", walk(node)))
-    found = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
-    yield from {flag.span: flag for flag in found if flag.target.rpartition(".")[2] not in read}.values()
+    flags_set = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
+    yield from {flag.span: flag for flag in flags_set if flag.target.rpartition(".")[2] not in read}.values()
 
 
 def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:

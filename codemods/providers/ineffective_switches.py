@@ -214,23 +214,23 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
     """Yield the options, of a parser or a dataclass, that would switch checkpointing on and that nothing reads."""
     nodes = walk(names.tree)
     declared: set[int] = set()
-    found: list[tuple[ScriptNode, ast.expr, str, str]] = []
+    options: list[tuple[ScriptNode, ast.expr, str, str]] = []
     for place in names.places:
         match place.node:
             case ast.Call(func=func, args=[ast.Constant(value=str(flag)) as first, *_]) as call:
                 if tail(func) == "add_argument" and flag.lstrip("-").replace("-", "_") in TRAINING_SWITCH:
                     declared.add(id(first))
                     if "dest" not in keywords(call):
-                        found.append((place, call, flag, ""))
+                        options.append((place, call, flag, ""))
             case ast.AnnAssign(target=ast.Name(id=name) as target) if name in TRAINING_SWITCH:
                 cls = names.classes.get(place.prefix.rstrip("."))
                 declared.add(id(target))
                 if cls and not names.foreign_bases(cls):
-                    found.append((place, target, name, cls.name))
+                    options.append((place, target, name, cls.name))
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     read |= {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in declared}
     read |= {str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in declared}
-    unread = [each for each in found if each[2].lstrip("-").replace("-", "_") not in read]
+    unread = [option for option in options if option[2].lstrip("-").replace("-", "_") not in read]
     returned = [id(at.node.value) for at in names.places if isinstance(at.node, ast.Return)] if unread else []
     for place, node, text, cls_name in unread:
         parsed = set(_parsed(names, cls_name))

@@ -65,8 +65,8 @@ class _EvalReader(ModuleFlow):
             case ast.Call(func=ast.Attribute(attr="apply"), args=[function]) if _evaluates(function):
                 self.held |= base.paths
             case ast.Call(func=ast.Name(id=name), args=[_, *_]) if values[0].paths:
-                known = self._functions(name)
-                if _evaluates(known) if known else _EVAL.search(name):
+                function_node = self._functions(name)
+                if _evaluates(function_node) if function_node else _EVAL.search(name):
                     self.held |= values[0].paths
         return super().called(node, base, callee, values)
 

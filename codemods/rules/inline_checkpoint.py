@@ -179,8 +179,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _Repair) -> Finding:
     tree, names = context.tree, list(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    found = [*disagreements(tree, owner, inline)]
-    harmful = [item for item in found if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
+    differences = [*disagreements(tree, owner, inline)]
+    harmful = [item for item in differences if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
     notes = {} if repair.repairs and tree.layers.is_core(owner.path) else dict(_notes(tree, owner, inline))
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
@@ -192,7 +192,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
     told = dict.fromkeys(
         f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-        for item in (found if goes else harmful)
+        for item in (differences if goes else harmful)
     )
     if told:
         said.append(f"the branches disagree: {'; '.join(told)}")

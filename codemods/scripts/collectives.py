@@ -120,7 +120,7 @@ def collectives(names: Names) -> Iterator[Collective]:
             for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
                 alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
     halves = {half for half, *_ in alone}
-    found: dict[Spot, Collective] = {}
+    by_spot: dict[Spot, Collective] = {}
     left: set[tuple[str, RankTest]] = set()
     for half, scope, call, test in alone:
         meets = half._replace(first=not half.first) in halves
@@ -128,22 +128,22 @@ def collectives(names: Names) -> Iterator[Collective]:
             left |= {(scope, test)} if test.left else set()
             spot = Spot(span_of(call.node), call.first_line, scope)
             unless = tuple(sorted(text for text, truth in test.needs if not truth))
-            found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
-    yield from found.values()
+            by_spot[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
+    yield from by_spot.values()
 
 
 def _called(names: Names) -> Mapping[str, set[str]]:
     """Return what is called in each scope that calls a collective, or a function that does."""
     called: dict[str, set[str]] = {}
-    found = {place.scope for place, call in names.calls if _collective(names, call)}
-    for place, call in names.calls if found else ():
+    scopes = {place.scope for place, call in names.calls if _collective(names, call)}
+    for place, call in names.calls if scopes else ():
         called.setdefault(place.scope, set()).add(tail(call.func))
-    more = found
+    more = scopes
     while more:
-        known = {scope.rpartition(".")[2] for scope in more}
-        more = {scope for scope, callees in called.items() if scope not in found and callees & known}
-        found |= more
-    return {scope: called[scope] for scope in found}
+        function_names = {scope.rpartition(".")[2] for scope in more}
+        more = {scope for scope, callees in called.items() if scope not in scopes and callees & function_names}
+        scopes |= more
+    return {scope: called[scope] for scope in scopes}
 
 
 def _collective(names: Names, call: ast.Call) -> str:

@@ -46,7 +46,7 @@ Options: TypeAlias = Mapping[str, str | None]
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
     """Yield what the calls of a script say, then its commands, each in the order of the lines."""
-    found: list[Launch] = []
+    of_calls: list[Launch] = []
     for place in names.places:
         launch: Launch | None = None
         match place.node:
@@ -55,8 +55,8 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
             case ast.Assign(targets=[ast.Attribute(attr="deepspeed" | "fsdp" as option)], value=value):
                 launch = _of_arguments(names, {option: value})
         if launch:
-            found.append(launch._replace(conditional=place.conditional))
-    yield from sorted(found, key=lambda launch: launch.line)
+            of_calls.append(launch._replace(conditional=place.conditional))
+    yield from sorted(of_calls, key=lambda launch: launch.line)
     for name, line, default in names.options():
         if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant) and default.value:
             yield Launch(f"{name}'s default", line, UNKNOWN_SETUP, conditional=True)

@@ -51,17 +51,17 @@ def _assigned(names: Names, name: str, scope: str = "") -> list[ast.expr]:
 
 def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
     """Return the value of `device_map`, also from a dict that is unpacked."""
-    found: ast.expr | None = None
+    unpacked: ast.expr | None = None
     for keyword in call.keywords:
         if keyword.arg == "device_map":
             return keyword.value
-        if keyword.arg is None and found is None:
+        if keyword.arg is None and unpacked is None:
             name = dotted(keyword.value)
             dicts = _assigned(names, name, scope) if name else [keyword.value]
             values = [entry for options in dicts if (entry := entries(options).get("device_map"))]
             values += _assigned(names, f"{name}['device_map']", scope)
-            found = values[-1] if values else None
-    return found
+            unpacked = values[-1] if values else None
+    return unpacked
 
 
 def _placement(values: Sequence[ast.expr | None]) -> str:

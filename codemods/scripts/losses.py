@@ -117,10 +117,10 @@ class LossReader(Interpreter[TracedValue]):
             # by the second time, what was read too early is known: what methods further down assign to `self`
             self.bypasses.clear()
             self._everything(followed)
-        found: dict[Spot, Bypass] = {}
+        by_spot: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
-            found.setdefault(bypass.spot, bypass)
-        return tuple(found.values())
+            by_spot.setdefault(bypass.spot, bypass)
+        return tuple(by_spot.values())
 
     def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
         """Follow the module and these functions and methods, each on its own."""

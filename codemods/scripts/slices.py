@@ -42,9 +42,9 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
         if deals:
             concerned.add(unit)
             dealing.add(name)
-    for found, calls in ((concerned, by_unit), (ending, by_name)):
-        while more := {caller for caller, called in calls.items() if caller not in found and called & found}:
-            found |= more
+    for reached, calls in ((concerned, by_unit), (ending, by_name)):
+        while more := {caller for caller, called in calls.items() if caller not in reached and called & reached}:
+            reached |= more
     if "" in concerned:
         concerned |= {*names.functions, *classes}
     followed: list[tuple[Function, ast.ClassDef | None]]

@@ -51,11 +51,11 @@ def reachable(start: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> tuple[T
 
     `beyond` gives what one thing leads to.
     """
-    found = dict.fromkeys(start)
-    waiting = list(found)
+    reached = dict.fromkeys(start)
+    waiting = list(reached)
     while waiting:
         for item in beyond(waiting.pop()):
-            if item not in found:
-                found[item] = None
+            if item not in reached:
+                reached[item] = None
                 waiting.append(item)
-    return tuple(found)
+    return tuple(reached)

@@ -113,8 +113,8 @@ class Meaning:
     def may_lose_gradient(self, parameter: Parameter) -> bool:
         """Tell whether nothing shows that the parameter, given by keyword, carries no gradient."""
         number = parameter.default not in (None, "None")
-        known = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
-        return not (number or known) and may_carry_gradient(parameter.name, parameter.annotation)
+        no_gradient = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
+        return not (number or no_gradient) and may_carry_gradient(parameter.name, parameter.annotation)
 
     def _is_in(self, names: AbstractSet[str], parameter: Parameter) -> bool:
         """Tell whether a family lists the parameter, for all its blocks or for this one."""

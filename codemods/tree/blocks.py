@@ -164,11 +164,11 @@ class Blocks:
 
         Each has the class of the method and the name of the function.
         """
-        found: dict[ClassRef, tuple[ClassRef, str]] = {}
+        helpers: dict[ClassRef, tuple[ClassRef, str]] = {}
         for owner, handed in self._handed_on(Answer.UNKNOWN):
             for ref in self.containers.classes_at(owner, handed.paths) if handed.with_values else ():
-                found.setdefault(ref, (owner, handed.function))
-        return found
+                helpers.setdefault(ref, (owner, handed.function))
+        return helpers
 
     def reached_by(self, element: StackElement) -> str:
         """Return the function or class that checkpoints and reads a stack's attribute of another object, if any."""

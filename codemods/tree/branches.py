@@ -63,8 +63,8 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
     From `LAYERS_SINCE` on they are switched on with the flag that the branch asks for.
     """
     paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
-    found = (name for path in paths for name in _of_transformers(tree, owner, path))
-    names = (name for name in found if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
+    classes = (name for path in paths for name in _of_transformers(tree, owner, path))
+    names = (name for name in classes if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
     return next(names, "") if asks_for_flag(inline) else ""
 
 
@@ -140,8 +140,8 @@ def disagreements(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> It
     """
     for checkpoint in inline.checkpoints:
         calls = (call for call in inline.direct if set(call.paths) & set(checkpoint.paths))
-        found = [tuple(_between(tree, owner, checkpoint, call)) for call in calls]
-        yield from min(found, key=len, default=())
+        differences = [tuple(_between(tree, owner, checkpoint, call)) for call in calls]
+        yield from min(differences, key=len, default=())
 
 
 def _between(
@@ -172,10 +172,10 @@ def _between(
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None
         if _value(branch, default) != _value(direct, default):
-            known = is_surely_no_state(name, parameter.annotation if parameter else "")
+            no_state = is_surely_no_state(name, parameter.annotation if parameter else "")
             dropped = branch.shape == "none" if branch else may_be_state(name)
             passed = direct is not None and direct.is_value
-            yield Disagreement(name, branch, direct, withholds=passed and dropped and not known)
+            yield Disagreement(name, branch, direct, withholds=passed and dropped and not no_state)
 
 
 def _value(argument: Argument | None, default: str | None) -> str | None:

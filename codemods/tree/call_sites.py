@@ -90,9 +90,9 @@ class CallSites:
         for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
                 refs = self.containers.classes_at(owner, call.paths)
-                found = self._replaced(owner, call, refs) if any(map(self.blocks.checkpoints, refs)) else None
-                if found:
-                    yield owner, call, found
+                replaced = self._replaced(owner, call, refs) if any(map(self.blocks.checkpoints, refs)) else None
+                if replaced:
+                    yield owner, call, replaced
 
     def _replaced(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> ClassRef | None:
         called = (owner, *refs) if call.method == "forward" else refs
@@ -107,9 +107,9 @@ class CallSites:
     def _others(
         self, owner: ClassRef, call: ModuleCall, blocks: Collection[tuple[ClassRef, ForwardSignature]]
     ) -> tuple[tuple[str, ForwardSignature | None], ...]:
-        known = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
+        own = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
         targets = dict.fromkeys(target for path in call.paths for target in self.containers.reached(owner, path))
-        others = [target for target in targets if not known & {target, target.name}]
+        others = [target for target in targets if not own & {target, target.name}]
         forwards = [self.bases.forward(target) if isinstance(target, ClassRef) else None for target in others]
         return tuple((other.name, forward and forward[1]) for other, forward in zip(others, forwards, strict=True))
 

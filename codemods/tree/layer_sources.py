@@ -91,8 +91,8 @@ class LayerSources:
         transformers = os.path.join(before, "transformers")
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS):
             return f"transformers<{_FIRST}"
-        found = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
-        return next((f"{item} ({file})" for item, file in found), "")
+        old = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
+        return next((f"{item} ({file})" for item, file in old), "")
 
     def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
         """Return the keywords that the layer class of a file's blocks clears before it checkpoints.
@@ -115,8 +115,8 @@ class LayerSources:
         for _ in range(_FOLDERS_ABOVE):
             folders.append(folder)
             folder = os.path.dirname(folder)
-        found = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
-        return next((cleared for cleared in found if cleared is not None), None)
+        by_folder = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
+        return next((cleared for cleared in by_folder if cleared is not None), None)
 
 
 def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:

@@ -101,8 +101,8 @@ class TreeNames:
         starred = ((item.module, name) for item in self._imports(path).get("*", ()))
         for module, original in (*self._origins(path, name), *starred):
             for file in self._files(path, module):
-                if found := self.function(file, original):
-                    return found
+                if place := self.function(file, original):
+                    return place
         return None
 
     @kept

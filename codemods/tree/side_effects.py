@@ -36,12 +36,12 @@ class NeededCache:
 
 def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
     """Return what a block or something that it holds keeps, with its gradient first; None if they keep nothing."""
-    found = [
+    values = [
         Kept(ref.name, value)
         for ref in _with_parts(tree, block)
         for value in kept_values(_methods(tree, ref), partial(tree.function_node, ref.path), is_block=ref is block)
     ]
-    return min(found, key=lambda kept: -kept.value.flow, default=None)
+    return min(values, key=lambda kept: -kept.value.flow, default=None)
 
 
 def needed_cache(tree: SourceTree, block: ClassRef) -> NeededCache | None:
