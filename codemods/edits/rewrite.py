@@ -31,13 +31,6 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
 """What makes a repair. Each takes what its repair says beside file and span, under the same names."""
 
 
-def transformer_of(made: repair.SourceRepair) -> ModuleTransformer:
-    """Return the transformer that makes a repair."""
-    said = {field.name: getattr(made, field.name) for field in fields(made)}
-    options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
-    return TRANSFORMERS[type(made)](**options)
-
-
 def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst.Module:
     """Return a module after all its repairs.
 
@@ -51,7 +44,9 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
     """
     last_first = sorted(dict.fromkeys(repairs), key=lambda made: made.span[:2] if made.span else (), reverse=True)
     for made in last_first:
-        tree = transformer_of(made).transform_module(tree)
+        said = {field.name: getattr(made, field.name) for field in fields(made)}
+        options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
+        tree = TRANSFORMERS[type(made)](**options).transform_module(tree)
     return tree
 
 

@@ -134,6 +134,9 @@ class Builder(Interpreter[Build]):
             case ast.Call(func=ast.Attribute(value=owner, attr="extend"), args=[value]):
                 self._extend(owner, _spread(self.value(value)))
                 return _UNKNOWN
+        return self._made(node)
+
+    def _made(self, node: ast.Call) -> Build:
         name, first = dotted(node.func), node.args[0] if node.args else None
         owner, last = (node.func.value, node.func.attr) if isinstance(node.func, ast.Attribute) else (None, name)
         if last == "map" and first:
