@@ -6,7 +6,7 @@ target, and only the nodes on it are made anew: all others stay what they are, t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeAlias, TypeVar
@@ -37,8 +37,8 @@ class PlaceError(CkptSurgeryError, ValueError):
     """What a transformer is to change is not in the module, or is not of the form that it can change."""
 
 
-class ModuleTransformer(ABC):
-    """Changes a whole module: no node is visited that is not on the way to what changes."""
+class ModuleTransformer(cst.CSTTransformer):
+    """A transformer of whole modules."""
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
         """Return the module after the change; the one that was given is not changed.
@@ -50,6 +50,14 @@ class ModuleTransformer(ABC):
 
     @abstractmethod
     def _changed(self, tree: cst.Module) -> cst.CSTNode: ...
+
+    def visit_Module(self, node: cst.Module) -> bool:
+        """Leave the nodes alone: the module is changed as a whole."""
+        return False
+
+    def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
+        """Return the module after the change."""
+        return self.transform_module(updated_node)
 
 
 def definition_in(tree: cst.Module, target: Definition, *kinds: type[_Node]) -> tuple[Path, _Node]:
