@@ -1,4 +1,4 @@
-"""The transformers as libcst commands, for pipelines that know what they want changed.
+"""The transformers as libcst commands, for pipelines that already know what to change.
 
     python -m libcst.tool codemod -x ckpt_surgery.codemods.commands.MakeLayerCommand --class-name FooLayer models
 

@@ -1,4 +1,4 @@
-"""One file's text to its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
+"""Turn a file's text into its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
 
 from __future__ import annotations
 

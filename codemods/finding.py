@@ -1,4 +1,4 @@
-"""What a rule's file declares, what a rule decides on, and the findings that it gives."""
+"""What a rule declares, the context it decides in, and the findings it yields."""
 
 from __future__ import annotations
 

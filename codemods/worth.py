@@ -1,4 +1,4 @@
-"""Which files of a tree are worth parsing: most of what other people's repositories hold is neither model nor script.
+"""Choose the files of a tree that are worth parsing: most files are neither a model nor a script.
 
 By plain searches of the texts. A file is parsed where a fact of its own may be in it, as for code that checkpoints.
 Where files speak of checkpointing, so is every module that imports them, at any distance: it may hold their layers or

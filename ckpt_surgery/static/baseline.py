@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class Known(NamedTuple):
-    """What a finding is known again by, wherever in its file it stands: numbers in its message are all the same.
+    """What identifies a finding wherever it stands in its file: numbers in its message do not count.
 
     `path` is relative to the folder of the baseline, with slashes.
     """

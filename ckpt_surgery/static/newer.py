@@ -1,4 +1,4 @@
-"""Files in the syntax of a newer Python than the running one, as text that the running one may read."""
+"""Blank out syntax of a Python newer than the running one, so that the rest can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebooks as Python: their code cells one below the other, and the cell that a line is in. No cell is run."""
+"""Read notebooks as Python: the code cells one below another, and the cell of a line. No cell is run."""
 
 from __future__ import annotations
 

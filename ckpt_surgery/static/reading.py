@@ -1,4 +1,4 @@
-"""Texts to facts, in worker processes or from the cache: what each file says, as it is and after repairs."""
+"""Turn texts into facts, in worker processes or from the cache, before and after repairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package asks of transformers: the requirements that its files state, read as text and never run."""
+"""Read what a package requires of transformers, from the text of its files; nothing is run."""
 
 from __future__ import annotations
 

@@ -39,7 +39,12 @@ def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
         OptionError: a place is in no git repository, or its repository has no such revision; or git is not installed.
     """
     folders = dict.fromkeys(place if os.path.isdir(place) else os.path.dirname(place) or os.curdir for place in places)
-    tops = dict.fromkeys(_top(folder) for folder in folders if os.path.isdir(folder))
+    tops: dict[str, None] = {}
+    for folder in filter(os.path.isdir, folders):
+        top = _git(folder, "rev-parse", "--show-toplevel")
+        if top is None:
+            raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
+        tops[top.removesuffix("\n")] = None
     by_file: dict[str, Sequence[range] | None] = {}
     for top in tops:
         asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -53,13 +58,6 @@ def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
         for name in (_git(top, "ls-files", "-z", "--others", "--exclude-standard") or "").split("\0"):
             by_file[os.path.realpath(os.path.join(top, name))] = None
     return ChangedLines(by_file)
-
-
-def _top(folder: str | Path) -> str:
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    if top is None:
-        raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
-    return top.removesuffix("\n")
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:

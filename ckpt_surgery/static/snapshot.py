@@ -1,4 +1,4 @@
-"""One state of a tree: its texts and facts, and what the rules find in them."""
+"""One state of a tree: its texts, its facts, and what the rules find in them."""
 
 from __future__ import annotations
 

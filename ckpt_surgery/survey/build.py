@@ -32,12 +32,17 @@ def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
     if target.kind is TargetKind.FACTORY:
         model, inputs, switch = from_factory(target)
         return model, _inputs_for(model) if inputs is None else inputs, switch
-    if target.kind is TargetKind.REMOTE:
-        return *_from_folder(target), None
     from ckpt_surgery.tiny import tiny_model
 
     model_class, config = class_and_config(target)
-    tiny = tiny_model(model_class, config, options=dict(target.options))
+    try:
+        tiny = tiny_model(model_class, config, options=dict(target.options))
+    except CannotBuild as failure:
+        if target.kind is not TargetKind.REMOTE:
+            raise
+        from ckpt_surgery.survey.remote_code import build_problem
+
+        raise TargetError(build_problem(Path(target.source.partition("::")[0]), failure)) from None
     return tiny.model, tiny.inputs, None
 
 
@@ -80,18 +85,6 @@ def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
     model_class = entry.load()
     is_file = target.kind is TargetKind.CONFIG
     return model_class, _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
-
-
-def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
-    from ckpt_surgery.survey.remote_code import build_problem
-    from ckpt_surgery.tiny import tiny_model
-
-    model_class, config = class_and_config(target)
-    try:
-        tiny = tiny_model(model_class, config, options=dict(target.options))
-    except CannotBuild as failure:
-        raise TargetError(build_problem(Path(target.source.partition("::")[0]), failure)) from None
-    return tiny.model, tiny.inputs
 
 
 def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:

@@ -28,7 +28,16 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
     entries = [catalogue()[name] for name in architectures if name in catalogue()]
     auto_map = config.get("auto_map")
     if isinstance(auto_map, dict) and (not entries or (trust_remote_code and _model_references(auto_map))):
-        return _remote_targets(name, file, config, trust_remote_code)
+        if not trust_remote_code:
+            raise TargetError(
+                f"{file.parent} comes with its own code, and building its models means running it: read it first; "
+                "only --trust-remote-code runs it"
+            )
+        folder = file.parent.resolve()
+        return [
+            SurveyTarget(name, entry, TargetKind.REMOTE, model_type, source=f"{folder}::{reference}")
+            for entry, reference in remote_classes(file, config).items()
+        ]
     if entries:
         targets = list(map(class_target, entries))
     elif architectures:
@@ -87,20 +96,6 @@ def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
     for reference in filter(None, [auto_map.get("AutoConfig"), *(references[entry] for entry in chosen)]):
         _check_reference(file, reference)
     return {entry: references[entry] for entry in chosen}
-
-
-def _remote_targets(name: str, file: Path, config: Mapping[str, Any], trusted: bool) -> list[SurveyTarget]:
-    """Return the model classes whose code is in the folder."""
-    if not trusted:
-        raise TargetError(
-            f"{file.parent} comes with its own code, and building its models means running it: read it first; only "
-            "--trust-remote-code runs it"
-        )
-    model_type, folder = str(config.get("model_type") or ""), file.parent.resolve()
-    return [
-        SurveyTarget(name, entry, TargetKind.REMOTE, model_type, source=f"{folder}::{reference}")
-        for entry, reference in remote_classes(file, config).items()
-    ]
 
 
 def _model_references(auto_map: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a worker tells: the kinds of events, and the phases of an examination."""
+"""The events that a worker sends, and the phases of an examination."""
 
 from __future__ import annotations
 

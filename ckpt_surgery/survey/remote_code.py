@@ -1,4 +1,4 @@
-"""A model class out of the code that lies in a folder beside its configuration, and why that code cannot be used.
+"""Load a model class from the code beside its configuration, and say why code cannot be used.
 
 The folder is imported as a package, from where it is: relative imports reach every file in it, nothing is copied, and
 a traceback names the files that the reader has. What code cannot do with the installed releases is said in words here.

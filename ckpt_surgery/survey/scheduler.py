@@ -128,7 +128,11 @@ class Scheduler:
                 case Event.REPAIR:
                     job.add_repair(report_of(event["report"]).repair or Repair())
                 case Event.DONE:
-                    self._finish(slot, job, event["resident"])
+                    if event["resident"] > MOST_RESIDENT_BYTES:
+                        worker.close()
+                        slot.worker = None
+                    self._finished(job)
+                    self._fill(slot)
                     return
                 case Event.FAILED:
                     worker.close()
@@ -145,13 +149,6 @@ class Scheduler:
                 return
             job.stopped_after = job.options.timeout
             self._lose(slot, job, worker_exit)
-
-    def _finish(self, slot: _WorkerSlot, job: SurveyJob, resident: int) -> None:
-        if resident > MOST_RESIDENT_BYTES and slot.worker is not None:
-            slot.worker.close()
-            slot.worker = None
-        self._finished(job)
-        self._fill(slot)
 
     def _lose(self, slot: _WorkerSlot, job: SurveyJob, worker_exit: WorkerExit) -> None:
         """Record that the worker of a job was lost, and have another one do what is left of it."""

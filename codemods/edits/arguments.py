@@ -1,4 +1,4 @@
-"""Another argument list for a call, another name in the place of one, and calls laid out anew that have moved left.
+"""Rewrite a call's arguments, rename an occurrence, and lay out calls again that have moved left.
 
 Argument lists are as the tree's formatter would write them: on one line, on a line of their own, or one a line.
 """

@@ -83,7 +83,7 @@ class AddImport(paths.ModuleTransformer):
 
 @dataclass
 class RemoveImports(paths.ModuleTransformer):
-    """Takes names out of the import statements at module level; a statement that imports nothing else goes.
+    """Removes names from the import statements at module level, and statements that import nothing else.
 
     Statements with comments, aliases, or other statements on their lines stay as they are.
     """

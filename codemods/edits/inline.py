@@ -1,4 +1,4 @@
-"""An inline checkpoint goes: what follows its else takes its place; needed guards and other comments stay."""
+"""Remove an inline checkpoint branch: its else branch takes its place, with needed guards and comments."""
 
 from __future__ import annotations
 

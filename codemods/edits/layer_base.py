@@ -1,4 +1,4 @@
-"""A class becomes a GradientCheckpointingLayer; where it must stay plain, a new class that derives from it does."""
+"""Make a class a GradientCheckpointingLayer, or derive a layer from a class that must stay plain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to whole methods: they go, a comment above them goes, or their parameters get another order."""
+"""Edit whole methods: remove one, remove a comment above one, or reorder its parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.repair import Definition
 
 @dataclass
 class RemoveMethod(paths.ModuleTransformer):
-    """Takes a method out of its class, with the comments right above it; `pass` takes its place in an empty class."""
+    """Removes a method from its class, with the comments right above it; an empty class gets `pass`."""
 
     target: Definition
 
@@ -38,7 +38,7 @@ class RemoveMethod(paths.ModuleTransformer):
 
 @dataclass
 class RemoveComment(paths.ModuleTransformer):
-    """Takes out the line with a comment above a class or function, or between its decorators and it."""
+    """Removes the line with a comment above a class or function, or between its decorators and it."""
 
     target: Definition
     comment: str

@@ -1,4 +1,4 @@
-"""How a transformer reaches what it changes: down the named class and function, past everything else.
+"""Reach what a transformer changes: down the named class and function, past everything else.
 
 A visitor that enters every node of a modeling file takes most of a second. Here a transformer asks for the path to its
 target, and only the nodes on it are made anew: all others stay what they are, to the byte.
@@ -34,7 +34,7 @@ _BLANK = cst.Module([])
 
 
 class PlaceError(CkptSurgeryError, ValueError):
-    """What a transformer is to change is not in the module, or is not of the form that it can change."""
+    """The target of a transformer is not in the module, or has a form that cannot be changed."""
 
 
 class ModuleTransformer(cst.CSTTransformer):

@@ -1,4 +1,4 @@
-"""The transformers of a text's repairs, one after another: parsed once, changed by each, written once."""
+"""Run the transformers of a text's repairs: the text is parsed once, changed by each, and written once."""
 
 from __future__ import annotations
 

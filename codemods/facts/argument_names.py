@@ -1,4 +1,4 @@
-"""What the name of a forward's parameter, and its annotation, say about what it takes."""
+"""Judge a forward's parameter by its name and annotation: gradient, past state, option or table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attributes are made of: `self.layers = nn.ModuleList([...])` and every other way to build a stack."""
+"""Find what attributes are made of: `self.layers = nn.ModuleList([...])`, and every other way to build a stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a method does about caches: where it switches them off, makes them, and reads them out of a block's outputs."""
+"""Follow caches through a method: where it switches them off, makes them, and reads them from a block's outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a forward reads its past state although it may be None, or reads what another block put there."""
+"""Find where a forward reads past state that may be None, or that another block wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_INDEX = frozenset(
 
 
 class ReadKind(Enum):
-    """What goes wrong with a read where a layer has set the past state to None."""
+    """What goes wrong with a read once a layer has set the past state to None."""
 
     NEEDED = "needed"
     """It fails: nothing asks whether there is any."""

@@ -1,4 +1,4 @@
-"""What a file calls a checkpoint function, and what of its own checkpoints what it is given.
+"""Recognise checkpoint functions by a file's names for them, and helpers that checkpoint what they are given.
 
 `def run(block, x): return checkpoint(block, x)`, `self._checkpoint_fn = partial(checkpoint, use_reentrant=False)`.
 """

@@ -1,4 +1,4 @@
-"""What expressions hold: the half of the interpreter that knows no statements."""
+"""Evaluate expressions: the half of the interpreter that knows no statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fact is: one thing that files, or their classes, say. A fact is declared in a module of `providers/`.
+"""Declare facts: one thing that files, or their classes, say. Facts are declared in the modules of `providers/`.
 
     FACT = ClassFact("may_evaluate", may_evaluate, nothing=False, signs=("eval", "train"))
 
@@ -49,7 +49,7 @@ class ClassFact(NamedTuple, Generic[T]):
 
 
 class Facts:
-    """What providers said, by the names of their facts. What says nothing is left out."""
+    """The values of facts by name. Facts that say nothing are left out."""
 
     __slots__ = ()
     provided: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""What every file says, as plain frozen values: classes, stacks, calls and inline branches. `providers/` has the rest.
+"""The facts of every file as plain frozen values: classes, stacks, calls and inline branches.
 
 No decision is made here and nothing of another file is known, so a file's facts depend on its text alone and can
 be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple: those

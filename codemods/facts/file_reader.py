@@ -1,4 +1,4 @@
-"""One file's syntax to its `FileFacts`: imports, classes, and what is bound to them at module level."""
+"""Turn a file's syntax into its `FileFacts`: imports, classes, and what is bound to them at module level."""
 
 from __future__ import annotations
 

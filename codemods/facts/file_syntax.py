@@ -1,4 +1,4 @@
-"""One file while its facts are read: its text and tree, and what it calls a checkpoint function."""
+"""The text and tree of one file while its facts are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpt_surgery.codemods.facts.syntax import dotted
 
 
 class FileSyntax:
-    """The syntax of a file, as all that reads facts shares it."""
+    """The syntax of a file, shared by everything that reads its facts."""
 
     def __init__(self, source: str, tree: ast.Module) -> None:
         self.source = source

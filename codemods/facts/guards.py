@@ -1,4 +1,4 @@
-"""The tests of inline branches, and guards in them: `if use_cache: use_cache = False`."""
+"""Read the tests of inline branches, and the guards in them: `if use_cache: use_cache = False`."""
 
 from __future__ import annotations
 

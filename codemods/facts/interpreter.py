@@ -1,4 +1,4 @@
-"""One reader of a function's statements, for all facts that follow values through code.
+"""Follow a function's statements, for all facts that trace values through code.
 
 It knows the order of statements, which of them may not run, and what a name holds where branches meet. What a value
 is, and what calls and attributes make of values, is left to the reader that extends it. No code is run.

@@ -1,4 +1,4 @@
-"""What a forward keeps beside what it returns: values that it puts into attributes, containers it is handed, globals.
+"""Find what a forward keeps beside its result, in attributes, globals and containers that it is handed.
 
 Followed by data flow from the forward through the methods and functions that it calls. A value comes from what the
 forward is given or from a parameter, with its gradient or (behind `detach` or `no_grad`) without.
@@ -43,7 +43,7 @@ _DEEPEST = 4
 
 
 class ValueFlow(IntEnum):
-    """What a value has of what a forward was given."""
+    """How much of what a forward was given is in a value."""
 
     NOTHING = 0
     VALUE = 1

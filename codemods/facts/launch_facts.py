@@ -1,4 +1,4 @@
-"""How a training script is launched, as far as the script itself says: plain frozen values, no decisions."""
+"""How a training script is launched, as far as the script itself shows: plain frozen values, no decisions."""
 
 from __future__ import annotations
 

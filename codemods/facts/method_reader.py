@@ -1,6 +1,4 @@
-"""Where a method calls modules that it reaches from `self`: in loops over stacks, by index, in closures, and in inline
-checkpoint branches.
-"""
+"""Find where a method calls modules of `self`: in loops over stacks, by index, in closures and inline branches."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ _OWN_CALLS = ("forward", "__call__")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader of methods looks for.
+    """The names that a reader of methods looks for.
 
     Attributes:
         direct: attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers.

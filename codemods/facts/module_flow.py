@@ -1,4 +1,4 @@
-"""What values of a method are to the calls of blocks: modules reached from `self`, and what calls of these returned.
+"""Trace modules reached from `self`, and the results of calling them, through a method.
 
 A result stays one through unpacking, subscripts, attributes, arithmetic and plain assignments, and inside the lists,
 tuples and dicts that are built of results. Functions that only compute hand it on, too, but such a result is not

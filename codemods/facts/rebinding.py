@@ -1,4 +1,4 @@
-"""Which names of a function have another value after a call: those that loops around it or later statements rebind."""
+"""Find the names of a function that loops around a call, or later statements, rebind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one training script says, as plain frozen values: signs of several processes, and what goes wrong among them.
+"""The facts of a training script as plain frozen values: signs of several processes, and what goes wrong there.
 
 No decision is made here. `scripts/` makes these from one file's text; the rules about training scripts read them.
 """

@@ -1,4 +1,4 @@
-"""A file's text by the positions that `ast` gives: spans to offsets, lines, indentation."""
+"""Locate `ast` positions in a file's text: offsets of spans, lines and indentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of Python syntax that every reader of a file needs: places, dotted names, the arguments of a call."""
+"""Helpers for Python syntax that every reader shares: places, dotted names, imports, arguments of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts that rules ask for, beside those that every rule stands on: each is found by being in a module here."""
+"""Facts that only some rules ask for. Each is found by being declared in a module here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of checkpoint calls: those of torch's function that are reentrant, and what keeps no random state."""
+"""Find options of checkpoint calls: reentrant calls of torch's function, and those that keep no random state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a checkpoint function on functions: local ones, lambdas, methods, partials, functions of the module.
+"""Find checkpoint calls on functions: local ones, lambdas, methods, partials, functions of the module.
 
 A helper that hands its first parameter to a checkpoint function counts as one, with the helper's mode.
 What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Any other

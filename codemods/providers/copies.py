@@ -1,4 +1,4 @@
-"""`# Copied from` comments, and the modular file that a generated one is made from."""
+"""Read `# Copied from` comments, and the name of the modular file that a generated one is made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a file sets `gradient_checkpointing` of what is surely a model of transformers.
+"""Find where a file sets `gradient_checkpointing` on what is surely a model of transformers.
 
 `self.tower = SiglipVisionModel(config)` in a class, and `self.tower.gradient_checkpointing = True` in it; the same of
 names in one function, or at module level. A name that is also bound to anything else is not followed.

@@ -1,4 +1,4 @@
-"""Which attributes of other objects the functions and classes of a file read that checkpoint something.
+"""Find code that checkpoints, and the attributes of other objects that it reads.
 
 `for layer in model.layers: x = checkpoint(layer, x)` outside the class of the model checkpoints its blocks, too.
 """

@@ -1,4 +1,4 @@
-"""Where a file puts another forward in the place of one, and what decorates the one that a class has."""
+"""Find where a file replaces a forward, and what decorates the forward of a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a script asks for the checkpointing of transformers and gets none: what its models and options go through."""
+"""Find where a script asks for checkpointing and gets none, by what its models and options go through."""
 
 from __future__ import annotations
 

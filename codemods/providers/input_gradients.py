@@ -1,4 +1,4 @@
-"""Where reentrant checkpointing gets no input with gradient, and where embeddings are written that may be leaves."""
+"""Find reentrant checkpoints whose input has no gradient, and in-place writes to embeddings that may be leaves."""
 
 from __future__ import annotations
 

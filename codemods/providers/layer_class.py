@@ -1,4 +1,4 @@
-"""What the GradientCheckpointingLayer of a release clears, said by the file that defines it."""
+"""Read which keywords the GradientCheckpointingLayer of a release clears, in the file that defines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a class does to modules that it holds: which it sets to eval mode, and which it keeps in plain lists."""
+"""Find the modules that a class sets to eval mode, and those that it keeps in plain lists."""
 
 from __future__ import annotations
 

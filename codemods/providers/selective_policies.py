@@ -1,4 +1,4 @@
-"""Policies of selective checkpointing that decide by what they count."""
+"""Find policies of selective checkpointing that decide by what they count."""
 
 from __future__ import annotations
 

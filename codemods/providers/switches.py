@@ -1,4 +1,4 @@
-"""How a class switches its checkpointing by itself: as before transformers 4.35, or where transformers would not."""
+"""Find how a class switches its checkpointing itself: as before transformers 4.35, or in a way of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attributes that a class makes parameters of, and that nothing in it freezes."""
+"""Find the attributes that a class makes parameters of, and that nothing in it freezes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The repairs of one place in a file: another argument list, another name, the import of the layer class."""
+"""Make the repairs of one place in a file: another argument list, another name, the import of the layer class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a plain class a checkpointing layer: which class to change, the import, and what else has to change with it.
+"""Make a plain class a checkpointing layer: which class to change, the import, and what changes with it.
 
 Methods that keep late releases from switching layers on are taken out. A class that must stay plain, as it is imported
 or used elsewhere too, gets a layer class beside it.

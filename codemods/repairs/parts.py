@@ -1,4 +1,4 @@
-"""Which lines of a file its repairs are made in.
+"""Find the lines of a file in which its repairs are made.
 
 libcst needs a fifth of a second for a modeling file. Only the methods and the heads of classes that are changed are
 parsed, and the head of the file where its imports are; all else is passed through.

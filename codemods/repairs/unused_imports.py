@@ -1,4 +1,4 @@
-"""The repair that drops imported names which only the removed text used (`partial`, mostly)."""
+"""Drop imported names that only the removed text used (`partial`, mostly)."""
 
 from __future__ import annotations
 

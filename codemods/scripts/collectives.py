@@ -1,4 +1,4 @@
-"""Which collectives of a script some ranks call and others do not.
+"""Find the collectives of a script that some ranks call and others do not.
 
 Every function is followed twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one
 on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not,

@@ -1,4 +1,4 @@
-"""A training script's text to its `ScriptFacts`, by `ast` alone; None for any other file."""
+"""Turn a training script's text into its `ScriptFacts`, by `ast` alone; None for any other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a script says how it is launched: wrappers, plugins, options of training arguments, commands, variables."""
+"""Find where a script says how it is launched: wrappers, plugins, training arguments, commands, variables."""
 
 from __future__ import annotations
 

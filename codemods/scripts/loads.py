@@ -1,4 +1,4 @@
-"""Where a script loads a model that is split over all devices: `from_pretrained(..., device_map="auto")`."""
+"""Find where a script loads a model that is split over all devices: `from_pretrained(..., device_map="auto")`."""
 
 from __future__ import annotations
 

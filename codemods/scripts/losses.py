@@ -1,4 +1,4 @@
-"""Which losses of a script are computed around the DistributedDataParallel wrapper: what its calls do."""
+"""Trace which losses of a script are computed around the DistributedDataParallel wrapper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of a script that all its readers share: its nodes and where each stands, its names and what they mean."""
+"""Index a script for all its readers: its nodes and where each stands, its names and what they mean."""
 
 from __future__ import annotations
 

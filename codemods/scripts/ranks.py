@@ -1,4 +1,4 @@
-"""Tests of a script that differ between ranks: on the rank itself, or on whether a parameter has a gradient."""
+"""Recognise tests that differ between ranks: of the rank itself, or of whether a parameter has a gradient."""
 
 from __future__ import annotations
 

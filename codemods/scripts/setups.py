@@ -1,4 +1,4 @@
-"""How a script is run: the setup that a launch asks for, with what the configuration file says that it names.
+"""Work out how a script is run: the setup of a launch, completed by the configuration file that it names.
 
 These are accelerate's YAML or JSON, DeepSpeed's and FSDP's JSON. Files are texts here; where they lie, and whether
 they may be read, is decided elsewhere.

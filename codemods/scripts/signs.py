@@ -1,4 +1,4 @@
-"""What shows that a script trains, that it does so in several processes, and where it switches checkpointing on."""
+"""Find what shows that a script trains, in how many processes, and where it switches checkpointing on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions of a script lead from a wrapper to a backward pass: its losses are followed through these alone."""
+"""Choose the functions of a script that lead from a wrapper to a backward pass: only these are followed."""
 
 from __future__ import annotations
 

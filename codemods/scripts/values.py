@@ -1,4 +1,4 @@
-"""What a value in a training script is to the gradient synchronisation of DistributedDataParallel.
+"""Values in a training script, by their relation to the gradient synchronisation of DistributedDataParallel.
 
 Values are joined where branches meet, and mixed where one is computed from several.
 """

@@ -1,4 +1,4 @@
-"""How the tree answers: each question once, and what a graph of classes leads to."""
+"""Answer each question about the tree once, and collect what a graph of classes leads to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call split into gradient arguments, past state and the rest, and the argument list it should have.
+"""Split a call into gradient arguments, past state and the rest, and write the argument list it should have.
 
 The rule: the prefix up to the last gradient parameter is positional. What the caller passed by position behind it
 stays so unless past state is among it; then everything behind the prefix is by keyword.
@@ -40,7 +40,7 @@ ALL_REPAIRS = frozenset(ArgumentRepair)
 
 
 class UnknownReason(WordedReason):
-    """Why nobody can tell which argument reaches which parameter."""
+    """Why it cannot be told which argument reaches which parameter."""
 
     UNPACKED = "an unpacked `*` argument may hold anything"
     SURPLUS = "more positional arguments than the block's forward names"

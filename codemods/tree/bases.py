@@ -1,4 +1,4 @@
-"""What classes inherit: base chains, and what a class has from them.
+"""Resolve what classes inherit: base chains, and what a class has from them.
 
 Answers are three-valued where the tree may not tell: a base class outside it makes them `UNKNOWN`, not a guess.
 """

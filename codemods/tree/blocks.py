@@ -1,4 +1,4 @@
-"""Which classes are blocks: those that are layers already, and plain ones that should be.
+"""Tell which classes are blocks: layers, and plain classes that should be layers.
 
 A plain block is the outermost stack element of a model that claims checkpointing, mixes positions
 (attention, recurrence, state space) somewhere inside, and holds no checkpointing layer of its own.

@@ -1,4 +1,4 @@
-"""Inline branches: what their checkpoint calls run, and where they give a block others than the direct call gives."""
+"""Inline branches: what their checkpoint calls run, and where these disagree with the direct calls."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A parameter of a block, and what it gets from the branch and from the direct call; None where that is nothing.
+    """A parameter of a block, and what the branch and the direct call give it; None where that is nothing.
 
     `withholds` tells whether only the branch goes without what may be past state, under a name that nobody knows.
     """

@@ -1,4 +1,4 @@
-"""Classes as the tree refers to them: those in its files, those outside, and three-valued answers."""
+"""Classes as the tree refers to them, inside and outside its files, and three-valued answers."""
 
 from __future__ import annotations
 

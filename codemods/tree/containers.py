@@ -1,4 +1,4 @@
-"""What classes hold: attributes, elements of containers, and everything that models are made of."""
+"""Resolve what classes hold: attributes, elements of containers, and everything that models are made of."""
 
 from __future__ import annotations
 

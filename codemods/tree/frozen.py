@@ -1,4 +1,4 @@
-"""Classes that can train a part of what they hold behind frozen modules: what reaches that part needs no gradient."""
+"""Find classes that train a part of what they hold behind frozen modules: its input needs no gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a file can import the layer class from, if it can at all.
+"""Find where a file can import the layer class from, if it can at all.
 
 The class came with transformers 4.52: a package that asks for an older release must not import it.
 """

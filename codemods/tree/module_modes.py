@@ -1,4 +1,4 @@
-"""Blocks that a layer's switch would not reach, or that are not in training mode where their model is."""
+"""Find blocks that a layer's switch would not reach, or that are in eval mode while their model trains."""
 
 from __future__ import annotations
 

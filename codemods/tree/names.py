@@ -1,4 +1,4 @@
-"""Names to classes, over the files of a tree: what a file defines, imports, and binds at module level."""
+"""Resolve names to classes over the files of a tree: what a file defines, imports, and binds at module level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The places of one file by name: the class, function and count of a span, as the transformers of `edits/` ask for.
+"""Name the places of a file: the class, function and count of a span, as the transformers of `edits/` ask for.
 
 Facts hold spans alone; names are made from them only where something is to be repaired.
 """

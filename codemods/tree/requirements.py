@@ -1,4 +1,4 @@
-"""What requirements on transformers say: the releases that they name, and those that they surely rule out."""
+"""Read requirements on transformers: the releases that they name, and those that they surely rule out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a block from being a layer: values that it keeps, past state that it needs, outputs that models read."""
+"""Find what keeps a block from being a layer: values it keeps, past state it needs, outputs that models read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree of files as rules and edits see it: its names, what its classes inherit and hold, its blocks, its texts."""
+"""The tree of files that rules and edits look at: its names, classes, blocks and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What switches the checkpointing of a class on: whether transformers would do so, were its blocks layers.
+"""Tell whether transformers would switch the checkpointing of a class on, were its blocks layers.
 
 Transformers switches the layers of models that say `supports_gradient_checkpointing = True`. A model that does not, or
 that switches its inline branches by itself, would lose its checkpointing with them.
