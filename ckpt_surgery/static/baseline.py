@@ -43,8 +43,14 @@ def without_known(
     """Return the result without the findings that a baseline has, and write the baseline if it is not there.
 
     Of several alike, as many are left out as the baseline has. A note says how many those are, and how many of the
-    baseline are gone among the `places` and `codes` that were checked. With `update` the file is written anew: what it
-    has of other places and codes stays.
+    baseline are gone.
+
+    Args:
+        result: the result of a check.
+        file: the baseline.
+        places: the files and folders that were checked.
+        codes: the rules that ran.
+        update: whether to write the file again; what it has of other places and codes stays.
 
     Raises:
         OptionError: the file cannot be read or written, or is no baseline.

@@ -137,10 +137,14 @@ def discover(
 
     A named file is taken whatever it is called, as long as it ends in `.py`, or in `.ipynb` where `notebooks` are
     read. A folder is walked, without hidden folders, virtual environments, `SKIPPED_FOLDERS` and files that start with
-    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. `exclude` are
-    patterns as `matches` reads them; they never drop a path that is named itself. A link that leads back to a folder
-    above it, or to itself, is passed over in a walk; one that is named and leads to itself is a problem. The virtual
-    environments that a walk leaves out are added to `environments`.
+    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. A link that leads
+    back to a folder above it, or to itself, is passed over in a walk; one that is named and leads there is a problem.
+
+    Args:
+        paths: files and folders.
+        exclude: patterns as `matches` reads them; they never drop a path that is named itself.
+        environments: where to add the virtual environments that a walk leaves out.
+        notebooks: whether named notebooks are taken, too.
 
     Raises:
         OptionError: an empty path.

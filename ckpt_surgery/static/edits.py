@@ -30,11 +30,12 @@ class Edit:
 
 
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
-    """Choose the findings to repair in one round, no two of which change the same text.
+    """Choose the findings to repair in one round, no two of which change the same text; the others wait.
 
-    The others wait for the next round.
-
-    Those whose repair may break callers outside the tree count with `unsafe`, and none that changes a `frozen` file.
+    Args:
+        findings: the findings of the round.
+        unsafe: whether repairs count that may break callers outside the tree.
+        frozen: the files that no repair may change.
     """
     wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [

@@ -42,7 +42,11 @@ def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[
 
     Each is given with the file that says so: one that `_READERS` knows, in a folder above the file or in one of
     `_FOLDERS` there, or the metadata of what is installed there. The first folder that names a release counts, as far
-    up as the repository. `read` gives the text of a file, or None.
+    up as the repository.
+
+    Args:
+        path: a file of the package.
+        read: returns the text of a file, or None where it cannot be read.
     """
     below = Path(path)
     for folder in folders_above(path, _FOLDERS_ABOVE):

@@ -30,8 +30,13 @@ def resolve(
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
     (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names;
-    `package.module:factory` or `FILE.py:factory`. `everything` adds all classes of the installed transformers.
-    `variants` adds a second target, with the router loss, for each class that can compute one.
+    `package.module:factory` or `FILE.py:factory`.
+
+    Args:
+        names: the arguments.
+        everything: whether to add all classes of the installed transformers.
+        trust_remote_code: whether code that comes with a configuration may be run.
+        variants: whether to add a second target, with the router loss, for each class that can compute one.
 
     Raises:
         TargetError: an unknown name, an unreadable configuration, or remote code without `trust_remote_code`.

@@ -164,7 +164,13 @@ class Scheduler:
 def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:
     """Return the group whose job a worker does next: its own, else one that nobody has begun, else the longest.
 
-    `lengths` are the jobs left in each group. Empty if none is left.
+    Args:
+        lengths: how many jobs are left in each group.
+        own: the group of the worker's last job.
+        begun: the groups that some worker has begun.
+
+    Returns:
+        The group; empty if no job is left.
     """
     left = {group: length for group, length in lengths.items() if length}
     if own in left:

@@ -74,7 +74,12 @@ class RenameOccurrence(paths.ModuleTransformer):
 def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
     """Return where a call, or what replaces it, stands in its statement; a compound one counts without its body.
 
-    `margin` is the indentation of the first node of the path in columns, `step` that of one level.
+    Args:
+        around: the path to the call.
+        call: the call, or the expression that is to be replaced.
+        step: the indentation of one level.
+        width: the longest line, in columns.
+        margin: the indentation of the first node of the path, in columns.
     """
     first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
     statement = paths.replaced(around[first:], call, _MARK)

@@ -53,9 +53,10 @@ def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst
 def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "") -> str | None:
     """Return a part of a file after its repairs; None where one of them cannot be made.
 
-    A part that is nested too deep for libcst cannot be repaired either.
-
-    `step` is the indentation of one level, if the part shows none.
+    Args:
+        text: the part. One that is nested too deep for libcst cannot be repaired either.
+        repairs: the repairs to make in it.
+        step: the indentation of one level, if the part shows none.
     """
     try:
         tree = cst.parse_module(text)

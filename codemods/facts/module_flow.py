@@ -279,10 +279,14 @@ def calls_several(
 ) -> bool:
     """Tell whether a local function calls other than one module once.
 
-    That is: several, one in a loop, or none that is understood.
+    That is: several, one in a loop, or none that is understood. Modules that it is handed with the checkpoint call are
+    not counted, as in Idefics of transformers 4.52.
 
-    Local `functions` that it calls count as several. `given` are the values of its parameters. Modules that
-    it is handed with the checkpoint call are not counted, as in Idefics of transformers 4.52.
+    Args:
+        function: the local function.
+        env: the values of the names around it.
+        functions: the names of local functions; one that it calls counts as several modules.
+        given: the values of its parameters.
     """
     counter = _CallCounter(dict(env), functions)
     counter.count(function, given)

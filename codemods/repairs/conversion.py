@@ -76,8 +76,15 @@ def convert(
 ) -> Conversion | Because:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
-    `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
-    already, in the mode that it will have: what it keeps beside its result is recomputed as it was.
+    Args:
+        tree: the tree of files.
+        ref: the class.
+        repairs: what this run repairs about the arguments of calls.
+        recomputed: whether the class is checkpointed already, in the mode that it will have: what it keeps beside its
+            result is recomputed as it was.
+
+    Returns:
+        The repairs and a doubt, if they are not safe; or why the class is not made a layer.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:

@@ -66,7 +66,10 @@ def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
 def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | None]) -> LaunchSetup | None:
     """Return the setup that a file asks for; None if the file is not understood.
 
-    `read` returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
+    Args:
+        text: the text of the file.
+        kind: whose configuration it is.
+        read: returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
     """
     values = _values(text)
     if values is None:

@@ -49,7 +49,9 @@ def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], k
 def reachable(start: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> tuple[T, ...]:
     """Return everything that some things lead to at any distance, themselves first.
 
-    `beyond` gives what one thing leads to.
+    Args:
+        start: the things to begin with.
+        beyond: returns what one thing leads to.
     """
     reached = dict.fromkeys(start)
     waiting = list(reached)
