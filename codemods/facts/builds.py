@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.syntax import IN_PLACE, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, dotted, last_name, span_of
 
 _CONTAINERS = frozenset(
     {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
@@ -177,7 +177,7 @@ class Builder(Interpreter[Build]):
             if built.kind == "container":
                 yield from built.items
             elif built.kind == "unknown" or (
-                isinstance(argument, ast.Call) and not dotted(argument.func).rpartition(".")[2].islower()
+                isinstance(argument, ast.Call) and not last_name(argument.func).islower()
             ):
                 yield built  # `nn.Sequential(Block(), Block())` holds its arguments themselves
             else:

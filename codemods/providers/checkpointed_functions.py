@@ -37,6 +37,7 @@ from ckpt_surgery.codemods.facts.rebinding import (
     rebound_later,
 )
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, last_name, span_of, values_of
+from ckpt_surgery.codemods.scripts.names import keywords
 
 ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
 """What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
@@ -231,7 +232,7 @@ class _Calls:
             return helper.option if helper.option == "non_reentrant" else "unknown"
         if is_given(call.func):
             return "model"
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given = keywords(call)
         match given.get("use_reentrant"):
             case ast.Constant(value=bool(value)):
                 return "reentrant" if value else "non_reentrant"
@@ -364,12 +365,12 @@ class _Scope(ModuleFlow):
     def written(self, place: _Place) -> Iterator[WrittenInput]:
         """Yield the arguments of a checkpoint call that its function writes into."""
         function, *given = place.call.args
-        keywords = {keyword.arg: keyword.value for keyword in place.call.keywords}
+        named = keywords(place.call)
         for node in self._functions(function):
             names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
             arguments = dict(zip([name for name in names if name != "self"], given, strict=False))
             for name, how in written_inputs(node).items():
-                value = arguments.get(name, keywords.get(name))
+                value = arguments.get(name, named.get(name))
                 carried = isinstance(value, ast.Name) and value.id in place.names
                 has_gradient = carried or is_gradient(name)
                 if value is not None and (has_gradient or how in ("method", "method again")):

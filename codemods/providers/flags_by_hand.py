@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, imported_names, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, imported_names, last_name, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
 _SET = re.compile(rf"\.{FLAG}\s*=[^=]")
@@ -43,7 +43,7 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
         return
     nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
-    read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
+    read = {last_name(node.value) for node in flags if isinstance(node.ctx, ast.Load)}
     imported = {
         name: original
         for node in nodes

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.script_facts import SplitLoad
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, values_of
 from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, entries, tail
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
@@ -82,7 +82,7 @@ def _is_not_trained(names: Names, load: ScriptNode) -> bool:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if place.statement is load.statement or (owner and dotted(owner) in bound):
             uses.add(tail(call.func))
-        elif any(dotted(value) in bound for value in (*call.args, *(keyword.value for keyword in call.keywords))):
+        elif any(dotted(value) in bound for value in values_of(call)):
             trainer = tail(call.func).endswith("Trainer") or names.is_wrapper(call.func)
             uses.add("train" if trainer else tail(call.func))
     return bool(uses & _DOES_NOT_TRAIN) and not uses & _TRAINS

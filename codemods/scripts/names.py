@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, last_name, span_of, walk
 
 
 class ScriptNode(NamedTuple):
@@ -165,7 +165,7 @@ def takes_training_arguments(call: ast.Call) -> bool:
 
 def is_accelerator(node: ast.expr) -> bool:
     """Tell whether an expression is an `Accelerator` of accelerate, by its name."""
-    return dotted(node).rpartition(".")[2].lower().endswith("accelerator")
+    return last_name(node).lower().endswith("accelerator")
 
 
 def words(text: str) -> frozenset[str]:
