@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.target import SurveyTarget
 
 if TYPE_CHECKING:
@@ -18,11 +17,6 @@ def catalogue() -> Mapping[str, ModelEntry]:
     from ckpt_surgery.tiny import model_classes
 
     return model_classes()
-
-
-def left_out() -> Mapping[str, str]:
-    """Return the classes of transformers that are no models to train, each with the reason."""
-    return family_tables().left_out
 
 
 def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:

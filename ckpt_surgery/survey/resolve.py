@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.build import device_problem
 from ckpt_surgery.survey.configurations import config_targets
-from ckpt_surgery.survey.model_names import catalogue, class_target, left_out, named_targets, nearest_names
+from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
 from ckpt_surgery.survey.variants import variants_of
 
@@ -102,8 +103,8 @@ def _unknown(name: str, path: Path) -> str:
             f"{name!r} is not a folder here, and nothing is ever downloaded: "
             "give a folder with the model's config.json, a model type or a class"
         )
-    if name in left_out():
-        return f"{name} cannot be verified: it is {left_out()[name]}"
+    if reason := family_tables().left_out.get(name):
+        return f"{name} cannot be verified: it is {reason}"
     meant = nearest_names(name)
     hint = f"did you mean {meant}?" if meant else "give a model type such as gpt_bigcode, or a class"
     return f"the installed transformers has no model type and no model class named {name!r}: {hint}"
