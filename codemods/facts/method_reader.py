@@ -178,9 +178,9 @@ class MethodReader(ModuleFlow):
 
     def _record(self, node: ast.Call, paths: frozenset[AttributePath], values: Sequence[Value]) -> Value:
         place = span_of(node)
-        new_values = (
-            values if self.off else [value._replace(results=value.results | value.itself()) for value in values]
-        )
+        new_values = values
+        if not self.off:  # a module or parameter that is passed counts as a result
+            new_values = [value._replace(results=value.results | value.itself()) for value in values]
         held = self._held.get(place, [NOTHING] * len(values))
         self._held[place] = [old | new for old, new in zip(held, new_values, strict=True)]
         self.calls[place] = ModuleCall(
