@@ -361,7 +361,7 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     # blocks whose own mode or place would keep a layer from being switched on where the branch was
     paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
     for ref in context.tree.containers.classes_at(owner, paths):
-        if holder := context.tree.modes.held_in_eval_by(ref):
+        if holder := context.tree.modes.in_eval.get(ref):
             yield Obstacle.IN_EVAL.about(holder.name, ref.name)
     stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
     yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)

@@ -48,7 +48,7 @@ RULE = Declaration(
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every call of a block with gradient arguments by keyword."""
     for site in context.tree.calls.all():
-        plan = context.tree.calls.plan(site, {*context.argument_repairs, ArgumentRepair.GRADIENT})
+        plan = context.tree.calls.plan(site, frozenset({*context.argument_repairs, ArgumentRepair.GRADIENT}))
         block, spans = site.blocks[0][0].name, {argument.name: argument.span for argument in site.call.args}
         if plan.unknown:
             message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"

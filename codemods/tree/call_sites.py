@@ -189,12 +189,9 @@ class CallSites:
             if set(call.paths) & set(checkpoint.paths)
         }
 
-    def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
-        """Return the plan for a call; with several block classes, one that is right for each of them."""
-        return self._plan(site, frozenset(repairs))
-
     @kept
-    def _plan(self, site: CallSite, repairs: frozenset[ArgumentRepair]) -> ArgumentPlan:
+    def plan(self, site: CallSite, repairs: frozenset[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
+        """Return the plan for a call; with several block classes, one that is right for each of them."""
         plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
         first = next((plan for plan in plans if plan.arguments is not None), plans[0])
         given, new = site.call.args, first.arguments or ()
@@ -209,7 +206,7 @@ class CallSites:
 
     def plan_of_past_state(self, site: CallSite, repairs: Collection[ArgumentRepair]) -> ArgumentPlan | None:
         """Return the plan of a call that passes past state by position where that does harm; None for others."""
-        plan = self.plan(site, {*repairs, ArgumentRepair.PAST_STATE})
+        plan = self.plan(site, frozenset({*repairs, ArgumentRepair.PAST_STATE}))
         block, _ = site.blocks[0]
         harmless = not plan.positional_past or self.bases.flag(block, "_can_checkpoint_with_cache") == "True"
         return None if harmless else plan

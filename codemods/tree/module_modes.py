@@ -36,12 +36,9 @@ class ModuleModes:
     class_node: Callable[[ClassRef], ast.ClassDef]
     function_node: Callable[[str, str], ast.FunctionDef | None]
 
-    def held_in_eval_by(self, block: ClassRef) -> ClassRef | None:
-        """Return the class that takes blocks of this class out of training mode and keeps them so; None for none."""
-        return self._in_eval.get(block)
-
     @cached_property
-    def _in_eval(self) -> dict[ClassRef, ClassRef]:
+    def in_eval(self) -> dict[ClassRef, ClassRef]:
+        """For each block that is taken out of training mode and stays in it, the class that does so."""
         in_eval: dict[ClassRef, ClassRef] = {}
         for holder in self.bases.names.checked_classes():
             if holder.cls[MAY_EVALUATE]:

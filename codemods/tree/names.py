@@ -79,19 +79,16 @@ class TreeNames:
     @kept_in_circles(())
     def named(self, path: str, name: str) -> tuple[Target, ...]:
         """Return what `name` may mean at module level of a file: classes of the tree, or external ones."""
-        return tuple(self._lookup(path, name))
-
-    def _lookup(self, path: str, name: str) -> Iterator[Target]:
         if name.rpartition(".")[2] == LAYER_CLASS:
-            yield External(LAYER_CLASS, "transformers.modeling_layers")
-            return
+            return (External(LAYER_CLASS, "transformers.modeling_layers"),)
         local = self.defined(path, name)
-        yield from local
+        targets: list[Target] = [*local]
         for module, original in self._origins(path, name):
-            yield from self._imported(path, module, original)
+            targets += self._imported(path, module, original)
         for value_name, built in () if local else self.read(path).values:
             if value_name == name:
-                yield from self._of_value(path, built)
+                targets += self._of_value(path, built)
+        return tuple(targets)
 
     @kept_in_circles(None)
     def function(self, path: str, name: str) -> tuple[str, str] | None:
