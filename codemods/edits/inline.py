@@ -69,7 +69,11 @@ def _lost(
     staying = [block.body, block.footer, *(part for guard in kept for part in (guard.test, guard.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
-    lost = dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated)
+    lost: dict[str, None] = {}
+    for paragraph in (paragraph for part in going for paragraph in _paragraphs(part)):
+        if not _SUBJECT.search(paragraph[0]):  # where the first line speaks of checkpointing, all go
+            lines = [line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line))]
+            lost |= dict.fromkeys(line for line in lines if line not in repeated)
     return [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
 
@@ -79,18 +83,6 @@ def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatemen
         return ()
     first, *rest = statements
     return [first.with_changes(leading_lines=[*lines, *paths.leading_lines(first)]), *rest]
-
-
-def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator[str]:
-    """Yield the comments in removed code that do not go with it.
-
-    Of lines that follow each other, all go where the first one speaks of checkpointing. So does a comment behind a
-    constant argument: it says what that stands for.
-    """
-    for part in parts:
-        for paragraph in _paragraphs(part):
-            if not _SUBJECT.search(paragraph[0]):
-                yield from (line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line)))
 
 
 def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:

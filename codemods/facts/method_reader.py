@@ -318,16 +318,13 @@ class MethodReader(ModuleFlow):
         if function_of(node) is None:
             return
         checkpoint = self._checkpoints.setdefault(id(node), self._checkpoint_here(node))
-        if id(node) not in self._taken and not self._is_helper(node):
-            branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
-            self.inlines.setdefault(id(node), branch)
-
-    def _is_helper(self, node: ast.Call) -> bool:
-        """Tell whether the method hands on what it is given itself: its callers say what is checkpointed."""
         match node.args:
             case [ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="__call__" | "forward"), *_]:
-                return name in self._parameters and name not in self.env
-        return False
+                if name in self._parameters and name not in self.env:
+                    return  # the method hands on what it is given: its callers say what is checkpointed
+        if id(node) not in self._taken:
+            branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
+            self.inlines.setdefault(id(node), branch)
 
     def _checkpoint_here(self, node: ast.Call) -> CheckpointCall:
         callee = function_of(node)

@@ -50,13 +50,13 @@ def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
             yield from _objects(inner)
 
 
-def _generated_from(file: FileSyntax) -> str:
-    match = _GENERATED.search(file.source, 0, _HEAD)
-    return match.group(1) if match else ""
-
-
 COPIES = FileFact[tuple[CopiedFrom, ...]](
     "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from transformers.",)
 )
-GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("modular_",))
+GENERATED_FROM = FileFact(
+    "generated_from",
+    lambda file: "".join(_GENERATED.findall(file.source, 0, _HEAD)[:1]),
+    nothing="",
+    signs=("modular_",),
+)
 """The modular file named in a generated file's header; empty where there is none."""

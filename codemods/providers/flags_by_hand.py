@@ -57,21 +57,20 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
             scopes.append(_Region(node.name, "self.", walk(node)))
         elif isinstance(node, ast.FunctionDef):
             scopes.append(_Region(node.name, "", walk(node)))
-    flags_set = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
-    yield from {flag.span: flag for flag in flags_set if flag.target.rpartition(".")[2] not in read}.values()
-
-
-def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:
-    bound = _Bound(scope.nodes, imported)
-    for node in scope.nodes:
-        match node:
-            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
-                target = dotted(owner)
-                own = target.startswith(scope.start) if scope.start else "." not in target
-                switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
-                off = isinstance(value, ast.Constant) and not value.value
-                if own and not (off or switched) and bound.is_model(target):
-                    yield FlagByHand(target, span_of(node), scope.name)
+    set_by_hand: dict[Span, FlagByHand] = {}
+    for scope in scopes:
+        bound = _Bound(scope.nodes, imported)
+        for node in scope.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
+                    target = dotted(owner)
+                    own = target.startswith(scope.start) if scope.start else "." not in target
+                    switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
+                    off = isinstance(value, ast.Constant) and not value.value
+                    is_read = target.rpartition(".")[2] in read
+                    if own and not (off or switched or is_read) and bound.is_model(target):
+                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope.name)
+    yield from set_by_hand.values()
 
 
 class _Bound:

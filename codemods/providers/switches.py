@@ -80,7 +80,9 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
         if "checkpointing" in text and _SIGN.search(text):
             if function.name == FLAG:  # a property
                 yield OwnSwitch(f"self.{FLAG}", "")
-            if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
+            callees = [node.func for node in walk(function) if isinstance(node, ast.Call)]
+            hands_over = any(isinstance(each, ast.Attribute) and each.attr in SWITCHES for each in callees)
+            if function.name in SWITCHES and not (_is_old(function) or hands_over):
                 yield OwnSwitch(f"self.{function.name}", "")
             for node in walk(function):
                 match node:
@@ -94,12 +96,6 @@ def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
     for owner, name, _ in file.set_attributes:
         if owner == cls.name and name in SWITCHES:
             yield OwnSwitch(f"self.{name}", "")
-
-
-def _hands_over(function: ast.FunctionDef) -> bool:
-    """Tell whether a method calls that of another class or module: `super()`, `self.model`."""
-    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
 OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]](

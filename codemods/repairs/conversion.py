@@ -102,7 +102,12 @@ def convert(
     missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
     if missing:
         return missing
-    made = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
+    made: list[SourceRepair] = []
+    for twin in twins:
+        start = twin.cls.base_spans[0][:2]
+        bases = zip(twin.cls.bases, twin.cls.base_spans, strict=True)
+        span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # in front of the first
+        made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, tree.places(twin.path).cls(twin.cls))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
@@ -186,15 +191,6 @@ def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
     if root and all(tree.blocks.checkpoints(heir) or heir.name not in tree.containers.holders for heir in heirs):
         return root
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
-
-
-def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
-    """Return the repair that makes a class a layer, at its base or in front of its first one."""
-    spans = zip(root.cls.bases, root.cls.base_spans, strict=True)
-    first = root.cls.base_spans[0]
-    front = Span(first.line, first.column, first.line, first.column)
-    span = next((span for base, span in spans if base in MODULES), front)
-    return MakeLayer(root.path, span, tree.places(root.path).cls(root.cls))
 
 
 def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:

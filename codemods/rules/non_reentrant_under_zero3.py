@@ -61,19 +61,14 @@ def find(context: RuleContext) -> Iterator[Finding]:
         if script.modes or script.switches:
             launches = known_launches(path, script, context.tree.configuration)
             for launch in launches:
-                adapters = _adapters(launch, script)
+                sign = script.sign("adapters", "some_adapters")
+                adapters = sign.place if sign else ""
+                if launch.adapters and not script.sign("adapters"):
+                    adapters = f"{launch.adapters} on line {launch.line}"
                 if adapters and launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
                     only = all(other.setup == launch.setup for other in launches) and not launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
-
-
-def _adapters(launch: Launch, script: ScriptFacts) -> str:
-    """Return what shows that the launch trains adapters, or may; empty where nothing does."""
-    sign = script.sign("adapters", "some_adapters")
-    if launch.adapters and not script.sign("adapters"):
-        return f"{launch.adapters} on line {launch.line}"
-    return sign.place if sign else ""
 
 
 def _sets_the_mode(origin: str) -> bool:

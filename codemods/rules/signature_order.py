@@ -26,12 +26,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ckpt_surgery.codemods.facts.file_facts import Parameter
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
+from ckpt_surgery.codemods.tree.arguments import reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
@@ -136,7 +135,10 @@ def _repairs(
         if forward is None or owner.path not in context.tree.checked:
             return ()
         meaning = context.tree.calls.meaning(owner)
-        params = _order(meaning, [param for param in forward.params if param.kind == "positional"], names)
+        positional = [param for param in forward.params if param.kind == "positional"]
+        rest = [param for param in positional if param.name not in names]
+        wall = next(index for index, param in enumerate(rest) if meaning.past(param))
+        params = [*rest[:wall], *(param for param in positional if param.name in names), *rest[wall:]]
         defaults = [param.default is not None for param in params]
         if defaults != sorted(defaults):
             return ()  # one without a default would stand behind one that has one
@@ -153,10 +155,3 @@ def _repairs(
                 return ()
     calls = (call_repair(context.tree, s.owner.path, s.call.span, arguments) for s, arguments in new_calls.items())
     return tuple(dict.fromkeys([*repairs, *calls]))
-
-
-def _order(meaning: Meaning, params: list[Parameter], names: tuple[str, ...]) -> list[Parameter]:
-    """Return the parameters with those of these names moved in front of the first past state."""
-    rest = [param for param in params if param.name not in names]
-    wall = next(index for index, param in enumerate(rest) if meaning.past(param))
-    return [*rest[:wall], *(param for param in params if param.name in names), *rest[wall:]]

@@ -104,12 +104,12 @@ def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
         used = [node.func if isinstance(node, ast.Call) else node.iter for node in nodes if isinstance(node, _USES)]
         names |= unclear.intersection(map(dotted, used))
     attributes = (name.removeprefix("self.") for name in names if name.startswith("self."))
-    return not all(_is_shown(tree, ref, attribute) for attribute in attributes)
-
-
-def _is_shown(tree: SourceTree, ref: ClassRef, name: str) -> bool:
-    targets = (target for depth in range(3) for target in tree.containers.reached(ref, (name, *[ELEMENT] * depth)))
-    return any(isinstance(target, ClassRef) or target.module or not target.name.islower() for target in targets)
+    for name in attributes:
+        inside = (tree.containers.reached(ref, (name, *[ELEMENT] * depth)) for depth in range(3))
+        targets = (target for reached in inside for target in reached)
+        if not any(isinstance(each, ClassRef) or each.module or not each.name.islower() for each in targets):
+            return True
+    return False
 
 
 def _unclear(statement: ast.Assign) -> Iterator[str]:

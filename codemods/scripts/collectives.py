@@ -254,8 +254,16 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return ()
 
     def _note(self, call: ast.Call) -> None:
-        collectives = self._collectives(call)
-        if collectives and not self._is_same_on_all():
+        name = _collective(self.names, call)
+        collectives = [(name, _Called(call, call.lineno))] if name else []
+        if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
+            inside = self.always.get(call.func.id, {})
+            collectives = [(name, inner) for name, calls in inside.items() for inner in calls]
+        alike = False
+        if collectives and self.under and self.under.needs:  # other parts of the test may decide it alike on all ranks
+            held = {outcome for test, truth in self.conditions for outcome in outcomes(test, truth)}
+            alike = any((text, not truth) in held for text, truth in self.under.needs)
+        if collectives and not alike:
             conditional = not all(self.tests.ask_for_ranks(test) for test, _ in self.conditions)
             for name, inner in collectives:
                 loops, doubtful = (*self.loops, *inner.loops), inner.conditional or inner.doubtful
@@ -267,13 +275,6 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         super()._other(node)
         test = self.tests.of(node.test) if isinstance(node, ast.Assert) else None
         self.gone |= test is not None and test.first != self.first
-
-    def _is_same_on_all(self) -> bool:
-        """Tell whether the test of ranks is decided by its other parts here, alike on all of them."""
-        if self.under is None or not self.under.needs:
-            return False
-        held = {outcome for test, truth in self.conditions for outcome in outcomes(test, truth)}
-        return any((text, not truth) in held for text, truth in self.under.needs)
 
     def _runs_foreign(self, statements: Iterable[ast.stmt]) -> bool:
         """Tell whether statements may lead to code outside this file that holds collectives."""
@@ -293,13 +294,6 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         while isinstance(callee, ast.Attribute | ast.Call | ast.Subscript):
             callee = callee.func if isinstance(callee, ast.Call) else callee.value
         return not isinstance(callee, ast.Name) or self.names.origin(callee).partition(".")[0] in _KNOWN
-
-    def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
-        """Return the collectives that a call is, or leads to, and how. A group of its own is left out."""
-        if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
-            return [(name, inner) for name, calls in self.always.get(call.func.id, {}).items() for inner in calls]
-        name = _collective(self.names, call)
-        return [(name, _Called(call, call.lineno))] if name else ()
 
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:

@@ -315,11 +315,9 @@ def _by_name(name: str, targets: Iterable[Target]) -> Answer:
     """Answer by the name of a function that is not at hand, and the classes that it may come from."""
     if "checkpoint" in name:
         return Answer.YES
-    return Answer.NO if all(map(_is_known, targets)) else Answer.UNKNOWN
-
-
-def _is_known(target: Target) -> bool:
-    """Tell whether something is a class at hand, or of a library that checkpoints nothing under another name."""
-    if isinstance(target, ClassRef) or not target.module:
-        return True
-    return is_plain_external(target) or target.module.partition(".")[0] in _STANDARD
+    for target in targets:
+        if isinstance(target, External) and target.module and not is_plain_external(target):
+            library = target.module.partition(".")[0]
+            if library not in _STANDARD:  # it may checkpoint under any name
+                return Answer.UNKNOWN
+    return Answer.NO
