@@ -26,6 +26,16 @@ def write_atomically(
     Mode, owner, encoding, byte order mark and line endings stay. A symbolic link stays a link: the file it points to
     is replaced. On failure the file is unchanged and the `Problem` says why. An interrupt leaves the file whole, old
     or new, and no temporary file.
+
+    Args:
+        path: the file.
+        before: its text when it was read.
+        after: its new text.
+        encoding: the encoding of both.
+        bom: whether a byte order mark precedes them.
+
+    Returns:
+        Why the file was left as it was; None where it was written or nothing was to be changed.
     """
     if before == after:
         return None
@@ -40,7 +50,7 @@ def write_atomically(
 
 
 def read_only(path: str | Path) -> bool:
-    """Whether nobody has permission to write the file: it is then left alone, even by root."""
+    """Tell whether nobody has permission to write the file: it is then left alone, even by root."""
     try:
         return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     except OSError:

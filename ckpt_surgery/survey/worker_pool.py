@@ -87,7 +87,7 @@ class WorkerPool:
         return self._process.pid
 
     def worker(self) -> Worker:
-        """A fresh worker. A fork server that has died is replaced.
+        """Start a fresh worker. A fork server that has died is replaced.
 
         Raises:
             WorkerPoolError: the fork server does not start, or cannot import what it should.
@@ -106,7 +106,7 @@ class WorkerPool:
             raise WorkerPoolError(f"the fork server died again: {self._last_words()}") from None
 
     def call(self, function: str, **arguments: object) -> Any:
-        """The result of one call in a worker of its own.
+        """Return the result of one call in a worker of its own.
 
         Raises:
             WorkerPoolError: the function raised, or the worker died.
@@ -126,7 +126,7 @@ class WorkerPool:
             worker.close()
 
     def exit_code(self, pid: int) -> int | None:
-        """The exit code of a worker that is ending, negative for a signal; None if it is not known."""
+        """Return the exit code of a worker that is ending, negative for a signal; None if it is not known."""
         limit = monotonic() + _EXIT_SECONDS
         with contextlib.suppress(ConnectionError):
             while pid not in self._exits and monotonic() < limit:
