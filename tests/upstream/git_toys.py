@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 from ckpt_surgery.upstream.run.checkout import check_checkout
-from ckpt_surgery.upstream.run.commit_message import TRAILER
 from ckpt_surgery.upstream.run.git import (
     BaseCommit,
     Git,
@@ -15,6 +14,7 @@ from ckpt_surgery.upstream.run.git import (
     commit,
     stage,
 )
+from ckpt_surgery.upstream.run.series import TRAILER
 from ckpt_surgery.upstream.run.worktrees import worktrees
 
 BRANCH = "ckpt-surgery/oak"

@@ -91,8 +91,7 @@ class CheckerResult:
     """One of upstream's checkers, or its tests of one family, on the finished series.
 
     `ran` is the run on the series, `before` the one on the base, which is only made if the series fails. `reason` says
-    why the checker was not run, or what its failure means. `since` is the subject of the first commit on which it
-    fails, empty if there is only one, or if the base fails too.
+    why the checker was not run, or what its failure means.
     """
 
     name: str
@@ -100,7 +99,6 @@ class CheckerResult:
     ran: CommandRun | None = None
     before: CommandRun | None = None
     reason: str = ""
-    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +127,12 @@ class ModelRow:
 
     @property
     def gradients_equal(self) -> bool:
-        """Whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
+        """Tell whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
         return not self.after or self.statistics_only
 
     @property
     def verdict(self) -> RowVerdict:
-        """What the series changed. A new fault that is not about gradients leaves a repair partial, not worse."""
+        """Say what the series changed: a new fault that is not about gradients leaves a repair partial, not worse."""
         if self.problem:
             return RowVerdict.NOT_MEASURED
         gone = set(self.before) - set(self.after)
@@ -149,7 +147,7 @@ class ModelRow:
 
     @property
     def better(self) -> bool:
-        """Whether a fault is gone, and no new one is about gradients."""
+        """Tell whether a fault is gone, and no new one is about gradients."""
         return self.verdict in (RowVerdict.REPAIRED, RowVerdict.PARTLY_REPAIRED)
 
 
@@ -192,7 +190,7 @@ class RegressionTest:
 
     @property
     def tried(self) -> bool:
-        """Whether it is known what such a test shows, and not only that none could be run."""
+        """Tell whether it is known what such a test shows, and not only that none could be run."""
         return self.kind is RegressionKind.IMPOSSIBLE or bool(self.before or self.after)
 
 
@@ -303,26 +301,26 @@ class Evidence:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Every family that a commit names, sorted."""
+        """Return every family that a commit names, sorted."""
         return tuple(sorted({family for commit in self.commits for family in commit.families}))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the series changes, sorted."""
+        """Return every file that the series changes, sorted."""
         return tuple(sorted({file for commit in self.commits for file in commit.files}))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model class that was run, sorted."""
+        """Return every model class that was run, sorted."""
         return tuple(sorted({row.model for row in self.rows}))
 
     @property
     def run_slow(self) -> str:
-        """The comment with which a maintainer starts upstream's slow tests of the changed models."""
+        """Return the comment with which a maintainer starts upstream's slow tests of the changed models."""
         return f"run-slow: {', '.join(self.families)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, as `evidence.schema.json` describes it."""
+        """Return plain JSON data, as `evidence.schema.json` describes it."""
         derived = {
             "schema_version": EVIDENCE_VERSION,
             "families": self.families,
@@ -337,5 +335,5 @@ class Evidence:
         return data
 
     def to_json(self) -> str:
-        """One JSON document."""
+        """Return one JSON document."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

@@ -6,11 +6,10 @@ input gives the same commits and the same patches.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,47 +66,27 @@ _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+
 """The variables that say who the user is and how git is configured. Others may name another repository."""
 
 
-_LEAST_FREE = 2**20
-"""Bytes. A disk with fewer is full: git cannot be expected to work there."""
-
-
 class GitError(UpstreamError):
-    """A git command that should have worked did not. The message is one sentence, with git's own reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class GitAnswer:
-    """The end of one git command: its standard output without the last line feed, and whether and why it failed."""
-
-    output: str
-    failed: bool = False
-    reason: str = ""
-    """git's own words for the failure, and whether the disk is full, as a clause."""
+    """A git command that should have worked did not. The message is one sentence that ends with git's own reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """git in one working tree. Raises UpstreamError if git is missing or refuses."""
+    """git in one working tree."""
 
     folder: Path
 
     def run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str:
-        """Standard output of one command, without the last line feed. `given` goes to its standard input."""
-        answer = self.try_run(*arguments, given=given, env=env)
-        if answer.failed:
-            raise GitError(f"git {arguments[0]} failed in {self.folder}: {answer.reason}")
-        return answer.output
+        """Run one command and return its standard output without the last line feed.
 
-    def asks(self, *arguments: str) -> str:
-        """The same for a question whose answer may be no, which gives an empty string."""
-        return self.try_run(*arguments).output
+        Args:
+            given: text for its standard input.
+            env: further variables of its environment.
 
-    def listed(self, *arguments: str) -> list[str]:
-        """The paths of a command that ends each with a zero byte."""
-        return [path for path in self.run(*arguments).split("\0") if path]
-
-    def try_run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> GitAnswer:
-        """Run one command, which may fail; there is no output then."""
+        Raises:
+            GitError: the command failed.
+            UpstreamError: git is not installed, or there is no such folder.
+        """
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.match(name)}
         ours = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -115,8 +94,7 @@ class Git:
             done = subprocess.run(
                 ["git", *settings, *arguments],
                 cwd=self.folder,
-                input=None if given is None else given.encode(),
-                stdin=subprocess.DEVNULL if given is None else None,
+                input=(given or "").encode(),
                 capture_output=True,
                 env={**clean, **ours, **(env or {})},
                 start_new_session=True,  # Ctrl-C ends us first, and never git in the middle of a commit
@@ -125,20 +103,24 @@ class Git:
         except FileNotFoundError:
             if self.folder.is_dir():
                 raise UpstreamError("git was not found: install it, then run this again") from None
-            raise UpstreamError(f"{self.folder} is no folder: name a git checkout of transformers") from None
+            raise UpstreamError(f"{self.folder} is not a folder: name a git checkout of transformers") from None
         if done.returncode:
-            reason = self._reason(done.returncode, done.stderr.decode(errors="replace"))
-            return GitAnswer("", failed=True, reason=reason)
-        return GitAnswer(done.stdout.decode(errors="surrogateescape").removesuffix("\n"))
+            lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+            marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
+            reason = re.sub("^(fatal|error): ", "", marked[-1]) if marked else f"exit code {done.returncode}"
+            raise GitError(f"git {arguments[0]} failed in {self.folder}: {reason}")
+        return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
-    def _reason(self, code: int, errors: str) -> str:
-        """What the standard error of a failed command says, and that the disk is full if it is."""
-        lines = [line for line in errors.splitlines() if line.strip()]
-        marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
-        reason = marked[-1].removeprefix("fatal: ").removeprefix("error: ") if marked else f"exit {code}"
-        places = (self.folder, Path(tempfile.gettempdir()))
-        full = any(shutil.disk_usage(place).free < _LEAST_FREE for place in places)
-        return f"{reason}; the disk is full: make room, or set TMPDIR, and run this again" if full else reason
+    def asks(self, *arguments: str) -> str:
+        """Run a command that may fail, and return its output, which is then empty."""
+        try:
+            return self.run(*arguments)
+        except GitError:
+            return ""
+
+    def listed(self, *arguments: str) -> list[str]:
+        """Run a command that ends each path with a zero byte, and return the paths."""
+        return [path for path in self.run(*arguments).split("\0") if path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +133,19 @@ class BaseCommit:
 
 
 def changed_files(git: Git) -> list[str]:
-    """The files of a worktree that differ from its commit, sorted; with new ones, but without compiled Python."""
+    """List the files of a worktree that differ from its commit, new ones included, without compiled Python."""
     tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
     return sorted({*tracked, *(name for name in untracked(git) if "__pycache__" not in name.split("/"))})
 
 
 def untracked(git: Git) -> list[str]:
-    """The files of a worktree that git neither tracks nor ignores."""
+    """List the files of a worktree that git neither tracks nor ignores."""
     return git.listed("ls-files", "--others", "--exclude-standard", "-z")
+
+
+def digest(path: Path) -> str:
+    """Return what tells the contents of a file from others; empty if there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def restore(git: Git, files: Sequence[str] = ()) -> None:
@@ -207,7 +194,7 @@ def patches(git: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ..
 
 
 def same_after_am(git: Git, base: BaseCommit, tip: str, folder: Path, names: Sequence[str]) -> bool:
-    """Whether `git am` of the patches gives the tree of `tip`; `git` is one of our worktrees, at the base."""
+    """Tell whether `git am` of the patches gives the tree of `tip`; `git` is one of our worktrees, at the base."""
     try:
         git.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
         return git.run("rev-parse", "HEAD^{tree}") == git.run("rev-parse", f"{tip}^{{tree}}")

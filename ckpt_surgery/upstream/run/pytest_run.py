@@ -1,11 +1,7 @@
-"""One run of pytest in a checkout, and how each test ended, read from its JUnit report.
-
-Which tests are run, and what their outcome means, is decided by `regression` and `family_tests`.
-"""
+"""Upstream's tests, run with pytest in a checkout: how each ended, read from the JUnit report, and on the base too."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import tempfile
 import xml.etree.ElementTree as ElementTree
@@ -14,8 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
-from ckpt_surgery.upstream.evidence.results import CommandRun
+from ckpt_surgery.text import some
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
+from ckpt_surgery.upstream.layout import TESTS
 from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, PythonInterpreter
+from ckpt_surgery.upstream.run.temporary_edits import model_test_files, tests_of_series
 
 
 class PytestOutcome(StrEnum):
@@ -43,9 +42,8 @@ _OPTIONS = ("-q", "-ra", "--tb=short", "--no-header", "--disable-warnings", "-p"
 # The same tests run several times in a tree: without compiled files, imports take more than half of each run.
 _COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 _SEVERITY = list(PytestOutcome)
-_MISSING = re.compile(r"No module named '?(\w+)")
-_PACKAGES = {"PIL": "pillow", "pytest_subtests": "pytest-subtests", "yaml": "pyyaml"}
-_XDIST_HOOK = "unknown hook 'pytest_configure_node'"
+_FAMILY_TIMEOUT = 3600.0
+"""Seconds for one run of all tests of a family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,15 @@ class PytestRun:
 
     @property
     def aborted(self) -> bool:
-        """Whether pytest itself failed on the way: the tests after that point have no result."""
+        """Tell whether pytest itself failed on the way: the tests after that point have no result."""
         return self.ran.code == PytestExit.INTERNAL_ERROR
 
     def ids(self, *outcomes: PytestOutcome) -> tuple[str, ...]:
-        """The tests that ended in one of these ways."""
+        """Return the tests that ended in one of these ways."""
         return tuple(name for name, result in self.results.items() if result.outcome in outcomes)
 
     def outcome(self, name: str) -> PytestOutcome | None:
-        """How one test ended; None if it was not run."""
+        """Return how one test ended; None if it was not run."""
         return self.results[name].outcome if name in self.results else None
 
 
@@ -103,14 +101,51 @@ def run_pytest(
         arguments = ["-m", "pytest", *_OPTIONS, "-o", "log_cli=false", f"--junitxml={report}", *options, *selected]
         shown = shlex.join(["python", "-m", "pytest", *selected])
         ran = python.run(arguments, tree, shown=shown, timeout=timeout, env={**_COMPILED, "TMPDIR": folder})
-        results, errors = _read(report, tree) if report.is_file() else ({}, "")
-    return PytestRun(ran, results, _problem(ran, results, errors))
+        results = _read(report, tree) if report.is_file() else {}
+    return PytestRun(ran, results, _problem(ran, results))
 
 
-def _read(report: Path, tree: Path) -> tuple[dict[str, PytestResult], str]:
-    """The result of each test, and the whole text of the errors, which names the modules that are missing."""
+def family_tests(
+    family: str, base: Path, series: Path, python: PythonInterpreter, *, shown: Collection[str] = ()
+) -> CheckerResult:
+    """Run all of upstream's tests of a family on the series; those that fail are run on the base too.
+
+    Upstream skips its slow tests by itself. The result is `FAILED_BEFORE` if each test that fails on the series also
+    fails on the base.
+
+    Args:
+        shown: the tests that show the repair. They may not fail, whatever they do on the base.
+
+    Raises:
+        UpstreamError: the interpreter cannot be started.
+    """
+    folder = f"{TESTS}/{family}"
+    if not (series / folder).is_dir():
+        return CheckerResult(folder, CheckStatus.NOT_RUN, reason=f"the checkout has no {folder}")
+    options = ("--continue-on-collection-errors",)
+    after = run_pytest(python, series, [folder], options=options, timeout=_FAMILY_TIMEOUT)
+    bad = after.ids(*BAD)
+    if after.problem or not (bad or after.ids(PytestOutcome.PASSED)):
+        return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=after.problem or "all tests are skipped")
+    if not bad and not after.aborted:
+        if after.ran.ok:
+            return CheckerResult(folder, CheckStatus.OK, after.ran)
+        reason = f"pytest ended early, with exit code {after.ran.code}"
+        return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=reason)
+    with tests_of_series(base, series, model_test_files(series, family)):
+        targets = [folder] if after.aborted else bad
+        before = run_pytest(python, base, targets, options=options, timeout=_FAMILY_TIMEOUT)
+    crash = ["pytest itself, which stops with an internal error"] if after.aborted else []
+    new = [name for name in bad if name in shown or before.outcome(name) not in BAD]
+    new += crash if not before.aborted else []
+    if new:
+        return CheckerResult(folder, CheckStatus.FAILED, after.ran, before.ran, f"on the series alone: {some(new)}")
+    reason = f"on the base as well: {some([*crash, *bad])}"
+    return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, reason)
+
+
+def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
     results: dict[str, PytestResult] = {}
-    errors = []
     for case in ElementTree.parse(report).iter("testcase"):
         if (case.get("classname"), case.get("name")) == ("pytest", "internal"):
             continue  # stands for pytest's own failure
@@ -120,8 +155,7 @@ def _read(report: Path, tree: Path) -> tuple[dict[str, PytestResult], str]:
         entries += [_result(entry) for entry in case if entry.tag in ("failure", "error", "skipped")]
         passed = PytestResult(PytestOutcome.PASSED)
         results[name] = max(entries or [passed], key=lambda result: _SEVERITY.index(result.outcome))
-        errors += [entry.text or "" for entry in case if entry.tag == "error"]
-    return results, "\n".join(errors)
+    return results
 
 
 def _result(entry: ElementTree.Element) -> PytestResult:
@@ -133,7 +167,7 @@ def _result(entry: ElementTree.Element) -> PytestResult:
 
 
 def _node_id(class_name: str, name: str, tree: Path) -> str:
-    """The id that pytest accepts: the report has dots where the id has slashes and colons."""
+    """Return the id that pytest accepts: the report has dots where the id has slashes and colons."""
     parts = class_name.split(".") if class_name else []
     for end in range(len(parts), 0, -1):
         path = "/".join(parts[:end]) + ".py"
@@ -143,23 +177,14 @@ def _node_id(class_name: str, name: str, tree: Path) -> str:
     return module if (tree / module).is_file() else name
 
 
-def _problem(ran: CommandRun, results: Mapping[str, PytestResult], errors: str) -> str | None:
+def _problem(ran: CommandRun, results: Mapping[str, PytestResult]) -> str | None:
+    """Say why no test was reached; None if one was."""
     if any(result.outcome is not PytestOutcome.ERROR for result in results.values()):
         return None
     if ran.code == EXIT_TIMED_OUT:
         return f"`{ran.command}` did not end in time and was stopped"
-    missing = sorted(_packages(errors + ran.output))
-    if missing:
-        install = f"python -m pip install {' '.join(missing)}"
-        return f"`{ran.command}` needs packages that its Python does not have: install them with `{install}`"
     if ran.code == PytestExit.NO_TESTS:
         return f"`{ran.command}` selects no test"
     lines = [line for line in ran.output.splitlines() if line.strip()] or ["no output"]
     last = next((line.removeprefix("E ") for line in reversed(lines) if line.startswith("E ")), lines[-1])
     return f"`{ran.command}` reached no test (exit code {ran.code}): {last.strip()}"
-
-
-def _packages(text: str) -> Collection[str]:
-    """What to install for the modules that an output misses; the hook is one of pytest-xdist's."""
-    packages = {_PACKAGES.get(name, name) for name in _MISSING.findall(text) if name not in ("tests", "transformers")}
-    return {*packages, "pytest-xdist"} if _XDIST_HOOK in text else packages

@@ -5,24 +5,20 @@ What it changes is under `tests/` of the series; the base has the same test file
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
-from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
-from ckpt_surgery.upstream.run.exclusion_edits import apply_removals
-from ckpt_surgery.upstream.run.exclusions import Exclusion, generic_tests, listed_exclusions, overrides
+from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, text_of
+from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, generic_tests, without
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all
 from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
-from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
+from ckpt_surgery.upstream.run.regression_method import TEST, method, model_tests, with_method
 from ckpt_surgery.upstream.run.temporary_edits import (
-    COMMON,
     exact_text,
     model_test_files,
     restored,
@@ -32,10 +28,6 @@ from ckpt_surgery.upstream.run.temporary_edits import (
 
 TIMEOUT = 1200.0
 """Seconds for one run of the checkpointing tests of a family."""
-
-_MODEL_TYPE = re.compile(r"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"'](\w+)[\"']", re.M)
-_Placed = tuple[str, Exclusion]
-"""An exclusion with the path of its file."""
 
 
 def regression(
@@ -76,12 +68,12 @@ def regression(
         if run.problem and run.ran.code != PytestExit.NO_TESTS:
             return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
     tests = red_to_green(before, after)
-    covered = trial.confirmed(trial.kind(tests), tests)
+    covered = trial.confirmed(RegressionKind.COVERED, tests)
     return covered or _exception_removed(trial, after) or _added(trial, blocks, modes)
 
 
 def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:
-    """The tests that fail in the first run and pass in the second. A skipped test does neither."""
+    """Return the tests that fail in the first run and pass in the second. A skipped test does neither."""
     failed = before.ids(PytestOutcome.FAILED)
     return tuple(name for name in failed if after.outcome(name) is PytestOutcome.PASSED)
 
@@ -98,7 +90,7 @@ class _FamilyTrial:
     workers: int
 
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
-        """The same tests on the base and on the series, both with the test files of the series."""
+        """Run the same tests on the base and on the series, both with the test files of the series."""
 
         def run(tree: Path) -> PytestRun:
             return run_pytest(self.python, tree, targets, names=names, timeout=TIMEOUT)
@@ -109,7 +101,7 @@ class _FamilyTrial:
         return before, after
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
-        """A run of these tests alone that goes from red to green; None if they do not do so again."""
+        """Run these tests alone; None if they do not go from red to green again."""
         if not tests:
             return None
         before, after = self.both(tests)
@@ -118,53 +110,47 @@ class _FamilyTrial:
         paths = sorted({name.partition("::")[0] for name in tests})
         return RegressionTest(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
 
-    def kind(self, tests: Sequence[str]) -> RegressionKind:
-        """Where the tests that show the repair come from; an earlier commit of the series may have made them."""
-        if any(name.endswith(f"::{TEST}") for name in tests):
-            return RegressionKind.ADDED
-        removed = len(self.exclusions(self.base)) > len(self.exclusions(self.series))
-        return RegressionKind.EXCEPTION_REMOVED if removed else RegressionKind.COVERED
-
-    def exclusions(self, tree: Path) -> list[_Placed]:
-        """What keeps the generic tests from the family in a tree."""
-        common = exact_text(tree, COMMON) if (tree / COMMON).is_file() else ""
-        generic = generic_tests(common)
-        own = [(path, override) for path in self.files for override in overrides(exact_text(tree, path), generic)]
-        return own + [(COMMON, exclusion) for exclusion in listed_exclusions(common, _names(tree, self.family))]
-
     def none(self, reason: str, runs: tuple[PytestRun, PytestRun] | None = None) -> RegressionTest:
-        """There is no regression test; `runs` are those of a test that was tried."""
+        """Say that there is no regression test; `runs` are those of a test that was tried."""
         before, after = (run.ran for run in runs) if runs else (None, None)
         return RegressionTest(self.family, RegressionKind.NONE, before=before, after=after, reason=reason)
 
 
 def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionTest | None:
-    """Upstream's own tests without what excludes the family; `untouched` is their run on the series before that."""
-    excluding = trial.exclusions(trial.series)
+    """Try upstream's own tests without what excludes the family; `untouched` is their run on the series with it."""
+    generic = generic_tests(text_of(trial.series / COMMON_TESTS))
+    sources = {path: text_of(trial.series / path) for path in trial.files}
+    excluding = [found for path, source in sources.items() for found in exclusions_in(path, source, generic)]
     if not excluding:
         return None
-    names = " or ".join(sorted({name for _, exclusion in excluding for name in exclusion.tests}))
-    originals = {path: exact_text(trial.series, path) for path, _ in excluding}
+    names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))
+    originals = {exclusion.path: exact_text(trial.series, exclusion.path) for exclusion in excluding}
+
+    def write_without(removed: Sequence[Exclusion]) -> None:
+        for path, text in originals.items():
+            own = [exclusion for exclusion in removed if exclusion.path == path]
+            write_texts(trial.series, {path: without(text, own)})
+
     with restored(trial.series, originals) as keep:
-        write_texts(trial.series, _without(originals, excluding))
+        write_without(excluding)
         before, after = trial.both(trial.files, names)
         shown = red_to_green(before, after)
         worse = set(after.ids(*BAD)) - set(untouched.ids(*BAD))
-        removed = [placed for placed in excluding if _concerns(placed, shown) and not _concerns(placed, worse)]
-        tests = [name for name in shown if any(_concerns(placed, [name]) for placed in removed)]
-        write_texts(trial.series, originals | _without(originals, removed))
-        reason = f"removed: {'; '.join(f'{exclusion.description} ({path})' for path, exclusion in removed)}"
+        removed = [exclusion for exclusion in excluding if exclusion.concerns(shown) and not exclusion.concerns(worse)]
+        tests = [name for name in shown if any(exclusion.concerns([name]) for exclusion in removed)]
+        write_without(removed)
+        reason = f"removed: {'; '.join(map(str, removed))}"
         test = trial.confirmed(RegressionKind.EXCEPTION_REMOVED, tests, reason)
         if test is None:
             return None
         keep()
-        return replace(test, paths=tuple(sorted({path for path, _ in removed})))
+        return replace(test, paths=tuple(sorted({exclusion.path for exclusion in removed})))
 
 
 def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
-    """A new test in the last test class in which it shows the repair; if there is none, the runs of the first try."""
+    """Add a new test to the last test class in which it shows the repair; if none does, return the first try."""
     sources = {path: exact_text(trial.series, path) for path in trial.files}
-    if any(holders(source) for source in sources.values()):
+    if any(TEST in source for source in sources.values()):
         runs = trial.both(trial.files, TEST)
         return trial.none(_why_not(*runs), runs)
     classes = {path: model_tests(source) for path, source in sources.items()}
@@ -196,7 +182,7 @@ def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) ->
 
 
 def _why_not(before: PytestRun, after: PytestRun) -> str:
-    """Why the new test shows nothing, from its runs in every test class of the family."""
+    """Say why the new test shows nothing, from its runs in every test class of the family."""
     problem = before.problem or after.problem
     if problem:
         return problem
@@ -212,28 +198,3 @@ def _why_not(before: PytestRun, after: PytestRun) -> str:
 
 def _classes(tests: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
-
-
-def _concerns(placed: _Placed, tests: Collection[str]) -> bool:
-    """Whether an exclusion keeps any of these tests (pytest ids) from the family."""
-    path, exclusion = placed
-    for name in tests:
-        file, *classes, test = name.split("::")
-        if test in exclusion.tests and (path == COMMON or (file == path and classes[-1] in exclusion.classes)):
-            return True
-    return False
-
-
-def _without(sources: Mapping[str, str], excluding: Iterable[_Placed]) -> dict[str, str]:
-    """The files without these exclusions."""
-    by_path: dict[str, list[Edit]] = {}
-    for path, exclusion in excluding:
-        by_path.setdefault(path, []).extend(exclusion.edits)
-    return {path: apply_removals(sources[path], edits) for path, edits in by_path.items()}
-
-
-def _names(tree: Path, family: str) -> frozenset[str]:
-    """The model types and the classes of a family: what a list in the generic tests may name."""
-    configurations = files_of(tree, family, "configuration_*.py")
-    types = (name for path in configurations for name in _MODEL_TYPE.findall(text_of(path)))
-    return frozenset({*types, *classes_of(tree, family)})

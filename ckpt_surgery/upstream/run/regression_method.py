@@ -111,12 +111,6 @@ def model_tests(source: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def holders(source: str) -> tuple[str, ...]:
-    """The classes of a file that already have the test."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return tuple(node.name for node in classes if TEST in [getattr(entry, "name", "") for entry in node.body])
-
-
 def with_method(source: str, classes: Sequence[str], text: str) -> str:
     """The file with the method `text` at the end of each of these classes, and with the imports that it needs."""
     positions = SourceText(source)

@@ -105,12 +105,6 @@ WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = 
         ReasonCode.NO_REGRESSION_TEST,
         "no regression test of zamba2: it passes on the base",
     ),
-    "a checker that fails since one of the commits": (
-        lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN, since="Repair clvp"),)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.CHECKER_FAILED,
-        "upstream's checker copies fails since the commit 'Repair clvp'",
-    ),
     "a checker that was not run": (
         lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
         SeriesStatus.UNCHECKED,

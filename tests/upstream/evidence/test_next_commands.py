@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import pull_request_body
-from ckpt_surgery.upstream.evidence.next_commands import next_commands
-from ckpt_surgery.upstream.evidence.placeholders import HUMAN_PLACE
+from ckpt_surgery.upstream.evidence.body import MARK, next_commands, pull_request_body
 from ckpt_surgery.upstream.evidence.results import Evidence
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -65,8 +63,8 @@ def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bool) -> None:
-    page = pull_request_body(cases.ready(), None)
-    (tmp_path / "body.md").write_text(page.replace(HUMAN_PLACE, "") if written else page)
+    page = pull_request_body(cases.ready(), "")
+    (tmp_path / "body.md").write_text(page.replace(MARK, "") if written else page)
     (tmp_path / "gh").write_text("#!/bin/sh\necho opened\n")
     (tmp_path / "gh").chmod(0o755)
     last = next_commands(cases.ready(), tmp_path, tmp_path / "checkout")[-1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.page import evidence_markdown
+from ckpt_surgery.upstream.evidence.page import evidence_markdown, siblings_markdown
 from ckpt_surgery.upstream.evidence.results import CommandRun, Evidence, RegressionKind
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -192,3 +192,14 @@ def test_of_many_regression_tests_those_that_are_missing_stay_in_sight() -> None
 def test_the_comment_for_slow_tests_is_one_line() -> None:
     assert "\nA maintainer starts the slow tests with `run-slow: clvp, zamba2`.\n" in evidence_markdown(cases.ready())
     assert "run-slow" not in evidence_markdown(replace(cases.ready(), commits=()))
+
+
+# --- siblings ---
+
+
+def test_families_of_the_series_come_first_and_many_siblings_are_folded() -> None:
+    (ours, other) = cases.ready().siblings
+    many = (*(replace(other, family=f"family{number}") for number in range(30)), ours)
+    page = siblings_markdown(replace(cases.ready(), siblings=many))
+    assert list(cases.folds(page)) == ["31 families"]
+    assert [row[0] for row in cases.tables(page)[0][1:]] == ["clvp", *(sibling.family for sibling in many[:-1])]

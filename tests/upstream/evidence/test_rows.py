@@ -11,7 +11,7 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome, Skip
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
-from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
+from ckpt_surgery.upstream.evidence.rows import rows_of
 from tests.measure.fault_cases import fault, fault_at, why
 
 WHY = why(CauseKind.PLAIN_BLOCK, block="ToyBlock")
@@ -111,7 +111,7 @@ def test_only_what_is_measured_on_both_sides_can_be_repaired(
 ) -> None:
     result = row(before, after)
     assert result.verdict == verdict
-    assert reproduced([result]) == (verdict == RowVerdict.PARTLY_REPAIRED)
+    assert result.better == (verdict == RowVerdict.PARTLY_REPAIRED)
     assert bool(result.problem) == (verdict == RowVerdict.NOT_MEASURED)
 
 
@@ -131,9 +131,8 @@ def test_a_problem_names_its_side_unless_it_is_the_same_on_both() -> None:
 
 def test_one_repaired_row_reproduces_a_family_and_none_does_not() -> None:
     gone, same = row(report("recompute"), report()), row(report("recompute"), report("recompute"))
-    assert reproduced([same, gone])
-    assert not reproduced([same])
-    assert not reproduced([])
+    assert gone.better
+    assert not same.better
 
 
 NORM = why(CauseKind.BATCH_NORM_TWICE)

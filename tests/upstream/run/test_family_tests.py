@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.upstream.evidence.results import CheckStatus, CommandRun
-from ckpt_surgery.upstream.run.family_tests import family_tests
+from ckpt_surgery.upstream.run.pytest_run import family_tests
 from tests.upstream.regression_toys import (
     BROKE_OFF,
     ELM,

@@ -15,7 +15,7 @@ import pytest
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.parallel import TreePair, in_background, run_all, run_all_in_trees
+from ckpt_surgery.upstream.run.parallel import TreePair, run_all, run_all_in_trees
 
 PATIENCE = 20.0
 SLEEPING = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
@@ -86,27 +86,16 @@ def test_an_error_stops_the_commands_of_the_others_and_is_raised(sleeper: Sleepe
         run_all(tasks, sleeper.python, 2)
     assert time.monotonic() - begun < PATIENCE
     assert sleeper.ended
-    with pytest.raises(UpstreamError, match="this one was not run"):
-        sleeper.run()
 
 
-@pytest.mark.parametrize("how", ["run_all", "in_background"])
-def test_an_interrupt_leaves_no_process(sleeper: Sleeper, how: str) -> None:
+def test_an_interrupt_leaves_no_process(sleeper: Sleeper) -> None:
     def interrupt() -> None:
         sleeper.wait_for()
         os.kill(os.getpid(), signal.SIGINT)
 
-    def in_the_background() -> None:
-        with in_background(sleeper.run, sleeper.python, 2) as result:
-            result()
-
-    work: dict[str, Callable[[], object]] = {
-        "run_all": lambda: run_all([sleeper.run, lambda: 0], sleeper.python, 2),
-        "in_background": in_the_background,
-    }
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        work[how]()
+        run_all([sleeper.run, lambda: 0], sleeper.python, 2)
     assert sleeper.ended
 
 
@@ -123,31 +112,3 @@ def test_no_two_tasks_have_the_same_trees_at_once(python: PythonInterpreter, tmp
 
     assert set(run_all_in_trees([task] * 12, pairs, python)) <= set(pairs)
     assert run_all_in_trees([task] * 2, pairs[:1], python) == pairs[:1] * 2
-
-
-def test_a_task_in_the_background_runs_beside_what_the_caller_does(python: PythonInterpreter) -> None:
-    both = threading.Barrier(2, timeout=PATIENCE)
-
-    def task() -> str:
-        both.wait()
-        return "done"
-
-    with in_background(task, python, 2) as result:
-        both.wait()
-        assert result() == "done"
-    with in_background(lambda: "at once", python, 1) as result:
-        assert result() == "at once"
-
-
-def test_an_error_of_the_caller_stops_what_runs_in_the_background(sleeper: Sleeper) -> None:
-    with pytest.raises(UpstreamError, match=r"^the disk is full$"), in_background(sleeper.run, sleeper.python, 2):
-        fail_after(sleeper)
-    assert sleeper.ended
-
-
-def test_an_error_in_the_background_is_the_callers(python: PythonInterpreter) -> None:
-    def task() -> int:
-        raise UpstreamError("there is no ruff")
-
-    with pytest.raises(UpstreamError, match=r"^there is no ruff$"), in_background(task, python, 2) as result:
-        result()

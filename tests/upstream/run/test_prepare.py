@@ -36,8 +36,8 @@ from ckpt_surgery.upstream.evidence.results import (
     SeriesStatus,
 )
 from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
-from ckpt_surgery.upstream.run import output_folder, series, series_evidence, workspace
 from ckpt_surgery.upstream.run import prepare as module
+from ckpt_surgery.upstream.run import series, series_evidence, workspace
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all_in_trees
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
@@ -577,7 +577,7 @@ def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, v
     (prepared,) = outcome.series
     assert prepared.evidence.families == ("ash", "cedar")
     assert list(outcome.left_out) == ["birch"]
-    assert "verify finds no fault in it as it is" in outcome.left_out["birch"].text
+    assert "verify finds no fault in it as it is" in outcome.left_out["birch"]
     assert "birch" in (prepared.folder / "siblings.md").read_text()
 
 
@@ -586,7 +586,7 @@ def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_
 ) -> None:
     verify.stubborn = ("birch",)
     outcome = made(untied, group_by=GroupBy.ALL)
-    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"].text
+    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
     assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
 
 
@@ -682,9 +682,9 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
         raise end
 
     if where == "the move":
-        monkeypatch.setattr(output_folder, "_replace", fail)
+        monkeypatch.setattr(Path, "chmod", fail)
     elif where == "check":
-        monkeypatch.setattr(series_evidence, "Checkers", fail)
+        monkeypatch.setattr(series_evidence, "checker_tasks", fail)
     else:
         monkeypatch.setattr(module, where, fail)
     before, existing = state(toy), list(toy.parent.iterdir())

@@ -123,7 +123,7 @@ def test_names_select_tests(tree: Path) -> None:
     [
         (
             "far",
-            "needs packages that its Python does not have: install them with `python -m pip install no_such_module_1`",
+            "reached no test (exit code 2): ModuleNotFoundError: No module named 'no_such_module_1'",
         ),
         ("odd", "reached no test (exit code 2): ZeroDivisionError: division by zero"),
         ("none", "selects no test"),
@@ -134,16 +134,6 @@ def test_a_run_without_a_test_says_why(tree: Path, file: str, reason: str) -> No
     assert pytest_run.problem == f"`{pytest_run.ran.command}` {reason}"
 
 
-def test_a_hook_that_nobody_knows_names_the_plugin_it_belongs_to(tree: Path) -> None:
-    conftest = tree / "conftest.py"
-    conftest.write_text("def pytest_configure_node(node):\n    pass\n")
-    try:
-        pytest_run = run_pytest(PYTHON, tree, [FILE], options=["-p", "no:xdist"])
-    finally:
-        conftest.unlink()
-    assert "python -m pip install pytest-xdist" in (pytest_run.problem or "")
-
-
 def test_a_run_that_is_cut_off_has_no_results(tree: Path) -> None:
     pytest_run = run_pytest(PYTHON, tree, [FILE], timeout=0.01)
     assert (pytest_run.results, pytest_run.problem) == (
@@ -152,10 +142,10 @@ def test_a_run_that_is_cut_off_has_no_results(tree: Path) -> None:
     )
 
 
-def test_without_pytest_the_package_to_install_is_named(tmp_path: Path) -> None:
+def test_without_pytest_that_is_the_reason(tmp_path: Path) -> None:
     module = tmp_path / "src/pytest.py"
     module.parent.mkdir()
     module.write_text("raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
     problem = run_pytest(PYTHON, tmp_path, ["tests"]).problem
     assert problem is not None
-    assert "python -m pip install pytest`" in problem
+    assert problem.endswith("No module named 'pytest'")

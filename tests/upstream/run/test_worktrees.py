@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.branches import set_branch
-from ckpt_surgery.upstream.run.checkout import check_checkout
+from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
 from ckpt_surgery.upstream.run.git import (
     Git,
 )
