@@ -11,18 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ckpt_surgery.text import bullets, code, console, folded, paragraphs, prose, titled
-from ckpt_surgery.upstream.evidence.markdown import (
-    LONG,
-    before_and_after,
-    breaking_changes,
-    checks_table,
-    commits_table,
-    fault_list,
-    passed_count,
-    regressions_table,
-    slow_tests,
-    status_lines,
-)
+from ckpt_surgery.upstream.evidence import markdown
 from ckpt_surgery.upstream.evidence.results import CheckStatus, Evidence, SeriesStatus
 from ckpt_surgery.upstream.layout import TESTS, UPSTREAM
 
@@ -129,22 +118,22 @@ def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list
 
 def _facts(evidence: Evidence) -> str:
     """Return the evidence in short. If there is a banner, it has the reasons against the series already."""
-    remaining = fault_list((row, row.faults_after) for row in evidence.rows)
-    passed = passed_count(evidence.checks)
+    remaining = markdown.fault_list((row, row.faults_after) for row in evidence.rows)
+    passed = markdown.passed_count(evidence.checks)
     runs = [run for test in evidence.regressions for run in (test.before, test.after) if run]
     commands = list(dict.fromkeys(run.command for run in runs))
-    checks = paragraphs(checks_table(evidence.checks), f"{passed:,} passed." if passed else "")
+    checks = paragraphs(markdown.checks_table(evidence.checks), f"{passed:,} passed." if passed else "")
     return paragraphs(
         "## Evidence",
-        status_lines(evidence) if evidence.status is SeriesStatus.READY else "",
-        titled("### Commits", commits_table(evidence)),
-        titled("### Before and after", before_and_after(evidence.rows)),
+        markdown.status_lines(evidence) if evidence.status is SeriesStatus.READY else "",
+        titled("### Commits", markdown.commits_table(evidence)),
+        titled("### Before and after", markdown.before_and_after(evidence.rows)),
         titled("Faults that remain:", remaining),
-        titled("### Regression tests", regressions_table(evidence.regressions)),
+        titled("### Regression tests", markdown.regressions_table(evidence.regressions)),
         _commands("The commands of the tests", commands) if commands else "",
-        breaking_changes(evidence, "### "),
+        markdown.breaking_changes(evidence, "### "),
         titled("### Upstream's checkers and tests", checks),
-        slow_tests(evidence),
+        markdown.slow_tests(evidence),
     )
 
 
@@ -162,7 +151,7 @@ def _submitter(evidence: Evidence) -> str:
 def _commands(title: str, commands: Sequence[str]) -> str:
     """Return commands to type, folded if there are many."""
     block = console(commands)
-    return folded(title, block) if len(commands) > LONG else f"{title}:\n\n{block}"
+    return folded(title, block) if len(commands) > markdown.LONG else f"{title}:\n\n{block}"
 
 
 def _search_commands(evidence: Evidence) -> list[str]:

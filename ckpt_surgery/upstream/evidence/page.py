@@ -10,25 +10,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from ckpt_surgery.text import bullets, code, console, folded, markdown_table, paragraphs, plural, prose, titled
-from ckpt_surgery.upstream.evidence.markdown import (
-    before_and_after,
-    breaking_changes,
-    bullet_list,
-    checks_table,
-    code_list,
-    commits_table,
-    failures_first,
-    fault_list,
-    folded_if_long,
-    folded_names,
-    folded_run,
-    passed_count,
-    regressions_table,
-    rules_list,
-    run_block,
-    slow_tests,
-    status_lines,
-)
+from ckpt_surgery.upstream.evidence import markdown
 from ckpt_surgery.upstream.evidence.results import (
     CheckerResult,
     CheckStatus,
@@ -46,21 +28,21 @@ def evidence_markdown(evidence: Evidence) -> str:
         f"base: {code(evidence.base_name)} at {code(evidence.base)}",
         f"agreed on in: {prose(evidence.coordination) if evidence.coordination else 'no issue was named'}",
     ]
-    models = folded_names(evidence.models, "model class", "model classes")
+    models = markdown.folded_names(evidence.models, "model class", "model classes")
     page = paragraphs(
         f"# Evidence for {code(evidence.group)}: {evidence.status}",
-        status_lines(evidence),
+        markdown.status_lines(evidence),
         titled("The series:", bullets(about)),
-        titled("## Before and after", paragraphs(before_and_after(evidence.rows), models)),
+        titled("## Before and after", paragraphs(markdown.before_and_after(evidence.rows), models)),
         titled("## Regression tests", _regressions(evidence.regressions)),
-        breaking_changes(evidence, "## "),
+        markdown.breaking_changes(evidence, "## "),
         titled("## Upstream's checkers and tests", _checks(evidence.checks)),
-        titled("## Faults before", fault_list((row, row.faults_before) for row in evidence.rows)),
+        titled("## Faults before", markdown.fault_list((row, row.faults_before) for row in evidence.rows)),
         titled("## Faults that remain", _remaining(evidence.rows)),
         titled("## Commits", _commits(evidence)),
         titled("## What upstream's converter and checkers changed", _tool_changes(evidence.commits)),
         titled("## Notes", bullets(map(prose, evidence.notes))),
-        slow_tests(evidence),
+        markdown.slow_tests(evidence),
         titled("## Reproduce the series and its measurements", _reproduction(evidence)),
     )
     return f"{page}\n"
@@ -73,15 +55,15 @@ def siblings_markdown(evidence: Evidence) -> str:
     lines = []
     for sibling in siblings:
         inside, rules = "yes" if sibling.included else "no", " ".join(sibling.rules)
-        lines.append([code(sibling.family), inside, rules, code_list(sibling.places), prose(sibling.reason)])
+        lines.append([code(sibling.family), inside, rules, markdown.code_list(sibling.places), prose(sibling.reason)])
     table = markdown_table(["family", "in this series", "rules", "places", "reason"], lines)
     page = paragraphs(
         f"# The same pattern elsewhere: {code(evidence.group)}",
         f"Static findings of the rules of this series in the base, {code(evidence.base_name)} at "
         f"{code(evidence.base)}: {plural(included, 'family', 'families')} in this series, "
         f"{len(siblings) - included} outside it.",
-        rules_list(evidence),
-        folded_if_long(table, len(lines), "family", "families") if lines else "",
+        markdown.rules_list(evidence),
+        markdown.folded_if_long(table, len(lines), "family", "families") if lines else "",
     )
     return f"{page}\n"
 
@@ -95,22 +77,24 @@ def _regressions(regressions: Sequence[RegressionTest]) -> str:
                 last = prose((ran.output.rstrip().splitlines() or ["passed"])[-1])
                 passed.append(f"{test.family} on the {tree}: {code(ran.command)}: {last}")
             elif ran:
-                failed.append(folded_run(f"{test.family} on the {tree}", ran))
-    return paragraphs(regressions_table(regressions), *failed, bullet_list(passed, "run"))
+                failed.append(markdown.folded_run(f"{test.family} on the {tree}", ran))
+    return paragraphs(markdown.regressions_table(regressions), *failed, markdown.bullet_list(passed, "run"))
 
 
 def _checks(checks: Iterable[CheckerResult]) -> str:
-    ordered = failures_first(checks)
+    ordered = markdown.failures_first(checks)
     outputs = []
     for check in ordered:
         if check.ran and check.ran == check.before and check.status is not CheckStatus.OK:
-            outputs.append(folded_run(f"{check.name} on the series and on the base", check.ran))
+            outputs.append(markdown.folded_run(f"{check.name} on the series and on the base", check.ran))
         elif check.status is not CheckStatus.OK:
             runs = (("series", check.ran), ("base", check.before))
-            outputs += [folded_run(f"{check.name} on the {tree}", ran) for tree, ran in runs if ran]
-    passed = code_list(check.name for check in ordered if check.status is CheckStatus.OK)
+            outputs += [markdown.folded_run(f"{check.name} on the {tree}", ran) for tree, ran in runs if ran]
+    passed = markdown.code_list(check.name for check in ordered if check.status is CheckStatus.OK)
     return paragraphs(
-        checks_table(ordered), *outputs, folded(f"{passed_count(ordered):,} passed", passed) if passed else ""
+        markdown.checks_table(ordered),
+        *outputs,
+        folded(f"{markdown.passed_count(ordered):,} passed", passed) if passed else "",
     )
 
 
@@ -121,16 +105,16 @@ def _remaining(rows: Sequence[ModelRow]) -> str:
         if row.after and not row.faults_after and not row.problem
     ]
     missing = f"`verify` gave no details for {', '.join(unexplained)}." if unexplained else ""
-    return paragraphs(fault_list((row, row.faults_after) for row in rows), missing)
+    return paragraphs(markdown.fault_list((row, row.faults_after) for row in rows), missing)
 
 
 def _commits(evidence: Evidence) -> str:
     failed = [
-        f"{code(commit.sha[:12])} has a module that cannot be imported:\n\n{run_block(commit.imported)}"
+        f"{code(commit.sha[:12])} has a module that cannot be imported:\n\n{markdown.run_block(commit.imported)}"
         for commit in evidence.commits
         if commit.imported and not commit.imported.ok
     ]
-    return paragraphs(commits_table(evidence), *failed, folded_names(evidence.files, "file"))
+    return paragraphs(markdown.commits_table(evidence), *failed, markdown.folded_names(evidence.files, "file"))
 
 
 def _tool_changes(commits: Sequence[Commit]) -> str:
@@ -141,8 +125,8 @@ def _tool_changes(commits: Sequence[Commit]) -> str:
             "written by the converter": commit.regenerated,
             "changed only by the other checkers": commit.checkers,
         }
-        changes = [f"{title}: {code_list(files)}" for title, files in titles.items() if files]
-        runs = [folded_run(ran.command, ran) for ran in commit.fixes if not ran.ok]
+        changes = [f"{title}: {markdown.code_list(files)}" for title, files in titles.items() if files]
+        runs = [markdown.folded_run(ran.command, ran) for ran in commit.fixes if not ran.ok]
         if changes or runs:
             parts += [f"{code(commit.sha[:12])}, {prose(commit.subject)}:", bullets(changes), *runs]
     return paragraphs(*parts)

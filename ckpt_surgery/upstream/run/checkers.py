@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -58,27 +57,19 @@ _DURATION = re.compile(r"\(?\b\d+(?:\.\d+)? ?m?s\b\)?")
 _MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+)'")
 
 
-class Generation(StrEnum):
-    """Which of upstream's ways to run its checkers a checkout has."""
-
-    RUNNER = "checkers"
-    """`utils/checkers.py`."""
-    SCRIPTS = "scripts"
-    """`utils/check_modular_conversion.py`, `utils/check_copies.py` and their like."""
-    NONE = "none"
-
-
 @dataclass(frozen=True, slots=True)
 class UpstreamTools:
-    """What a checkout has. `ruff` is the version that its setup.py pins, None if it pins none."""
+    """What a checkout has.
 
-    generation: Generation
+    Attributes:
+        runner: whether there is `utils/checkers.py`; if not, each checker is a script.
+        has_converter: whether modeling files can be generated from modular ones, and anything can be checked.
+        ruff: the version that setup.py pins, None if it pins none.
+    """
+
+    runner: bool
+    has_converter: bool
     ruff: str | None = None
-
-    @property
-    def has_converter(self) -> bool:
-        """Tell whether modeling files can be generated from modular ones."""
-        return self.generation is not Generation.NONE
 
     @property
     def ruff_requirement(self) -> str:
@@ -90,10 +81,9 @@ def find_tools(tree: Path) -> UpstreamTools:
     """Find the tools of a checkout without running anything."""
     pinned = _PINNED.search(text_of(tree / "setup.py"))
     ruff = pinned[1] if pinned else None
-    if (tree / RUNNER).is_file():
-        return UpstreamTools(Generation.RUNNER, ruff)
-    complete = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
-    return UpstreamTools(Generation.SCRIPTS if complete else Generation.NONE, ruff)
+    runner = (tree / RUNNER).is_file()
+    scripts = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
+    return UpstreamTools(runner, runner or scripts, ruff)
 
 
 def check_ruff(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> str:
@@ -130,7 +120,7 @@ def fix(
         return ()
 
     def run_fixer(name: str) -> CommandRun:
-        if tools.generation is Generation.RUNNER:
+        if tools.runner:
             return python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
         return python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
 
@@ -194,7 +184,7 @@ def checker_tasks(
         on_base: what checkers that were run on the base did there; kept from one series to the next.
         step: called with each checker's name before it runs.
     """
-    if tools.generation is Generation.NONE:
+    if not tools.has_converter:
         lacks = f"{RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
         reason = f"this checkout has neither {lacks}"
         return [lambda _: CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason)]
@@ -227,7 +217,7 @@ def _checker_names(tools: UpstreamTools, python: PythonInterpreter, tree: Path) 
 
     Raises UpstreamError if upstream's runner does not list them.
     """
-    if tools.generation is Generation.SCRIPTS:
+    if not tools.runner:
         names = [_IMPORTS]
         for name, (script, *options) in _SCRIPTS.items():
             text = text_of(tree / "utils" / script)
@@ -247,7 +237,7 @@ def _run_checker(tools: UpstreamTools, python: PythonInterpreter, tree: Path, na
     git = Git(tree)
     before = set(changed_files(git))
     try:
-        if tools.generation is Generation.RUNNER:
+        if tools.runner:
             return python.run([RUNNER, name, *_uncached(tree)], tree)
         if name == _IMPORTS:
             return python.run(["-c", "from transformers import *"], tree)

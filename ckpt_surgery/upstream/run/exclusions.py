@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 import libcst as cst
 
@@ -18,20 +17,10 @@ from ckpt_surgery.codemods.repair import Definition, DropMethod
 from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
 from ckpt_surgery.upstream.layout import LINE_LENGTH
 
-
-class ExclusionKind(Enum):
-    """How a generic test is kept from running or from failing. The values are noun phrases."""
-
-    EXPECTED_FAILURE = "the expected failure"
-    SKIP = "the skip"
-    EMPTY_OVERRIDE = "the empty override"
-    FEWER_MODELS = "the shorter list of models"
-
-
 _DECORATORS = {
-    "skip": ExclusionKind.SKIP,
-    "xfail": ExclusionKind.EXPECTED_FAILURE,
-    "expectedFailure": ExclusionKind.EXPECTED_FAILURE,
+    "skip": "the skip",
+    "xfail": "the expected failure",
+    "expectedFailure": "the expected failure",
 }
 
 
@@ -41,13 +30,13 @@ class Exclusion:
 
     Attributes:
         path: the test file, from the top of the checkout.
-        kind: what the override does.
+        kind: what the override does, as a noun phrase.
         subject: the method with its class (`ElmTest.test_x`).
         classes: the class and its subclasses in the file.
     """
 
     path: str
-    kind: ExclusionKind
+    kind: str
     subject: str
     classes: tuple[str, ...]
 
@@ -57,7 +46,7 @@ class Exclusion:
         return not {f"{self.path}::{holder}::{name}" for holder in self.classes}.isdisjoint(tests)
 
     def __str__(self) -> str:
-        return f"{self.kind.value} of {self.subject} ({self.path})"
+        return f"{self.kind} of {self.subject} ({self.path})"
 
 
 def generic_tests(common: str) -> frozenset[str]:
@@ -89,19 +78,18 @@ def without(source: str, exclusions: Iterable[Exclusion]) -> str:
     return transformed(cst.parse_module(after), [unused]).code if unused else after
 
 
-def _kind(method: ast.FunctionDef) -> ExclusionKind | None:
-    """Return how a method keeps the generic test from running or failing; None if it does not."""
+def _kind(method: ast.FunctionDef) -> str:
+    """Return how a method keeps the generic test from running or failing; empty if it does not."""
     for decorator in method.decorator_list:
         function = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = ast.unparse(function).rpartition(".")[2]
         if name in _DECORATORS:
             return _DECORATORS[name]
     if all(map(_does_nothing, method.body)):
-        return ExclusionKind.EMPTY_OVERRIDE
+        return "the empty override"
     targets = [target for node in ast.walk(method) if isinstance(node, ast.Assign) for target in node.targets]
-    if any(isinstance(target, ast.Attribute) and target.attr == "all_model_classes" for target in targets):
-        return ExclusionKind.FEWER_MODELS
-    return None
+    fewer = any(isinstance(target, ast.Attribute) and target.attr == "all_model_classes" for target in targets)
+    return "the shorter list of models" if fewer else ""
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

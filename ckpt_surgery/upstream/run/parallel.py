@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,31 +25,15 @@ class TreePair:
     series: Path
 
 
-def run_all(tasks: Sequence[Callable[[], T]], python: PythonInterpreter, workers: int) -> list[T]:
-    """Run tasks, at most `workers` at once, and return their results in order.
-
-    After the first error, or an interrupt, the commands of all others are killed, and that error is raised.
-    """
-    if workers == 1 or len(tasks) <= 1:
-        return [task() for task in tasks]
-    with ThreadPoolExecutor(min(workers, len(tasks))) as executor:
-        futures = [executor.submit(task) for task in tasks]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            while wait(futures, timeout=_KILL_AGAIN).not_done:
-                python.kill_all()
-            raise
-    return [future.result() for future in futures]
-
-
 def run_all_in_trees(
     tasks: Sequence[Callable[[TreePair], T]], pairs: Sequence[TreePair], python: PythonInterpreter
 ) -> list[T]:
-    """Do the same with tasks that need worktrees: as many run at once as there are pairs."""
+    """Run tasks, as many at once as there are pairs of worktrees, and return their results in order.
+
+    After the first error, or an interrupt, the commands of all others are killed, and that error is raised.
+    """
+    if len(pairs) == 1:
+        return [task(pairs[0]) for task in tasks]
     free: queue.SimpleQueue[TreePair] = queue.SimpleQueue()
     for pair in pairs:
         free.put(pair)
@@ -62,4 +45,15 @@ def run_all_in_trees(
         finally:
             free.put(pair)
 
-    return run_all([partial(run, task) for task in tasks], python, len(pairs))
+    with ThreadPoolExecutor(len(pairs)) as executor:
+        futures = [executor.submit(run, task) for task in tasks]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            while wait(futures, timeout=_KILL_AGAIN).not_done:
+                python.kill_all()
+            raise
+    return [future.result() for future in futures]

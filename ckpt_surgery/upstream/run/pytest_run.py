@@ -7,7 +7,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
 from ckpt_surgery.text import some
@@ -31,12 +31,8 @@ class PytestOutcome(StrEnum):
 BAD = (PytestOutcome.FAILED, PytestOutcome.ERROR)
 
 
-class PytestExit(IntEnum):
-    """The exit codes of pytest that mean something here."""
-
-    INTERNAL_ERROR = 3
-    NO_TESTS = 5
-
+NO_TESTS = 5
+"""The exit code of pytest if nothing is selected."""
 
 _OPTIONS = ("-q", "-ra", "--tb=short", "--no-header", "--disable-warnings", "-p", "no:cacheprovider")
 # The same tests run several times in a tree: without compiled files, imports take more than half of each run.
@@ -64,11 +60,6 @@ class PytestRun:
     ran: CommandRun
     results: Mapping[str, PytestResult]
     problem: str | None = None
-
-    @property
-    def aborted(self) -> bool:
-        """Tell whether pytest itself failed on the way: the tests after that point have no result."""
-        return self.ran.code == PytestExit.INTERNAL_ERROR
 
     def ids(self, *outcomes: PytestOutcome) -> tuple[str, ...]:
         """Return the tests that ended in one of these ways."""
@@ -127,21 +118,17 @@ def family_tests(
     bad = after.ids(*BAD)
     if after.problem or not (bad or after.ids(PytestOutcome.PASSED)):
         return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=after.problem or "all tests are skipped")
-    if not bad and not after.aborted:
+    if not bad:
         if after.ran.ok:
             return CheckerResult(folder, CheckStatus.OK, after.ran)
         reason = f"pytest ended early, with exit code {after.ran.code}"
         return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=reason)
     with tests_of_series(base, series, model_test_files(series, family)):
-        targets = [folder] if after.aborted else bad
-        before = run_pytest(python, base, targets, options=options, timeout=_FAMILY_TIMEOUT)
-    crash = ["pytest itself, which stops with an internal error"] if after.aborted else []
+        before = run_pytest(python, base, bad, options=options, timeout=_FAMILY_TIMEOUT)
     new = [name for name in bad if name in shown or before.outcome(name) not in BAD]
-    new += crash if not before.aborted else []
     if new:
         return CheckerResult(folder, CheckStatus.FAILED, after.ran, before.ran, f"on the series alone: {some(new)}")
-    reason = f"on the base as well: {some([*crash, *bad])}"
-    return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, reason)
+    return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, f"on the base as well: {some(bad)}")
 
 
 def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
@@ -183,7 +170,7 @@ def _problem(ran: CommandRun, results: Mapping[str, PytestResult]) -> str | None
         return None
     if ran.code == EXIT_TIMED_OUT:
         return f"`{ran.command}` did not end in time and was stopped"
-    if ran.code == PytestExit.NO_TESTS:
+    if ran.code == NO_TESTS:
         return f"`{ran.command}` selects no test"
     lines = [line for line in ran.output.splitlines() if line.strip()] or ["no output"]
     last = next((line.removeprefix("E ") for line in reversed(lines) if line.startswith("E ")), lines[-1])

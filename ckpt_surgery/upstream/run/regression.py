@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
@@ -15,8 +14,7 @@ from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTes
 from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, text_of
 from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, generic_tests, without
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.parallel import run_all
-from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
+from ckpt_surgery.upstream.run.pytest_run import BAD, NO_TESTS, PytestOutcome, PytestRun, run_pytest
 from ckpt_surgery.upstream.run.regression_method import TEST, method, model_tests, with_method
 from ckpt_surgery.upstream.run.temporary_edits import (
     exact_text,
@@ -38,7 +36,6 @@ def regression(
     *,
     blocks: Sequence[str],
     modes: Sequence[Mode],
-    workers: int = 1,
 ) -> RegressionTest:
     """Find or make the test of one family that fails without the repair and passes with it.
 
@@ -53,7 +50,6 @@ def regression(
         python: has pytest, torch, and what the tests import.
         blocks: classes that are plain modules on the base and checkpointed on the series.
         modes: those in which the repaired models have equal gradients; a new test tries no other.
-        workers: how many commands may run at once.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -62,10 +58,10 @@ def regression(
     if not files:
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
-    trial = _FamilyTrial(family, base, series, python, files, workers)
+    trial = _FamilyTrial(family, base, series, python, files)
     before, after = trial.both(files, "checkpointing")
     for run in (before, after):
-        if run.problem and run.ran.code != PytestExit.NO_TESTS:
+        if run.problem and run.ran.code != NO_TESTS:
             return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
     tests = red_to_green(before, after)
     covered = trial.confirmed(RegressionKind.COVERED, tests)
@@ -87,17 +83,12 @@ class _FamilyTrial:
     series: Path
     python: PythonInterpreter
     files: tuple[str, ...]
-    workers: int
 
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
         """Run the same tests on the base and on the series, both with the test files of the series."""
-
-        def run(tree: Path) -> PytestRun:
-            return run_pytest(self.python, tree, targets, names=names, timeout=TIMEOUT)
-
         with tests_of_series(self.base, self.series, self.files):
-            runs = [partial(run, tree) for tree in (self.base, self.series)]
-            before, after = run_all(runs, self.python, self.workers)
+            before = run_pytest(self.python, self.base, targets, names=names, timeout=TIMEOUT)
+            after = run_pytest(self.python, self.series, targets, names=names, timeout=TIMEOUT)
         return before, after
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
@@ -148,7 +139,7 @@ def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionT
 
 
 def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
-    """Add a new test to the last test class in which it shows the repair; if none does, return the first try."""
+    """Add a new test to the last test class in which it shows the repair; if none does, say why."""
     sources = {path: exact_text(trial.series, path) for path in trial.files}
     if any(TEST in source for source in sources.values()):
         runs = trial.both(trial.files, TEST)
@@ -159,26 +150,19 @@ def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) ->
     if not modes:
         reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
         return RegressionTest(trial.family, RegressionKind.IMPOSSIBLE, reason=reason)
-    modeling_utils = exact_text(trial.series, MODELING_UTILS)
-    tries: list[tuple[PytestRun, PytestRun]] = []
+    text = method(blocks, modes, exact_text(trial.series, MODELING_UTILS))
     with restored(trial.series, sources) as keep:
-        for tried in dict.fromkeys([tuple(modes), *((mode,) for mode in modes)]):
-            text = method(blocks, tried, modeling_utils)
-            edited = {path: with_method(source, classes[path], text) for path, source in sources.items()}
-            write_texts(trial.series, edited)
-            before, after = trial.both(trial.files, TEST)
-            tries.append((before, after))
-            shown = red_to_green(before, after)
-            if shown:
-                path, holder, _ = shown[-1].split("::")
-                write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
-                test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
-                if test is not None:
-                    keep()
-                    return test
-            if not after.ids(*BAD):
-                break
-    return trial.none(_why_not(*tries[0]), tries[0])
+        write_texts(trial.series, {path: with_method(source, classes[path], text) for path, source in sources.items()})
+        runs = trial.both(trial.files, TEST)
+        shown = red_to_green(*runs)
+        if shown:
+            path, holder, _ = shown[-1].split("::")
+            write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
+            test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
+            if test is not None:
+                keep()
+                return test
+    return trial.none(_why_not(*runs), runs)
 
 
 def _why_not(before: PytestRun, after: PytestRun) -> str:

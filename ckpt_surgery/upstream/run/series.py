@@ -232,7 +232,6 @@ def _regression_tests(space: Workspace, planned: PlannedCommit, rows: Sequence[M
                 space.python,
                 blocks=planned.plain_blocks(family),
                 modes=[mode for mode in MODES if all(row.gradients_equal for row in measured if row.mode == mode)],
-                workers=space.workers,
             )
         )
     return tests

@@ -360,11 +360,6 @@ def folds(page: str) -> dict[str, str]:
     return {summary: body.strip() for summary, body in sections}
 
 
-def in_sight(page: str) -> str:
-    """The page without what is folded."""
-    return re.sub(r"^<details>$.*?^</details>$", "", page, flags=re.DOTALL | re.MULTILINE)
-
-
 def turned(evidence: Evidence) -> Evidence:
     """The same evidence with its mappings the other way round."""
     versions, rules = (dict(reversed(list(mapping.items()))) for mapping in (evidence.versions, evidence.rules))

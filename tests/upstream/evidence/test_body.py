@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import MARK, PLACEHOLDER, pull_request_body, split_template
-from ckpt_surgery.upstream.evidence.markdown import before_and_after
-from ckpt_surgery.upstream.evidence.page import evidence_markdown, siblings_markdown
+from ckpt_surgery.upstream.evidence.body import PLACEHOLDER, pull_request_body, split_template
+from ckpt_surgery.upstream.evidence.page import siblings_markdown
 from ckpt_surgery.upstream.evidence.results import Evidence, Reason, ReasonCode
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -55,12 +54,6 @@ def test_the_human_has_four_places_and_they_are_where_they_should_be() -> None:
     assert places[0] < lines.index("## Evidence") < lines.index("### Disclosure") < places[1] < lines.index("## Rules")
 
 
-def test_an_empty_place_is_seen_by_who_reads_the_description() -> None:
-    assert f"<!-- {MARK} -->" in PLACEHOLDER
-    seen = re.sub(r"<!--.*?-->", "", body(cases.ready()), flags=re.DOTALL)
-    assert seen.count("TO BE WRITTEN BY YOU") == 4
-
-
 def test_without_an_issue_the_body_stops_after_the_facts_and_says_why() -> None:
     page = body(cases.uncoordinated())
     assert cases.headings(page)[-1] == "### Disclosure"
@@ -70,44 +63,6 @@ def test_without_an_issue_the_body_stops_after_the_facts_and_says_why() -> None:
     assert "`--coordination`" in last
     assert page.count(PLACEHOLDER) == 1
     assert last not in body(cases.ready())
-
-
-@pytest.mark.parametrize("name", ["not_ready", "unchecked"])
-def test_what_is_to_be_done_first_stands_above_everything_and_once(name: str) -> None:
-    evidence = cases.every_kind()[name]
-    page = body(evidence)
-    first, empty, *rest = page.splitlines()
-    assert first.lower().startswith(f"> **{evidence.status}**: ")
-    assert empty == ">"
-    reasons = rest[: len(evidence.reasons)]
-    assert all(line.startswith("> - ") for line in reasons)
-    assert rest[len(reasons)] == ""
-    assert "**Status" not in page
-    assert rest[0] not in "\n".join(rest[1:])
-
-
-def test_a_series_that_is_ready_has_no_banner_and_says_what_is_known() -> None:
-    page = body(cases.cautious())
-    assert not page.startswith(">")
-    assert "**Status: ready**" in page
-    assert f"\n- {cases.cautious().reasons[0].text}\n" in page
-
-
-def test_a_class_has_one_line_as_on_the_page_of_the_evidence() -> None:
-    for evidence in (cases.cautious(), cases.not_ready(), cases.large()):
-        page = body(evidence)
-        assert before_and_after(evidence.rows) in page
-        assert before_and_after(evidence.rows) in evidence_markdown(evidence)
-    assert "Faults that remain:" in body(cases.not_ready())
-    assert "Faults that remain:" not in body(cases.ready())
-
-
-def test_it_is_disclosed_what_made_the_series_and_with_what_command() -> None:
-    for evidence in (cases.ready(), cases.uncoordinated()):
-        page = body(evidence)
-        assert "Made with `ckpt_surgery 0.1.0`, a program that " in page
-        assert f"$ {evidence.command}\n" in cases.fences(page)
-    assert f"Agreed on in: {cases.ISSUE}" in body(cases.ready())
 
 
 def test_without_a_template_our_part_is_all() -> None:

@@ -135,9 +135,7 @@ def test_a_family_without_a_repair_is_idle(tmp_path: Path, toy: Path) -> None:
 
 
 @pytest.mark.parametrize("follows", [True, False], ids=["with a script that propagates", "without"])
-def test_a_copy_whose_source_alone_is_repaired_keeps_its_comment_where_a_script_brings_it_along(
-    tmp_path: Path, follows: bool
-) -> None:
+def test_a_copy_keeps_its_comment_if_a_script_updates_it(tmp_path: Path, follows: bool) -> None:
     # the source stands in a model that checkpoints, its copy in one that does not
     head = "from torch import nn\n\nfrom ...modeling_utils import PreTrainedModel\n\n\n"
     tied = "# Copied from transformers.models.oak.modeling_oak.OakLayer with Oak->Elm\n"

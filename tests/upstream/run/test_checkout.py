@@ -38,11 +38,6 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "is not a folder" in refusal(tmp_path / "nowhere")
 
 
-def test_a_bare_repository_is_refused(repository: Path, tmp_path: Path) -> None:
-    sh(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare")
-    assert "this operation must be run in a work tree" in refusal(tmp_path / "bare")
-
-
 def test_a_folder_inside_a_checkout_is_refused(repository: Path) -> None:
     (repository / "inner").mkdir()
     assert f"is a folder inside the checkout {repository}" in refusal(repository / "inner")
@@ -101,16 +96,6 @@ def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
     assert git.run("rev-parse", BRANCH) == other
 
 
-def test_a_branch_of_ours_on_an_older_base_is_replaced(repository: Path) -> None:
-    git, _, tip = series(repository)
-    set_branch(git, BRANCH, tip)
-    (repository / "elm.py").write_text("elm = 2\n")
-    sh(repository, "commit", "--quiet", "--all", "--message=second")
-    _, _, other = series(repository)
-    set_branch(git, BRANCH, other)
-    assert git.run("rev-parse", BRANCH) == other != tip
-
-
 @pytest.mark.parametrize(
     "work",
     [
@@ -132,17 +117,6 @@ def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path,
     with pytest.raises(UpstreamError, match=f"the branch {BRANCH} holds a commit that is not ours"):
         set_branch(git, BRANCH, tip)
     assert git.run("rev-parse", BRANCH) == human
-
-
-def test_an_amended_commit_with_the_dates_of_ours_is_the_humans(repository: Path) -> None:
-    git, base, tip = series(repository)
-    set_branch(git, BRANCH, tip)
-    sh(repository, "switch", "--quiet", BRANCH)
-    (repository / "oak.py").write_text("oak = 5\n")
-    sh(repository, "commit", "--quiet", "--all", "--amend", "--no-edit", GIT_COMMITTER_DATE=base.date)
-    sh(repository, "switch", "--quiet", "main")
-    with pytest.raises(UpstreamError, match="holds a commit that is not ours"):
-        free_branch(git, BRANCH)
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["to what it was", "to nothing"])

@@ -58,13 +58,6 @@ def test_changed_files_are_seen_and_put_back(repository: Path) -> None:
         assert (tree.folder / "oak.py").read_text() == "oak = 1\n"
 
 
-def test_the_same_input_gives_the_same_commit(repository: Path) -> None:
-    _, _, first = series(repository)
-    _, _, again = series(repository)
-    _, _, other = series(repository, "oak = 3\n")
-    assert first == again != other
-
-
 def test_a_commit_is_the_persons_with_the_date_of_the_base(repository: Path) -> None:
     _, base, tip = series(repository)
     shown = sh(repository, "show", "--no-patch", "--format=%an|%ae|%aI|%cI|%B", tip)
@@ -113,12 +106,3 @@ def test_what_is_not_staged_is_not_committed(repository: Path) -> None:
         assert changed_files(tree) == []
     assert sh(repository, "diff", "--name-only", "main", tip).split() == ["oak.py"]
     assert sh(repository, "show", f"{tip}:oak.py") == "oak = 2\n"
-
-
-def test_who_commits_is_who_git_says_it_is(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sh(repository, "config", "--unset", "user.name")
-    sh(repository, "config", "--unset", "user.email")
-    (tmp_path / "settings").write_text("[user]\nname = Right\nemail = right@example.org\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
-    _, _, tip = series(repository)
-    assert sh(repository, "show", "--no-patch", "--format=%an %ae", tip).strip() == "Right right@example.org"

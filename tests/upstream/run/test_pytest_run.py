@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.pytest_run import PytestOutcome, PytestRun, run_pytest
+from ckpt_surgery.upstream.run.pytest_run import PytestRun, run_pytest
 
 PYTHON = PythonInterpreter(Path(sys.executable))
 TESTS = """\
@@ -105,13 +105,6 @@ def test_the_command_is_what_one_would_type(run: PytestRun, tree: Path) -> None:
     assert "report.xml" not in run.ran.output
 
 
-def test_the_ids_are_taken_back_by_pytest(run: PytestRun, tree: Path) -> None:
-    some = run.ids(PytestOutcome.PASSED, PytestOutcome.SKIPPED)
-    again = run_pytest(PYTHON, tree, some)
-    assert again.ids(PytestOutcome.PASSED, PytestOutcome.SKIPPED) == some
-    assert again.ran.ok
-
-
 def test_names_select_tests(tree: Path) -> None:
     pytest_run = run_pytest(PYTHON, tree, [FILE], names="plain or skip")
     assert [name.rpartition("::")[2] for name in pytest_run.results] == ["test_plain", "test_skip"]
@@ -140,12 +133,3 @@ def test_a_run_that_is_cut_off_has_no_results(tree: Path) -> None:
         {},
         f"`{pytest_run.ran.command}` did not end in time and was stopped",
     )
-
-
-def test_without_pytest_that_is_the_reason(tmp_path: Path) -> None:
-    module = tmp_path / "src/pytest.py"
-    module.parent.mkdir()
-    module.write_text("raise ModuleNotFoundError(\"No module named 'pytest'\")\n")
-    problem = run_pytest(PYTHON, tmp_path, ["tests"]).problem
-    assert problem is not None
-    assert problem.endswith("No module named 'pytest'")

@@ -132,7 +132,7 @@ def test_excuses_are_taken_out_where_the_test_then_shows_the_repair(trees: Trees
     assert trees.tests(trees.base) == base
 
 
-def test_both_trees_have_the_same_test_files_while_they_run_and_the_base_its_own_afterwards(trees: Trees) -> None:
+def test_both_trees_have_the_same_test_files_while_they_run(trees: Trees) -> None:
     base = trees.tests(trees.base)
     seen = []
 
@@ -210,17 +210,6 @@ def test_it_is_given_to_the_last_class_that_shows_the_repair(trees: Trees) -> No
         ),
     )
     assert regression_test.tests == (f"{ELM}::ElmModelTest::{TEST}",)
-
-
-def test_it_tries_one_mode_where_both_do_not_pass(trees: Trees) -> None:
-    trees.write(ELM, BARE)
-
-    def answer(tree: Path) -> Answers:
-        return dict.fromkeys(ours(tree), "failed") if "(False, True)" in (tree / ELM).read_text() else ours(tree)
-
-    regression_test, _ = run(trees, answer)
-    assert regression_test.kind == RegressionKind.ADDED
-    assert "for use_reentrant in (False,):" in (trees.series / ELM).read_text()
 
 
 def test_it_is_not_given_twice(trees: Trees) -> None:

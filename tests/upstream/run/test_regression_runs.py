@@ -94,7 +94,7 @@ def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
     free, unexcused = COMMON_TEXT.replace('["elm"]', '["oak"]'), TEST_TEXT.replace(EXCUSED, "")
     trees = make(tmp_path, NESTED, files={COMMON: free, ELM: unexcused})
     before = trees.tests(trees.base)
-    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH, workers=2)
+    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
     assert (outcome.kind, outcome.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
     assert trees.tests(trees.base) == before
     assert (trees.base / COMMON).read_text() == (trees.series / COMMON).read_text() == free

@@ -247,7 +247,7 @@ def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
+def test_clvp_is_repaired_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
     base = released("5.23.0")
     tree = with_own(base, tmp_path / "series", ("clvp", "xlstm"))
     apply([tree / MODELS / "clvp"], cache=False)
@@ -283,15 +283,13 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
 
 
 @pytest.mark.torch
-def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -> None:
+def test_a_router_gives_a_variant_and_what_is_not_a_model_no_target() -> None:
     targets = targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
     assert [job["variant"] for job in targets["mixtral"]] == ["", "router loss"]
     assert targets["none"] == []
 
 
-def test_the_first_module_that_cannot_be_imported_is_told_and_none_if_all_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"sound_toy": "", "broken_toy": "import nowhere\n", "leaving_toy": "raise SystemExit\n"}.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

@@ -17,13 +17,6 @@ from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, series, sh, state
 
 
-def test_a_series_leaves_the_checkout_as_it_was(repository: Path) -> None:
-    (repository / "notes.txt").write_text("mine\n")
-    before = state(repository)
-    series(repository)
-    assert state(repository) == before
-
-
 def test_the_callers_git_variables_lead_nowhere_else(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = state(repository)
     monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
@@ -48,23 +41,6 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
         work(places)
     assert not any(place.exists() for place in kept)
     assert not kept[0].parent.exists()
-    assert state(repository) == before
-
-
-def test_a_worktree_that_was_made_half_way_is_cleared_away(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = Git(repository)
-    base, before = check_checkout(git, "main"), state(repository)
-    run = Git.run
-
-    def interrupted(self: Git, *arguments: str, **options: str) -> str:
-        answer = run(self, *arguments, **options)  # type: ignore[arg-type]
-        if arguments[:2] == ("worktree", "add"):
-            raise KeyboardInterrupt
-        return answer
-
-    monkeypatch.setattr(Git, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "series"):
-        pass
     assert state(repository) == before
 
 
