@@ -188,17 +188,17 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def console(commands: Iterable[str]) -> str:
-    """A block with commands to type."""
+    """Return a block with commands to type."""
     return fenced("\n".join(f"$ {command}" for command in commands), "console")
 
 
 def titled(title: str, body: str) -> str:
-    """A piece of Markdown below its title; empty if there is nothing below it."""
+    """Put a piece of Markdown below its title; empty if there is nothing below it."""
     return f"{title}\n\n{body}" if body else ""
 
 
 def paragraphs(*pieces: str) -> str:
-    """Pieces of Markdown below one another, without those that are empty."""
+    """Join pieces of Markdown with blank lines, without those that are empty."""
     return "\n\n".join(filter(None, pieces))
 
 

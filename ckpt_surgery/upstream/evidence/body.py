@@ -119,7 +119,7 @@ def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list
 def _facts(evidence: Evidence) -> str:
     """Return the evidence in short. If there is a banner, it has the reasons against the series already."""
     remaining = markdown.fault_list((row, row.faults_after) for row in evidence.rows)
-    passed = markdown.passed_count(evidence.checks)
+    passed = sum(check.status is CheckStatus.OK for check in evidence.checks)
     runs = [run for test in evidence.regressions for run in (test.before, test.after) if run]
     commands = list(dict.fromkeys(run.command for run in runs))
     checks = paragraphs(markdown.checks_table(evidence.checks), f"{passed:,} passed." if passed else "")

@@ -149,27 +149,20 @@ def checks_table(checks: Iterable[CheckerResult]) -> str:
     return markdown_table(["checker", "status", "command", "reason"], lines) if lines else ""
 
 
-def passed_count(checks: Iterable[CheckerResult]) -> int:
-    """Count the checkers that passed."""
-    return sum(check.status is CheckStatus.OK for check in checks)
-
-
 def failures_first(checks: Iterable[CheckerResult]) -> list[CheckerResult]:
     """Sort the checkers by status; within one status they keep their order."""
     return sorted(checks, key=lambda check: list(CheckStatus).index(check.status))
 
 
 def breaking_changes(evidence: Evidence, heading: str) -> str:
-    """Say what may break code elsewhere: the unsafe repairs, and each changed signature with its callers.
+    """Say what may break code elsewhere: the unsafe repairs, and each changed signature.
 
     `heading` is the mark of its heading (`## `). If there is nothing, the piece is one line without a heading.
     """
     parts = [bullets(prose(sentence) for sentence in evidence.unsafe)]
     for change in evidence.signatures:
-        callers = bullet_list([code(caller) for caller in change.callers], "caller")
-        called = titled("Called from:", callers) or "No caller was found in the checkout."
         block = fenced(f"forward({change.before})  # before\nforward({change.after})  # after", "python")
-        parts.append(f"`{change.class_name}.forward` in `{change.path}:{change.line}`:\n\n{block}\n\n{called}")
+        parts.append(f"`{change.class_name}.forward` in `{change.path}:{change.line}`:\n\n{block}")
     return titled(f"{heading}Breaking changes", paragraphs(*parts)) or "Breaking changes: none."
 
 

@@ -90,12 +90,9 @@ def _checks(checks: Iterable[CheckerResult]) -> str:
         elif check.status is not CheckStatus.OK:
             runs = (("series", check.ran), ("base", check.before))
             outputs += [markdown.folded_run(f"{check.name} on the {tree}", ran) for tree, ran in runs if ran]
-    passed = markdown.code_list(check.name for check in ordered if check.status is CheckStatus.OK)
-    return paragraphs(
-        markdown.checks_table(ordered),
-        *outputs,
-        folded(f"{markdown.passed_count(ordered):,} passed", passed) if passed else "",
-    )
+    passed = [check.name for check in ordered if check.status is CheckStatus.OK]
+    names = folded(f"{len(passed):,} passed", markdown.code_list(passed)) if passed else ""
+    return paragraphs(markdown.checks_table(ordered), *outputs, names)
 
 
 def _remaining(rows: Sequence[ModelRow]) -> str:

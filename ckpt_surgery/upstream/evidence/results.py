@@ -52,11 +52,9 @@ class RegressionKind(StrEnum):
     EXCEPTION_REMOVED = "exception removed"
     """Upstream's own test, once the override that kept it from running is gone."""
     ADDED = "added"
-    """A new test."""
     IMPOSSIBLE = "impossible"
     """No test of all gradients can pass: `verify` still finds a fault in every mode."""
     NONE = "none"
-    """There is no regression test."""
 
 
 class SeriesStatus(StrEnum):
@@ -66,7 +64,6 @@ class SeriesStatus(StrEnum):
     UNCHECKED = "unchecked"
     """Nothing failed, but something could not be run."""
     NOT_READY = "not ready"
-    """Something failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +152,7 @@ class ModelRow:
 class SignatureChange:
     """A `forward` whose positional parameters changed, which breaks callers that pass them by position.
 
-    `before` and `after` are the parameter lists as source text. `callers` are all calls found in the checkout, as
-    `path:line` of the finished series.
+    `before` and `after` are the parameter lists as source text, `line` is that of the finished series.
     """
 
     path: str
@@ -164,7 +160,6 @@ class SignatureChange:
     class_name: str
     before: str
     after: str
-    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +224,7 @@ class ReasonCode(StrEnum):
     """What a reason is about. The values in `evidence.json` stay when sentences are reworded."""
 
     PATCHES_DIFFER = "patches differ"
-    """`git am` of the patches does not give the branch."""
     REPAIR_LOST = "repair lost"
-    """A later commit took back a repair."""
     NEW_FAULT = "new fault"
     """A model fails after the repair where it did not before."""
     FAULT_LEFT = "fault left"
@@ -239,18 +232,13 @@ class ReasonCode(StrEnum):
     STATISTICS_DIFFER = "statistics differ"
     """Gradients are equal, and the recompute updates running statistics a second time."""
     NOT_REPRODUCED = "not reproduced"
-    """`verify` shows no fault that the repair removes."""
     NOT_MEASURED = "not measured"
     IMPORT_FAILED = "import failed"
-    """A changed module cannot be imported."""
     FIXER_FAILED = "fixer failed"
     FIXERS_CHANGE_BASE = "fixers change base"
-    """Upstream's fixers change a file on the base already."""
     CHECKER_FAILED = "checker failed"
     CHECKER_FAILED_DIFFERENTLY = "checker failed differently"
-    """A checker fails on the base too, with another output."""
     CHECKER_FAILED_BEFORE = "checker failed before"
-    """A checker fails on the base too."""
     CHECKER_NOT_RUN = "checker not run"
     NO_REGRESSION_TEST = "no regression test"
 

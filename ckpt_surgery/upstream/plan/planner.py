@@ -27,14 +27,7 @@ from ckpt_surgery.upstream.plan.dependencies import (
     is_generated,
     required_sources,
 )
-from ckpt_surgery.upstream.plan.plan import (
-    PlannedCommit,
-    PlannedSeries,
-    SeriesPlan,
-    commits_of,
-    ordered,
-    series_of,
-)
+from ckpt_surgery.upstream.plan.plan import PlannedCommit, PlannedSeries, SeriesPlan, commits_of, ordered, series_of
 
 
 def chosen_families(tree: Path, names: Collection[str]) -> frozenset[str]:

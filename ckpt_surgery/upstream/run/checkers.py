@@ -14,7 +14,7 @@ from pathlib import Path
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
 from ckpt_surgery.upstream.layout import text_of
-from ckpt_surgery.upstream.run.git import Git, changed_files, digest, restore, untracked
+from ckpt_surgery.upstream.run.git import Git, changed_files, restore, untracked
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
 
@@ -146,8 +146,8 @@ def fix(
     return tuple(runs)
 
 
-def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: Sequence[str] = ()) -> dict[str, str]:
-    """Return the files of a worktree at the base that the fixers change, with the `digest` of what they make of each.
+def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: Sequence[str] = ()) -> frozenset[str]:
+    """Return the files of a worktree at the base that the fixers change.
 
     The worktree is clean again afterwards.
 
@@ -163,7 +163,7 @@ def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: 
         if modular and tools.has_converter:
             options = ["--fix_and_overwrite", "--check_all", "--files", *modular]
             python.run([f"utils/{_SCRIPTS[CONVERTER][0]}", *options], tree)
-        return {name: digest(tree / name) for name in changed_files(git)}
+        return frozenset(changed_files(git))
     finally:
         restore(git)
 

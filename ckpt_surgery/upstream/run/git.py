@@ -6,7 +6,6 @@ input gives the same commits and the same patches.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
@@ -37,31 +36,16 @@ _SETTINGS = {
 
 _PATCH = [
     "--binary",
-    "--diff-algorithm=myers",
-    "--encoding=UTF-8",
+    "--dst-prefix=b/",
     "--full-index",
-    "--inter-hunk-context=0",
-    "--no-add-header",
-    "--no-attach",
-    "--no-base",
-    "--no-cc",
     "--no-color",
-    "--no-cover-letter",
     "--no-ext-diff",
-    "--no-notes",
     "--no-renames",
     "--no-signature",
-    "--no-signoff",
-    "--no-thread",
-    "--no-to",
     "--numbered",
     "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--subject-prefix=PATCH",
-    "--suffix=.patch",
-    "--unified=3",
-    f"-O{os.devnull}",
 ]
+_NO_CONFIGURATION = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$")
 """The variables that say who the user is and how git is configured. Others may name another repository."""
 
@@ -143,11 +127,6 @@ def untracked(git: Git) -> list[str]:
     return git.listed("ls-files", "--others", "--exclude-standard", "-z")
 
 
-def digest(path: Path) -> str:
-    """Return what tells the contents of a file from others; empty if there is no file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-
-
 def restore(git: Git, files: Sequence[str] = ()) -> None:
     """Put files of one of our worktrees back to its commit, all of them if none is named; new files are removed."""
     if not files:
@@ -159,18 +138,6 @@ def restore(git: Git, files: Sequence[str] = ()) -> None:
         git.run("checkout", "--quiet", "HEAD", "--", *sorted(tracked))
     for name in set(files) - tracked:
         (git.folder / name).unlink(missing_ok=True)
-
-
-def stage(git: Git, files: Sequence[str]) -> None:
-    """Stage these files of one of our worktrees, as they are now."""
-    if files:
-        git.run("add", "--all", "--", *files)
-
-
-def discard_unstaged(git: Git) -> None:
-    """Discard what one of our worktrees has beside what is staged."""
-    git.run("checkout", "--quiet", "--", ".")
-    git.run("clean", "-d", "--force", "--quiet")
 
 
 def commit(git: Git, base: BaseCommit, message: str) -> str:
@@ -187,9 +154,13 @@ def bring(git: Git, tree: Git, tip: str) -> None:
     git.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
 
 
-def patches(git: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
-    """Write the commits after the base as patches to an absolute folder and return their file names in order."""
-    written = git.run("format-patch", *_PATCH, f"--output-directory={folder}", f"{base.sha}..{tip}")
+def patches(tree: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
+    """Write the commits after the base as patches to an absolute folder and return their file names in order.
+
+    They are the same however the user has configured git. `tree` is one of our worktrees.
+    """
+    options = [*_PATCH, f"--output-directory={folder}"]
+    written = tree.run("format-patch", *options, f"{base.sha}..{tip}", env=_NO_CONFIGURATION)
     return tuple(Path(line).name for line in written.split("\n") if line)
 
 

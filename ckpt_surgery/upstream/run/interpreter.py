@@ -29,8 +29,6 @@ LINES = 60
 """How much of a command's output is kept, from its end."""
 
 EXIT_TIMED_OUT = 124
-EXIT_NO_COMMAND = 127
-_EXIT_SIGNAL = 128
 """Exit codes as a shell gives them; a process that a signal ended has 128 and the signal's number."""
 
 _WIDTH = 400
@@ -83,7 +81,7 @@ class PythonInterpreter:
         shown = shlex.join([name, *arguments])
         program = shutil.which(name, path=self.environment(tree)["PATH"])
         if program is None:
-            return CommandRun(shown, EXIT_NO_COMMAND, f"{name}: command not found")
+            return CommandRun(shown, 127, f"{name}: command not found")
         return self._run([program, *arguments], tree, shown, TIMEOUT, {})
 
     def kill_all(self) -> None:
@@ -186,7 +184,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
     if code >= 0:
         return code, ""
     memory = " (as the system does when it is out of memory)" if code == -signal.SIGKILL else ""
-    return _EXIT_SIGNAL - code, f"killed by {signal.Signals(-code).name}{memory}"
+    return 128 - code, f"killed by {signal.Signals(-code).name}{memory}"
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

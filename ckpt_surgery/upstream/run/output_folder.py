@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,6 @@ from pathlib import Path
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import listed
-from ckpt_surgery.upstream.run.git import digest
 
 _HASHES = ".made.json"
 """The hashes of the files as they were written. A file with another hash was changed by a person."""
@@ -76,11 +76,15 @@ def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> st
         if new.exists():
             new.rename(new.with_name(f"{new.stem}.new{new.suffix}"))
         shutil.copy2(old / name, new)
-    hashes = {path.name: digest(path) for path in folder.iterdir() if path.name not in kept}
+    hashes = {path.name: _digest(path) for path in folder.iterdir() if path.name not in kept}
     (folder / _HASHES).write_text(json.dumps(hashes, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     if not kept:
         return ""
     return f"your own files in {old} were kept ({listed(kept)}); new versions beside them have .new in their names"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _changed_by_hand(old: Path) -> list[str]:
@@ -92,4 +96,4 @@ def _changed_by_hand(old: Path) -> list[str]:
     except (OSError, ValueError):
         hashes = {}
     files = (path for path in old.iterdir() if path.is_file() and path.name != _HASHES)
-    return sorted(path.name for path in files if hashes.get(path.name) != digest(path))
+    return sorted(path.name for path in files if hashes.get(path.name) != _digest(path))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.survey import cores
 from ckpt_surgery.upstream.evidence.body import BODY, next_commands, pull_request_body
 from ckpt_surgery.upstream.evidence.judge import judged
 from ckpt_surgery.upstream.evidence.page import evidence_markdown, siblings_markdown
@@ -112,8 +111,7 @@ def prepare(
             python=python,
             tools=tools,
             plan=plan,
-            include_unreproduced=options.include_unreproduced,
-            workers=options.jobs or cores(),
+            options=options,
             progress=progress,
             step=step,
         )
@@ -130,20 +128,21 @@ def prepare(
             build = build_series(space, planned.commits)
             left_out |= build.left_out
             if build.commits:
-                evidence = gather_evidence(space, planned, build, options, versions)
-                done.append(_finish(git, space, build, evidence, options.out))
+                evidence = gather_evidence(space, planned, build, versions)
+                done.append(_finish(git, space, build, evidence))
                 finished(done[-1])
     return PrepareResult(tuple(done), left_out, idle)
 
 
-def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, out: Path) -> FinishedSeries:
+def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence) -> FinishedSeries:
     """Judge a series, write its folder, and point its branch to it: all of it or nothing."""
-    tip, branch, place = build.commits[-1].sha, evidence.branch, out / evidence.group
+    tip, branch, out = build.commits[-1].sha, evidence.branch, space.options.out
+    place = out / evidence.group
     before = free_branch(git, branch)
     try:
         with output_folder(out, evidence.group) as folder:
             bring(git, space.series_tree, tip)
-            names = patches(git, space.base, tip, folder)
+            names = patches(space.series_tree, space.base, tip, folder)
             restore(space.base_tree)  # upstream's checkers and tests may leave files behind
             applies = same_after_am(space.base_tree, space.base, tip, folder, names)
             evidence = judged(
@@ -153,18 +152,15 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, 
                 lost=build.lost,
                 drifted=sorted(build.drifted),
             )
-            notice = write_documents(folder, _documents(space.base_tree.folder, evidence), place)
+            documents = {
+                "evidence.json": evidence.to_json(),
+                "evidence.md": evidence_markdown(evidence),
+                "siblings.md": siblings_markdown(evidence),
+                BODY: pull_request_body(evidence, text_of(space.base_tree.folder / TEMPLATE)),
+            }
+            notice = write_documents(folder, documents, place)
             set_branch(git, branch, tip)
     except BaseException:
         put_back(git, branch, tip, before)
         raise
     return FinishedSeries(evidence, place, tuple(next_commands(evidence, place, git.folder)), notice)
-
-
-def _documents(tree: Path, evidence: Evidence) -> dict[str, str]:
-    return {
-        "evidence.json": evidence.to_json(),
-        "evidence.md": evidence_markdown(evidence),
-        "siblings.md": siblings_markdown(evidence),
-        BODY: pull_request_body(evidence, text_of(tree / TEMPLATE)),
-    }

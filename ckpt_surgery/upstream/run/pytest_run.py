@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,6 @@ from ckpt_surgery.text import some
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
 from ckpt_surgery.upstream.layout import TESTS
 from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, PythonInterpreter
-from ckpt_surgery.upstream.run.temporary_edits import model_test_files, tests_of_series
 
 
 class PytestOutcome(StrEnum):
@@ -129,6 +129,44 @@ def family_tests(
     if new:
         return CheckerResult(folder, CheckStatus.FAILED, after.ran, before.ran, f"on the series alone: {some(new)}")
     return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, f"on the base as well: {some(bad)}")
+
+
+def model_test_files(tree: Path, family: str) -> tuple[str, ...]:
+    """Return the family's tests of models in torch, as paths from the top of the tree."""
+    paths = sorted((tree / TESTS / family).glob("test_modeling_*.py"))
+    other = ("test_modeling_tf_", "test_modeling_flax_")
+    return tuple(path.relative_to(tree).as_posix() for path in paths if not path.name.startswith(other))
+
+
+@contextmanager
+def tests_of_series(base: Path, series: Path, files: Iterable[str]) -> Iterator[None]:
+    """Give the base the series' text of these test files, for a while."""
+    both = [path for path in files if (base / path).is_file()]
+    with restored(base, {path: exact_text(base, path) for path in both}):
+        write_texts(base, {path: exact_text(series, path) for path in both})
+        yield
+
+
+@contextmanager
+def restored(tree: Path, originals: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Put files back to this text at the end, unless the function that it gives was called to keep them."""
+    kept: list[bool] = []
+    try:
+        yield lambda: kept.append(True)
+    finally:
+        if not kept:
+            write_texts(tree, originals)
+
+
+def exact_text(tree: Path, path: str | Path) -> str:
+    """Read a file with its own line ends."""
+    return (tree / path).read_bytes().decode()
+
+
+def write_texts(tree: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by their paths from the top of the tree, with the line ends of the texts."""
+    for path, text in texts.items():
+        (tree / path).write_bytes(text.encode())
 
 
 def _read(report: Path, tree: Path) -> dict[str, PytestResult]:

@@ -11,21 +11,22 @@ from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
-from ckpt_surgery.upstream.layout import COMMON_TESTS, MODELING_UTILS, TESTS, text_of
-from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, generic_tests, without
+from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, text_of
+from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, without
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.pytest_run import BAD, NO_TESTS, PytestOutcome, PytestRun, run_pytest
-from ckpt_surgery.upstream.run.regression_method import TEST, method, model_tests, with_method
-from ckpt_surgery.upstream.run.temporary_edits import (
+from ckpt_surgery.upstream.run.pytest_run import (
+    BAD,
+    NO_TESTS,
+    PytestOutcome,
+    PytestRun,
     exact_text,
     model_test_files,
     restored,
+    run_pytest,
     tests_of_series,
     write_texts,
 )
-
-TIMEOUT = 1200.0
-"""Seconds for one run of the checkpointing tests of a family."""
+from ckpt_surgery.upstream.run.regression_method import TEST, method, model_tests, with_method
 
 
 def regression(
@@ -87,8 +88,8 @@ class _FamilyTrial:
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
         """Run the same tests on the base and on the series, both with the test files of the series."""
         with tests_of_series(self.base, self.series, self.files):
-            before = run_pytest(self.python, self.base, targets, names=names, timeout=TIMEOUT)
-            after = run_pytest(self.python, self.series, targets, names=names, timeout=TIMEOUT)
+            before = run_pytest(self.python, self.base, targets, names=names)
+            after = run_pytest(self.python, self.series, targets, names=names)
         return before, after
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
@@ -109,9 +110,7 @@ class _FamilyTrial:
 
 def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionTest | None:
     """Try upstream's own tests without what excludes the family; `untouched` is their run on the series with it."""
-    generic = generic_tests(text_of(trial.series / COMMON_TESTS))
-    sources = {path: text_of(trial.series / path) for path in trial.files}
-    excluding = [found for path, source in sources.items() for found in exclusions_in(path, source, generic)]
+    excluding = [found for path in trial.files for found in exclusions_in(path, text_of(trial.series / path))]
     if not excluding:
         return None
     names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))

@@ -117,7 +117,10 @@ def verify_tree(
         try:
             with WorkerPool(python=python.path, environment=environment) as pool:
                 by_family = pool.call(f"{__name__}:targets_of", classes=classes)
-                error = _failed_import(pool, modules)
+                try:
+                    error = pool.call(f"{__name__}:failed_import", modules=modules) if modules else ""
+                except WorkerPoolError as died:
+                    error = str(died)
                 targets = [target_of(target) for targets in by_family.values() for target in targets]
                 reports = survey(targets, workers=jobs, progress=progress, pool=pool)
         except WorkerPoolError as failure:
@@ -157,10 +160,3 @@ def failed_import(_emit: object, /, modules: Sequence[str]) -> str:
             inner = error.__traceback__ and error.__traceback__.tb_next
             return "".join(traceback.format_exception(error.with_traceback(inner))).strip()
     return ""
-
-
-def _failed_import(pool: WorkerPool, modules: Sequence[str]) -> str:
-    try:
-        return str(pool.call(f"{__name__}:failed_import", modules=modules)) if modules else ""
-    except WorkerPoolError as error:  # the worker died of it
-        return str(error)

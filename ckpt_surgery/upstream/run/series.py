@@ -17,18 +17,12 @@ from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.discover import SourceFile, read_source
 from ckpt_surgery.static.write import write_atomically
 from ckpt_surgery.text import listed
-from ckpt_surgery.upstream.evidence.results import (
-    CommandRun,
-    Commit,
-    ModelRow,
-    RegressionKind,
-    RegressionTest,
-)
-from ckpt_surgery.upstream.evidence.signatures import changed_forwards
+from ckpt_surgery.upstream.evidence.results import CommandRun, Commit, ModelRow, RegressionKind, RegressionTest
+from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 from ckpt_surgery.upstream.layout import is_model_file
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
 from ckpt_surgery.upstream.run.checkers import DOCSTRINGS, fix
-from ckpt_surgery.upstream.run.git import changed_files, commit, digest, discard_unstaged, restore, stage
+from ckpt_surgery.upstream.run.git import changed_files, commit, restore
 from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.workspace import Workspace
 from ckpt_surgery.version import __version__
@@ -90,12 +84,16 @@ def build_series(space: Workspace, planned: Sequence[PlannedCommit]) -> SeriesBu
 def _add_commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit) -> None:
     """Repair the families of a commit and commit that with its tests, if it shows that something is repaired."""
     name, tree = ", ".join(planned.families), space.series_tree
-    if not any(map(space.is_faulty, planned.families)) and not space.include_unreproduced:
+    if not any(map(space.is_faulty, planned.families)) and not space.options.include_unreproduced:
         build.left_out |= dict.fromkeys(planned.families, NO_FAULT)
         return
     space.step(f"{name}: repair")
     fixes = _write(space, planned)
-    own, mixed = _own_files(space, planned)
+    # what the fixers would change without us is put back
+    foreign = [file for file in changed_files(tree) if file in space.drift and file not in planned.paths]
+    if foreign:
+        restore(tree, foreign)
+    own = changed_files(tree)
     families = {*map(family_of, filter(is_model_file, own)), *planned.families}
     existing = (Path(file) for file in own if is_model_file(file) and (tree.folder / file).is_file())
     paths = [path.relative_to("src").with_suffix("") for path in existing if not path.name.startswith("modular_")]
@@ -103,21 +101,24 @@ def _add_commit(space: Workspace, build: SeriesBuild, planned: PlannedCommit) ->
     rows, imported = space.rows(families, [".".join(path.parts) for path in paths])
     better = {row.family for row in rows if row.better}
     unshown = [family for family in planned.families if family not in better]
-    if better.isdisjoint(planned.families) and not space.include_unreproduced:
+    if better.isdisjoint(planned.families) and not space.options.include_unreproduced:
         restore(tree)
         failed = [f"{ran.command} failed with exit code {ran.code}" for ran in fixes if not ran.ok]
         build.left_out |= dict.fromkeys(planned.families, "; ".join([NO_EFFECT, *failed]))
         return
     build.unreproduced += unshown
-    build.drifted |= mixed
+    build.drifted |= space.drift & planned.paths
     build.repaired |= better & set(planned.families)
     space.step(f"{name}: regression test")
-    stage(tree, own)
+    if own:
+        tree.run("add", "--all", "--", *own)
     tests = _regression_tests(space, planned, rows)
     build.regressions += tests
     test_paths = [path for test in tests for path in test.paths]
-    stage(tree, test_paths)
-    discard_unstaged(tree)  # upstream's tests may leave files behind
+    if test_paths:
+        tree.run("add", "--", *test_paths)
+    tree.run("checkout", "--quiet", "--", ".")  # upstream's tests may leave files behind
+    tree.run("clean", "-d", "--force", "--quiet")
     restore(space.base_tree)
     files = changed_files(tree)
     if not files:  # an earlier commit brought it along as a copy, or nothing is left of it
@@ -198,24 +199,9 @@ def _write(space: Workspace, planned: PlannedCommit) -> tuple[CommandRun, ...]:
         problem = write_atomically(path, source.text, change.after, encoding=source.encoding, bom=source.bom)
         if problem:
             raise UpstreamError(str(problem))
-    unchanged = not any(any(changed_forwards(base, series, path)) for path in planned.paths)
+    unchanged = not any(any(changed_signatures(base, series, path)) for path in planned.paths)
     # a docstring follows a signature; other faults of docstrings in the same file are not ours to mend
     return fix(space.tools, space.python, series, leave_out=(DOCSTRINGS,) if unchanged else ())
-
-
-def _own_files(space: Workspace, planned: PlannedCommit) -> tuple[list[str], set[str]]:
-    """Return the files that the commit takes, and those whose changes cannot be told from those of upstream's fixers.
-
-    What the fixers would change without us is put back. If they make the same of a file on the base, the repair has
-    no part in it.
-    """
-    tree = space.series_tree
-    files = changed_files(tree)
-    foreign = [file for file in files if file in space.drift and file not in planned.paths]
-    mixed = {file for file in foreign if digest(tree.folder / file) != space.drift[file]}
-    if foreign:
-        restore(tree, foreign)
-    return [file for file in files if file not in foreign], mixed | (space.drift.keys() & planned.paths)
 
 
 def _regression_tests(space: Workspace, planned: PlannedCommit, rows: Sequence[ModelRow]) -> list[RegressionTest]:

@@ -6,16 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.upstream.evidence.results import (
-    CheckerResult,
-    CheckStatus,
-    Evidence,
-    SeriesStatus,
-    Sibling,
-)
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, Evidence, SeriesStatus, Sibling
 from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 from ckpt_surgery.upstream.layout import TESTS
-from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import PlannedSeries
 from ckpt_surgery.upstream.run.checkers import checker_tasks
 from ckpt_surgery.upstream.run.checkout import branch_of
@@ -27,15 +20,12 @@ from ckpt_surgery.upstream.run.workspace import Workspace
 
 
 def gather_evidence(
-    space: Workspace,
-    planned: PlannedSeries,
-    build: SeriesBuild,
-    options: PrepareOptions,
-    versions: Mapping[str, str],
+    space: Workspace, planned: PlannedSeries, build: SeriesBuild, versions: Mapping[str, str]
 ) -> Evidence:
     """Gather the evidence, not judged yet: its status is that of a series that is not ready."""
     files = sorted({file for commit in build.commits for file in commit.files})
     codes = {code for commit in build.commits for code in commit.rules}
+    base, series = space.base_tree.folder, space.series_tree.folder
     return Evidence(
         group=planned.name,
         branch=branch_of(planned.name),
@@ -46,14 +36,14 @@ def gather_evidence(
         commits=tuple(build.commits),
         rows=build.rows,
         checks=_checks(space, planned, build),
-        signatures=changed_signatures(space.base_tree.folder, space.series_tree.folder, files),
+        signatures=tuple(change for file in files for change in changed_signatures(base, series, file)),
         regressions=tuple(build.regressions),
-        siblings=_siblings(space, planned, build, options),
+        siblings=_siblings(space, planned, build),
         versions=versions,
-        command=options.command,
+        command=space.options.command,
         unsafe=tuple(build.unsafe),
         notes=tuple(map(str, planned.notes)),
-        coordination=options.coordination,
+        coordination=space.options.coordination,
         rules={rule.code: rule.summary for rule in RULES if rule.code in codes},
     )
 
@@ -88,9 +78,7 @@ def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tup
     return (*results[len(tests) :], *results[: len(tests)], *missing)
 
 
-def _siblings(
-    space: Workspace, planned: PlannedSeries, build: SeriesBuild, options: PrepareOptions
-) -> tuple[Sibling, ...]:
+def _siblings(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[Sibling, ...]:
     """List every family with findings of the same rules, and why it is in this series or not."""
     others = {name: series.name for series in space.plan.series if series != planned for name in series.families}
 
@@ -99,13 +87,13 @@ def _siblings(
             return "changed in this series"
         if family in build.left_out:
             return f"left out: {build.left_out[family]}"
-        if family in others and not options.include_unreproduced and not space.is_faulty(family):
+        if family in others and not space.options.include_unreproduced and not space.is_faulty(family):
             return f"left out: {NO_FAULT}"
         if family in others:
             return f"belongs to the series {others[family]}, if its repair can be shown"
         if family in space.plan.idle:
             return NO_REPAIR
-        return "not asked for" if options.families else "not asked for: the model is deprecated"
+        return "not asked for" if space.options.families else "not asked for: the model is deprecated"
 
     codes = {code for commit in build.commits for code in commit.rules}
     findings = [finding for finding in space.plan.findings if finding.code in codes]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.static.results import Progress
+from ckpt_surgery.survey import cores
 from ckpt_surgery.upstream.evidence.results import CommandRun, ModelRow
 from ckpt_surgery.upstream.evidence.rows import rows_of
+from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
@@ -32,14 +34,12 @@ class Workspace:
     python: PythonInterpreter
     tools: UpstreamTools
     plan: SeriesPlan
-    include_unreproduced: bool
-    workers: int
-    """How many commands, and how many models, may run at once."""
+    options: PrepareOptions
     progress: Progress | None
     step: Callable[[str], None]
     """Called with a few words on what is done now."""
-    drift: Mapping[str, str] = field(default_factory=dict)
-    """Files that upstream's fixers change on the base already, with the digest of the result: not ours to change."""
+    drift: frozenset[str] = frozenset()
+    """Files that upstream's fixers change on the base already: not ours to change."""
     checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
     """What upstream's checkers did on the base, as far as they were run there."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Workspace:
         missing = sorted(set(families) - set(self._base_reports))
         if missing:
             tree = self.base_tree.folder
-            made = verify_tree(self.python, tree, missing, jobs=self.workers, progress=self.progress)
+            made = verify_tree(self.python, tree, missing, jobs=self.options.jobs, progress=self.progress)
             self._base_reports |= made.by_family
         return self._base_reports
 
@@ -70,13 +70,13 @@ class Workspace:
             return (), None
         names, tree = sorted(families), self.series_tree.folder
         before = self.base_reports(names)
-        after = verify_tree(self.python, tree, names, modules=modules, jobs=self.workers, progress=self.progress)
+        after = verify_tree(self.python, tree, names, modules=modules, jobs=self.options.jobs, progress=self.progress)
         rows = (row for name in names for row in rows_of(name, before[name], after.by_family[name]))
         return tuple(rows), after.imported
 
     def pairs(self, most: int) -> list[TreePair]:
         """Return worktrees at the base and at the tip of the series, for at most `most` commands that run at once."""
-        count = min(self.workers, most, _MOST_PAIRS)
+        count = min(self.options.jobs or cores(), most, _MOST_PAIRS)
         for number in range(len(self._more_pairs) + 2, count + 1):
             pair = TreePair(*(self.base_tree.folder.with_name(f"{name}-{number}") for name in ("base", "series")))
             for place in (pair.base, pair.series):

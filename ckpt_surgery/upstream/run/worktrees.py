@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,8 +39,7 @@ def worktrees(git: Git, base: BaseCommit, *names: str) -> Iterator[dict[str, Pat
             repository.run("worktree", "add", "--detach", "--quiet", str(path), base.sha)
         yield paths
     finally:
-        with _interrupts_ignored():
-            temporary.cleanup()
+        temporary.cleanup()
 
 
 def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
@@ -62,16 +59,3 @@ def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
             repository.run("config", f"{person}.{key}", value)
     repository.run("update-ref", "refs/heads/main", base.sha)
     return repository
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let no second Ctrl-C stop the cleanup."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set a handler
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.upstream.run.exclusions import exclusions_in, generic_tests, without
-from tests.upstream.regression_toys import COMMON_TEXT, ELM, TEST_TEXT
+from ckpt_surgery.upstream.run.exclusions import exclusions_in, without
+from tests.upstream.regression_toys import ELM
 
 FIR = "tests/models/fir/test_modeling_fir.py"
-GENERIC = frozenset({"test_gradient_checkpointing", "test_training_gradient_checkpointing"})
 FAMILY_TESTS = """\
 import unittest
 
@@ -98,17 +97,12 @@ def with_method(method: str) -> str:
 
 
 def removed(source: str) -> str:
-    return without(source, exclusions_in(FIR, source, GENERIC))
-
-
-def test_the_generic_tests_are_the_ones_about_checkpointing() -> None:
-    assert generic_tests(COMMON_TEXT) == {"test_gradient_checkpointing_enable_disable"}
-    assert len(exclusions_in(ELM, TEST_TEXT, generic_tests(COMMON_TEXT))) == 1
+    return without(source, exclusions_in(FIR, source))
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
-    (exclusion,) = exclusions_in(FIR, with_method(OVERRIDES[name]), GENERIC)
+    (exclusion,) = exclusions_in(FIR, with_method(OVERRIDES[name]))
     assert exclusion.kind == KINDS[name]
     assert str(exclusion) == f"{KINDS[name]} of FirModelTest.test_gradient_checkpointing ({FIR})"
     assert exclusion.concerns([f"{FIR}::FirModelTest::test_gradient_checkpointing"])
@@ -118,12 +112,12 @@ def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
 
 @pytest.mark.parametrize("method", RUNNING.values(), ids=RUNNING.keys())
 def test_a_method_that_runs_the_generic_test_in_full_is_no_exclusion(method: str) -> None:
-    assert exclusions_in(FIR, with_method(method), GENERIC) == []
+    assert exclusions_in(FIR, with_method(method)) == []
 
 
 def test_an_override_also_concerns_the_subclasses_in_the_file() -> None:
     source = with_method(OVERRIDES["skip"]) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
-    assert exclusions_in(FIR, source, GENERIC)[0].classes == ("FirModelTest", "FirOtherTest")
+    assert exclusions_in(FIR, source)[0].classes == ("FirModelTest", "FirOtherTest")
 
 
 @pytest.mark.parametrize("method", OVERRIDES.values(), ids=OVERRIDES.keys())
@@ -145,7 +139,7 @@ def test_the_first_and_the_last_method_of_a_class_go_cleanly() -> None:
 def test_several_overrides_go_at_once_or_one_by_one() -> None:
     two = OVERRIDES["skip"] + "\n" + OVERRIDES["pass"].replace("test_grad", "test_training_grad")
     source = with_method(two).replace("import pytest\n\n", "")
-    first, second = exclusions_in(FIR, source, GENERIC)
+    first, second = exclusions_in(FIR, source)
     assert without(source, [first, second]) == AFTER.replace("import pytest\n\n", "")
     assert without(source, [second]) == with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "")
     assert without(source, []) == source

@@ -10,14 +10,10 @@ from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
 from ckpt_surgery.upstream.run.git import (
     Git,
     GitError,
-    bring,
     changed_files,
-    commit,
-    discard_unstaged,
     patches,
     restore,
     same_after_am,
-    stage,
 )
 from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, MESSAGE, series, sh, state
@@ -65,10 +61,13 @@ def test_a_commit_is_the_persons_with_the_date_of_the_base(repository: Path) -> 
 
 
 @pytest.mark.parametrize("setting", ["diff.noprefix", "diff.mnemonicPrefix", "format.attach", "format.signOff"])
-def test_patches_apply_and_are_the_same_whatever_git_is_set_to(repository: Path, tmp_path: Path, setting: str) -> None:
+def test_patches_apply_and_are_the_same_whatever_git_is_set_to(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
     git, base, tip = series(repository)
     (name,) = patches(git, base, tip, tmp_path / "plain")
-    sh(repository, "config", setting, "true")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "settings"))
+    sh(repository, "config", "--global", setting, "true")
     assert patches(git, base, tip, tmp_path / "set") == (name,)
     assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "set" / name).read_bytes()
     sh(repository, "am", "--quiet", str(tmp_path / "plain" / name))
@@ -88,21 +87,3 @@ def test_a_patch_that_does_not_give_the_tree_is_noticed(repository: Path, tmp_pa
         assert not same_after_am(tree, base, tip, tmp_path, names)
         assert tree.run("rev-parse", "HEAD") == base.sha
         assert changed_files(tree) == []
-
-
-def test_what_is_not_staged_is_not_committed(repository: Path) -> None:
-    git = Git(repository)
-    base = check_checkout(git, "main")
-    with worktrees(git, base, "series") as places:
-        tree = Git(places["series"])
-        (tree.folder / "oak.py").write_text("oak = 2\n")
-        stage(tree, ["oak.py"])
-        (tree.folder / "oak.py").write_text("oak = 9\n")
-        (tree.folder / "elm.py").write_text("elm = 9\n")
-        (tree.folder / "left.txt").write_text("by a test\n")
-        discard_unstaged(tree)
-        tip = commit(tree, base, MESSAGE)
-        bring(git, tree, tip)
-        assert changed_files(tree) == []
-    assert sh(repository, "diff", "--name-only", "main", tip).split() == ["oak.py"]
-    assert sh(repository, "show", f"{tip}:oak.py") == "oak = 2\n"

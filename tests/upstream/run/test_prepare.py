@@ -313,7 +313,7 @@ def with_past_state_first(text: str) -> str:
     return text
 
 
-def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
+def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_signature(
     untied: Path, verify: Verify, quick: None
 ) -> None:
     path = untied / MODELS / "birch" / "modeling_birch.py"
@@ -327,7 +327,6 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
         "BirchLayer",
         "hidden_states, encoder_hidden_states=None, layer_past=None",
     )
-    assert [caller.rpartition(":")[0] for caller in signature.callers] == [signature.path]
     assert sentence in (prepared.folder / "evidence.md").read_text()
 
 

@@ -70,35 +70,6 @@ def test_a_name_that_is_imported_is_not_imported_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("import require_torch, slow", "import require_torch, slow, torch_device"),
-        (
-            "import (\n    CaptureLogger,\n    require_torch,\n    SLOW,\n)",
-            "import (\n    SLOW,\n    CaptureLogger,\n    require_torch,\n    torch_device,\n)",
-        ),
-        (
-            f"import {', '.join(f'require_number_{number:02}' for number in range(3))}",
-            f"import {', '.join(f'require_number_{number:02}' for number in range(3))}, torch_device",
-        ),
-        (
-            f"import {', '.join(f'require_{number}' for number in range(7))}",
-            "import (\n" + "".join(f"    require_{number},\n" for number in range(7)) + "    torch_device,\n)",
-        ),
-        (
-            "import (\n    require_torch,  # always\n)",
-            "import (\n    require_torch,  # always\n)\nfrom transformers.testing_utils import torch_device",
-        ),
-    ],
-    ids=["one line", "several lines", "just fits", "gets too long", "comments stay"],
-)
-def test_an_import_of_the_same_module_grows(before: str, after: str) -> None:
-    line = "from transformers.testing_utils import require_torch, torch_device"
-    source = TEST_TEXT.replace(line, f"from transformers.testing_utils {before}")
-    assert f"from transformers.testing_utils {after}\nfrom transformers.trainer" in with_method(source, [], TEXT)
-
-
-@pytest.mark.parametrize(
     ("block", "expected"),
     [
         (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from pathlib import Path
 
@@ -42,29 +41,6 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
     assert not any(place.exists() for place in kept)
     assert not kept[0].parent.exists()
     assert state(repository) == before
-
-
-def test_a_second_interrupt_does_not_stop_the_clearing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = Git(repository)
-    base = check_checkout(git, "main")
-    cleanup = tempfile.TemporaryDirectory.cleanup
-
-    def impatient(self: tempfile.TemporaryDirectory[str]) -> None:
-        signal.raise_signal(signal.SIGINT)
-        cleanup(self)
-
-    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", impatient)
-    kept: list[Path] = []
-
-    def work(places: dict[str, Path]) -> None:
-        kept.extend(places.values())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "base", "series") as places:
-        work(places)
-    assert not kept[0].parent.exists()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)  # from here on it is heard again
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
