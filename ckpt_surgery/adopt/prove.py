@@ -75,7 +75,9 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as place:
         copy = Path(place).resolve() / source.folder.name
         try:
-            _copy(original, copy)
+            shutil.copytree(
+                original, copy, ignore=_ignored, copy_function=_copy_or_link, ignore_dangling_symlinks=True
+            )
             for patch in source.patches:
                 (copy / patch.name).write_bytes(patch.after)
         except OSError as error:
@@ -92,17 +94,15 @@ def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
     return sorted({parent.__name__ for module in model.modules() for parent in type(module).__mro__})
 
 
-def _copy(original: Path, copy: Path) -> None:
-    """Copy a folder without hidden folders. A folder that several links lead to counts once."""
-    seen: set[str] = set()
-    for folder, below, names in os.walk(original, followlinks=True):
-        seen.add(os.path.realpath(folder))
-        kept = (name for name in below if not name.startswith(".") and name != "__pycache__")
-        below[:] = [name for name in kept if os.path.realpath(os.path.join(folder, name)) not in seen]
-        place = copy / Path(folder).relative_to(original)
-        place.mkdir(parents=True)
-        for path in filter(Path.is_file, (Path(folder, name) for name in names)):
-            if path.suffix in (".py", ".json") or path.stat().st_size <= _LARGEST_COPY:
-                shutil.copyfile(path, place / path.name)
-            else:
-                (place / path.name).symlink_to(path.resolve())
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    """List what a copy does without: hidden files, compiled Python, and links that lead back to a folder above."""
+    own = Path(folder).resolve()
+    hidden = [name for name in names if name.startswith(".") or name == "__pycache__"]
+    return hidden + [name for name in names if own.is_relative_to(Path(folder, name).resolve())]
+
+
+def _copy_or_link(source: str, target: str) -> None:
+    if source.endswith((".py", ".json")) or os.path.getsize(source) <= _LARGEST_COPY:
+        shutil.copyfile(source, target)
+    else:
+        os.symlink(os.path.realpath(source), target)

@@ -15,7 +15,6 @@ from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
     CommandRun,
     Evidence,
-    Reason,
     ReasonCode,
     RegressionKind,
     RegressionTest,
@@ -56,101 +55,70 @@ def no_test(**fields: Any) -> Evidence:
     return changed(regressions=(clvp, replace(test, **fields)))
 
 
-WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = {
-    "a new fault": (
-        lambda: first_row(after=("values",)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NEW_FAULT,
-        "ClvpEncoder (non_reentrant): failing after the repair and not before: values",
-    ),
+WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode]] = {
+    "a new fault": (lambda: first_row(after=("values",)), SeriesStatus.NOT_READY, ReasonCode.NEW_FAULT),
     "a new fault where all was well": (
         lambda: first_row(before=(), after=("cost",)),
         SeriesStatus.NOT_READY,
         ReasonCode.NEW_FAULT,
-        "ClvpEncoder (non_reentrant): failing after the repair and not before: cost",
     ),
-    "a module that cannot be imported": (
-        lambda: first_commit(imported=BROKEN),
-        SeriesStatus.NOT_READY,
-        ReasonCode.IMPORT_FAILED,
-        "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
-    ),
-    "a converter that failed": (
+    "a failed import": (lambda: first_commit(imported=BROKEN), SeriesStatus.NOT_READY, ReasonCode.IMPORT_FAILED),
+    "a failed converter": (
         lambda: first_commit(fixes=(CommandRun("make fix-repo", 2), WENT)),
         SeriesStatus.NOT_READY,
         ReasonCode.FIXER_FAILED,
-        "make fix-repo failed with exit code 2",
     ),
-    "a checker that fails": (
+    "a failed checker": (
         lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN),)),
         SeriesStatus.NOT_READY,
         ReasonCode.CHECKER_FAILED,
-        "upstream's checker copies fails",
     ),
     "a test that shows nothing": (
         lambda: no_test(before=WENT),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
     ),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
     ),
     "no mode in which a test can pass": (
         lambda: no_test(kind=RegressionKind.IMPOSSIBLE),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
     ),
     "a checker that was not run": (
         lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
         SeriesStatus.UNCHECKED,
         ReasonCode.CHECKER_NOT_RUN,
-        "types: not run (ty is not there)",
     ),
-    "a test that could not be tried": (
-        no_test,
-        SeriesStatus.UNCHECKED,
-        ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
-    ),
+    "a test that could not be tried": (no_test, SeriesStatus.UNCHECKED, ReasonCode.NO_REGRESSION_TEST),
     "a class that was not measured": (
         lambda: first_row(before=(), after=(), problem="it took too long"),
         SeriesStatus.UNCHECKED,
         ReasonCode.NOT_MEASURED,
-        "ClvpEncoder (non_reentrant): not measured: it took too long",
     ),
     "a checker that fails on the base too": (
         lambda: changed(checks=(CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),)),
         SeriesStatus.READY,
         ReasonCode.CHECKER_FAILED_BEFORE,
-        "repo fails, on the base too",
     ),
     "running statistics that move twice": (
         lambda: first_row(after=("state",), statistics_only=True),
         SeriesStatus.READY,
         ReasonCode.STATISTICS_DIFFER,
-        "ClvpEncoder (non_reentrant): gradients are equal; the running statistics of batch normalisation are not, "
-        "because the recompute updates them a second time",
     ),
-    "a fault that is still there": (
-        lambda: first_row(after=("cost",)),
-        SeriesStatus.READY,
-        ReasonCode.FAULT_LEFT,
-        "ClvpEncoder (non_reentrant): still failing: cost",
-    ),
+    "a fault that is still there": (lambda: first_row(after=("cost",)), SeriesStatus.READY, ReasonCode.FAULT_LEFT),
 }
-"""What is wrong, the status that it gives, and the code and sentence of the reason."""
+"""What is wrong, the status that it gives, and the code of the reason; the sentences are in the snapshots."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
-    made, status, code, text = WAYS[way]
+    made, status, code = WAYS[way]
     judgement = judged(made(), (), applies=True)
-    assert (judgement.status, judgement.reasons) == (status, (Reason(code, text),))
+    assert (judgement.status, [reason.code for reason in judgement.reasons]) == (status, [code])
 
 
 def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
