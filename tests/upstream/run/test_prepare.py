@@ -427,7 +427,7 @@ def test_files_that_fixers_change_elsewhere_are_not_part_of_a_repair(
 ) -> None:
     stale = with_a_stale_copy(toy, "AshAttention")
     if not seen_on_the_base:
-        monkeypatch.setattr(module, "drift", lambda *_: {})
+        monkeypatch.setattr(module, "drift", lambda *_: frozenset())
     (prepared,) = made(toy, "birch").series
     assert (stale in prepared.evidence.files) is not seen_on_the_base
     if seen_on_the_base:
