@@ -83,6 +83,12 @@ class GuardReport(ShownInNotebooks):
         """The blocks whose gradients are those of a run without checkpointing."""
         return sum(row.proof.status is ProofStatus.PROVED for row in self.blocks)
 
+    @property
+    def recomputed_nothing(self) -> bool:
+        """Tell whether nothing wrong was seen in the steps, and no recompute either."""
+        watched = self.steps and not (self.faults or self.failure)
+        return bool(watched) and not any(row.counts[1] for row in self.blocks)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain data."""
         data = asdict(self)
