@@ -87,7 +87,7 @@ class GuardReport(ShownInNotebooks):
     def recomputed_nothing(self) -> bool:
         """Tell whether nothing wrong was seen in the steps, and no recompute either."""
         watched = self.steps and not (self.faults or self.failure)
-        return bool(watched) and not any(row.counts[1] for row in self.blocks)
+        return bool(watched) and all(row.counts is not None and not row.counts[1] for row in self.blocks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain data."""
