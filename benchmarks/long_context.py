@@ -6,7 +6,8 @@ the largest gradient. Also the most bytes alive in each step, by the project's m
 without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared.
 Writes a line of json for each class; goes on where it was stopped. Prints a table; with `--page` it also writes the
 figures of docs/coverage/long_context.md, and `python -m docs.generate` the page. With `--peak`: the most bytes alive
-in a step of a few larger models instead, untouched and after `long_context`.
+in a step of a few larger models instead, untouched and after `long_context`. With `--cards`: the tokens that fit on
+one card, predicted on shapes; `--page` then writes the figures of the table in docs/how-to/long-context.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.class_survey import rows_of, survey
 from benchmarks.figures import lacking, option_parser
-from benchmarks.long_context_report import CLOSE, Problem, Row, Way, figures_of, peak_ratio, write_figures
+from benchmarks.long_context_report import (
+    CLOSE,
+    Problem,
+    Row,
+    Way,
+    cards_table,
+    figures_of,
+    peak_ratio,
+    write_cards,
+    write_figures,
+)
 from ckpt_surgery.text import plural
 
 SECONDS = 300
@@ -67,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tokens", metavar="N,M", help="what a token takes of a GPU, predicted between so many thousands of tokens"
     )
+    parser.add_argument(
+        "--cards", action="store_true", help="how many tokens fit on cards of four sizes, predicted; takes minutes"
+    )
     parser.add_argument("--page", action="store_true", help="write the figures of the page from the whole file")
     options = parser.parse_intermixed_args(arguments)
     if lacking("long_context", "torch", "transformers"):
@@ -86,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for way, choice in WAYS.items():
             for line in a_token(way, choice, shorter, longer):
                 print(line, flush=True)
+        return 0
+    if options.cards:
+        from benchmarks.long_context_cards import card_rows
+
+        predicted = list(card_rows())
+        print(cards_table(predicted))
+        if options.page:
+            write_cards(predicted)
         return 0
     every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
     names = options.names or every
@@ -182,28 +204,14 @@ def peaks(name: str, **sizes: int) -> tuple[int, int]:
 
 def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[str]:
     """What four layers of a Llama of 8B with LoRA take at each of so many thousands of tokens, and a token more."""
-    from benchmarks.device import Device
-    from benchmarks.plan_on_gpu import MODELS, Case, on_shapes
-    from ckpt_surgery.long_sequences.long_context import long_context
-    from ckpt_surgery.planning.cuda_operators import CudaOperators
-    from ckpt_surgery.planning.explain import explanation_of, metered, on_host_without_data
+    from benchmarks.long_context_cards import LLAMA_LORA, explained, on_shapes
 
-    config: Any = MODELS["Llama 8B"]
-    layers, config["num_hidden_layers"] = config["num_hidden_layers"], LAYERS
     peaks = []
-    try:
-        for number in thousands:
-            released = on_shapes(Case("Llama 8B", number, lora=True), Device("cuda", "shapes"))
-            with long_context(released.model, **options) as context, CudaOperators():
-                context.surgery.change(self_check="never")
-                on_host_without_data(released.model)
-                step, drawn = metered(released.model, released.inputs, released.shapes)
-                told = explanation_of(released.model, step, drawn)
-            peaks.append(told.peak_bytes)
-            products = (told.forward_flops + told.backward_flops) / 1e12
-            yield f"{way}, {number}K tokens: {told.peak_bytes / 1e9:.2f} GB, {products:.0f} TFLOP"
-    finally:
-        config["num_hidden_layers"] = layers
+    for number in thousands:
+        told, _ = explained(on_shapes(LLAMA_LORA, number, LAYERS), **options)
+        peaks.append(told.peak_bytes)
+        products = (told.forward_flops + told.backward_flops) / 1e12
+        yield f"{way}, {number}K tokens: {told.peak_bytes / 1e9:.2f} GB, {products:.0f} TFLOP"
     yield f"{way}: {(peaks[-1] - peaks[0]) / (thousands[-1] - thousands[0]) / 1024 / 1e6:.4f} MB a token"
 
 

@@ -9,10 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ckpt_surgery.planning.devices import MARGIN
 from ckpt_surgery.text import code, listed, markdown_table, plural, prose
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "coverage" / "long_context.json"
 """Where the figures of the page are kept."""
+CARDS = FIGURES.with_name("long_context_cards.json")
+"""Where the figures of the table in docs/how-to/long-context.md are kept."""
+MEMORIES = (24, 48, 80, 141)
+"""Gigabytes of the cards in it."""
 NOTICE = (
     "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->"
 )
@@ -165,3 +170,60 @@ def page(figures: LongContextFigures) -> str:
 def _group(heading: str, rows: Iterable[Row]) -> list[str]:
     cells = [[code(row.name), prose(row.why)] for row in rows]
     return [heading, markdown_table(["class", "why"], cells)] if cells else []
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A peak in bytes as a line over tokens: what is `fixed`, and a `slope` for each token."""
+
+    fixed: int
+    slope: float
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """A way to train, with tiles on the `host` or not: its peak is the highest of `lines`.
+
+    The inputs of blocks take `host_bytes` of the host's memory for each token.
+    """
+
+    recipe: str
+    host: bool
+    lines: tuple[Line, ...]
+    host_bytes: int
+
+    def peak(self, tokens: int) -> float:
+        """The peak of a step of so many tokens, in bytes."""
+        return max(line.fixed + line.slope * tokens for line in self.lines)
+
+    def tokens(self, gigabytes: int) -> int:
+        """How many tokens fit on a card, in thousands rounded down; 0 where the model does not."""
+        room = gigabytes * 1e9 * (1 - MARGIN)
+        return max(int(min((room - line.fixed) / line.slope for line in self.lines)) // 1000 * 1000, 0)
+
+
+def write_cards(rows: Iterable[CardRow], path: Path | None = None) -> None:
+    """Keep what was predicted, one row a line."""
+    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
+    (path or CARDS).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def read_cards(path: Path | None = None) -> list[CardRow]:
+    """What was predicted. Raises OSError, or KeyError or ValueError where it is not such."""
+    data = json.loads((path or CARDS).read_text(encoding="utf-8"))
+    return [CardRow(**{**row, "lines": tuple(Line(**line) for line in row["lines"])}) for row in data]
+
+
+def cards_table(rows: Iterable[CardRow]) -> str:
+    """How many tokens fit on each card, as a table."""
+    cells = [
+        [
+            f"{row.recipe}{', `host=True`' if row.host else ''}",
+            *(f"{row.tokens(memory):,}" if row.tokens(memory) else "" for memory in MEMORIES),
+            f"{row.lines[-1].slope / 1e6:.3f} MB",
+            f"{row.host_bytes / 1e6:.2f} MB",
+        ]
+        for row in rows
+    ]
+    heads = ["", *(f"{memory} GB" for memory in MEMORIES), "a token, device", "a token, host"]
+    return markdown_table(heads, cells)

@@ -1,11 +1,12 @@
 """What is the longest sequence at which a model of 8 billion parameters trains on this GPU, and how long is a step?
 
 Random weights in bfloat16; one sequence; forward, backward and optimizer. With low-rank adapters and AdamW: with the
-checkpointing of transformers and after `long_context`; all weights with 8-bit AdamW (of bitsandbytes, where that is
-installed): after `long_context`. Lengths are doubled until one does not fit, and then halved between. After
-`long_context`, block inputs are in host memory, so that a length fits if it does with 4 of the 32 layers, all weights,
-gradients and optimizer states being on the GPU: those steps are the shorter ones. A step of all layers is timed at the
-longest length that takes about a minute at most. Prints a table; writes json.
+checkpointing of transformers and after `long_context`, tiles on the GPU or the host; all weights with 8-bit AdamW (of
+bitsandbytes, where that is installed): after `long_context`, likewise. Lengths are doubled until one does not fit, and
+then halved between. After `long_context` blocks are cut at their attention, and their inputs are in host memory: a
+length fits if it does with 2 of the 32 layers, all weights, gradients and optimizer states being on the GPU. Those
+steps come first, and are the shorter ones. A step of all layers is timed at the longest length that takes about a
+minute at most. Prints a table; writes json.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ LARGE = Size(
     },
     first=16 * 1024,
     step=8 * 1024,
-    tried_layers=4,
+    tried_layers=2,
 )
 TOY = Size(
     {
@@ -94,18 +95,24 @@ TOY = Size(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model is trained: with adapters or whole, and after `long_context` or checkpointed by transformers."""
+    """How a model is trained: with adapters or whole, and after `long_context` or checkpointed by transformers.
+
+    With `host` the tiles of blocks that are cut are on the host.
+    """
 
     lora: bool
     ours: bool
+    host: bool = False
 
     def __str__(self) -> str:
         trained = "LoRA" if self.lora else "all weights, 8-bit AdamW"
-        return f"{trained}, {'long_context' if self.ours else 'transformers'}"
+        ours = "long_context(host=True)" if self.host else "long_context"
+        return f"{trained}, {ours if self.ours else 'transformers'}"
 
 
 LORA_THEIRS, LORA_OURS, WHOLE_OURS = Way(True, False), Way(True, True), Way(False, True)
-WAYS = (LORA_OURS, WHOLE_OURS, LORA_THEIRS)
+LORA_HOST, WHOLE_HOST = Way(True, True, host=True), Way(False, True, host=True)
+WAYS = (LORA_OURS, WHOLE_HOST, LORA_THEIRS, LORA_HOST, WHOLE_OURS)
 LONGER = Target(1.0, at_least=True)
 
 
@@ -190,7 +197,7 @@ def trained(way: Way, sizes: Size, device: Device) -> tuple[nn.Module, Any]:
     if way.lora:
         add_lora(model, LORA_RANK, place)
     if way.ours:
-        long_context(model)
+        long_context(model, host=way.host or None)
     else:
         own_switch(model, "enable")({"use_reentrant": False})
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -187,6 +187,21 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
+def console(commands: Iterable[str]) -> str:
+    """Return a block with commands to type."""
+    return fenced("\n".join(f"$ {command}" for command in commands), "console")
+
+
+def titled(title: str, body: str) -> str:
+    """Put a piece of Markdown below its title; empty if there is nothing below it."""
+    return f"{title}\n\n{body}" if body else ""
+
+
+def paragraphs(*pieces: str) -> str:
+    """Join pieces of Markdown with blank lines, without those that are empty."""
+    return "\n\n".join(filter(None, pieces))
+
+
 def folded(summary: str, body: str) -> str:
     """A part that opens on a click. The summary is plain text, the body Markdown."""
     return f"<details>\n<summary>{html.escape(summary, quote=False)}</summary>\n\n{body}\n\n</details>"

@@ -65,11 +65,14 @@ LinearCrossEntropyOptions: Any = getattr(nn, "LinearCrossEntropyOptions", None)
 engine: Any = Variable._execution_engine
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node  # None outside of the engine
 current_graph_task_id = torch._C._current_graph_task_id
+keeps_graph: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph  # inside of a backward
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 will_execute: Callable[[Any], bool] = torch._C._will_engine_execute_node
 saved_tensors_hooks_now: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks  # not in 2.7
 StopRecomputationError = checkpoint._StopRecomputationError
 CheckpointFrame = checkpoint._CheckpointFrame
+SELECTIVE_MODES = (checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode)
+"""The modes under which a block runs whose checkpoint has a selective policy."""
 CHECKPOINT_GENERATOR = checkpoint._checkpoint_without_reentrant_generator.__name__
 """What the checkpoint function looks up to checkpoint with, without reentrant autograd."""
 
@@ -97,6 +100,7 @@ higher_order_operators: Mapping[str, Any] = torch._ops._higher_order_ops
 passed_by_higher_order: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
 tracing_context: Callable[[], Any] = torch._guards.TracingContext.try_get
 disable_current_modes = _python_dispatch._disable_current_modes
+dispatch_modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
 dispatch_stack_length = torch._C._len_torch_dispatch_stack
 make_wrapper_subclass: Callable[..., Any] = Tensor._make_wrapper_subclass
 

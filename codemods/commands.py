@@ -1,4 +1,4 @@
-"""The transformers as libcst commands, for pipelines that know what they want changed.
+"""The transformers as libcst commands, for pipelines that already know what to change.
 
     python -m libcst.tool codemod -x ckpt_surgery.codemods.commands.MakeLayerCommand --class-name FooLayer models
 
@@ -57,7 +57,7 @@ class TargetedCommand(CodemodCommand):
 
     @classmethod
     def add_args(cls, arg_parser: ArgumentParser) -> None:
-        """The options of the command."""
+        """Add an option for each parameter of `transformers`."""
         for name, parameter in signature(cls.transformers).parameters.items():
             required = parameter.default is parameter.empty
             arg_parser.add_argument(
@@ -72,10 +72,10 @@ class TargetedCommand(CodemodCommand):
     @staticmethod
     @abstractmethod
     def transformers(*options: Any, **named: Any) -> Sequence[ModuleTransformer]:
-        """What changes a file, in this order."""
+        """Return what changes a file, in this order."""
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
-        """The file after the changes.
+        """Return the file after the changes.
 
         Raises:
             SkipFile: the file does not have what is to be changed.

@@ -1,4 +1,4 @@
-"""One file's text to its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
+"""Turn a file's text into its `FileFacts`, by `ast` alone: the code that is read is never imported or run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ckpt_surgery.codemods.providers import declared_facts
 
 
 def extract(source: str) -> FileFacts:
-    """The facts of one file.
+    """Return the facts of one file.
 
     Raises:
         SyntaxError: the text is not Python that this interpreter parses.

@@ -1,4 +1,4 @@
-"""What a rule's file declares, what a rule decides on, and the findings that it gives."""
+"""What a rule declares, the context it decides in, and the findings it yields."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class RuleContext:
     named: Collection[str] = ()
 
     def if_reentrant(self, rule: Declaration, path: str, applicability: Applicability) -> Applicability:
-        """How applicable a finding is that is a fault with `use_reentrant=True` alone: information if unused."""
+        """Return how applicable a finding is that is a fault with `use_reentrant=True` alone: info if unused."""
         unused = rule.code not in self.named and self.tree.never_reentrant(path)
         return Applicability.INFO if unused else applicability
 
@@ -133,7 +133,7 @@ class RuleContext:
         repairs: tuple[SourceRepair, ...] = (),
         first_line: int | None = None,
     ) -> Finding:
-        """A finding at a span, as applicable as it says or as the rule declares of all its findings.
+        """Return a finding at a span, as applicable as it says or as the rule declares for all its findings.
 
         `first_line` is where its statement or decorated class begins; by default the line of the span.
 
@@ -143,11 +143,13 @@ class RuleContext:
         applicability = applicability or rule.applicability
         if applicability is None:
             raise ValueError(f"{rule.code} declares no applicability, so each of its findings has to name one")
+        source = self.tree.source(path)
+        start = source.offset(span.line, span.column)  # in characters, where `ast` counts bytes
         return Finding(
             code=rule.code,
             path=path,
             line=span.line,
-            column=self._column(path, span),
+            column=start - source.line_start(start) + 1,
             class_name=class_name,
             message=message,
             applicability=applicability,
@@ -166,7 +168,7 @@ class RuleContext:
         *,
         first_line: int | None = None,
     ) -> Finding:
-        """A finding about a class, at its header."""
+        """Return a finding about a class, at its header."""
         return self.finding(rule, ref.path, ref.cls.header, ref.name, message, applicability, repairs, first_line)
 
     def call_finding(
@@ -179,7 +181,7 @@ class RuleContext:
         span: Span | None = None,
         arguments: tuple[NewArgument, ...] | None = None,
     ) -> Finding:
-        """A finding about a call: at the argument's `span`, or at the call. New `arguments` are the repair."""
+        """Return a finding about a call, at the argument's `span` or at the call; new `arguments` are the repair."""
         path, call = site.owner.path, site.call
         repairs = (call_repair(self.tree, path, call.span, arguments),) if arguments else ()
         line = call.statement.line
@@ -194,13 +196,5 @@ class RuleContext:
         applicability: Applicability | None = None,
         repairs: tuple[SourceRepair, ...] = (),
     ) -> Finding:
-        """A finding about a place in a training script: it is about the function there."""
+        """Return a finding about a place in a training script, and the function there."""
         return self.finding(rule, path, spot.span, spot.scope, message, applicability, repairs, spot.first_line)
-
-    def _column(self, path: str, span: Span) -> int:
-        """The column in characters, from 1; `ast` counts bytes."""
-        if self.tree.text(path).isascii():
-            return span.column + 1
-        source = self.tree.source(path)
-        start = source.offset(span.line, span.column)
-        return start - source.line_start(start) + 1

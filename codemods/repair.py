@@ -1,4 +1,4 @@
-"""What a rule asks to be changed: one place of one file, named by its class, function and call.
+"""What a rule asks to change: one place of one file, named by its class, function and call.
 
 Values only, which are compared and travel between processes. The libcst transformers that make the changes are in
 `edits/`, apart from these: libcst takes longer to load than all else that a check needs.

@@ -1,4 +1,4 @@
-"""The words of findings. A reason carries its own: what decides on reasons declares them, in an enum beside itself."""
+"""The words of findings. Each reason carries its own, in an enum beside the code that decides on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ckpt_surgery.text import listed
 
 
 class WordedReason(Enum):
-    """Why something is not repaired, or not safe: one subclass for each part of the package that decides on some.
+    """Why something is not repaired, or not safe: one subclass for each module that decides on some.
 
     The value of a reason is its wording, with a `{}` for each name that it is about. Code compares reasons, not words.
     """

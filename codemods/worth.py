@@ -1,4 +1,4 @@
-"""Which files of a tree are worth parsing: most of what other people's repositories hold is neither model nor script.
+"""Choose the files of a tree that are worth parsing: most files are neither a model nor a script.
 
 By plain searches of the texts. A file is parsed where a fact of its own may be in it, as for code that checkpoints.
 Where files speak of checkpointing, so is every module that imports them, at any distance: it may hold their layers or
@@ -54,7 +54,7 @@ def worth_parsing(texts: Mapping[str, str]) -> frozenset[str]:
 def _imported(
     path: str, text: str, modules: Set[str], named: Mapping[str, Sequence[tuple[str, str]]]
 ) -> Iterator[str]:
-    """The files that a file imports or copies from; a name that it imports may be one, too."""
+    """Yield the files that a file imports or copies from; a name that it imports may be one, too."""
     for origin, names, imported, copied in _IMPORTS.findall(f"\n{text}"):
         below = origin if origin.endswith(".") else f"{origin}."
         words = (*(below + name for name in _WORD.findall(names)), *re.split(r"[,\s]+", imported))

@@ -87,6 +87,8 @@ PYTHON = """\
 Import the names of the first three sections from `ckpt_surgery`, and the others from the package in the heading.
 
 {sections}"""
+CARDS_BEGIN = "<!-- Written by `python -m docs.generate` from coverage/long_context_cards.json. -->"
+CARDS_END = "<!-- The end of the table. -->"
 PACKAGES = ("distributed", "testing", "tiny")
 """Packages whose own `__all__` the Python reference documents."""
 
@@ -105,10 +107,22 @@ def pages() -> dict[str, str]:
         "coverage/kept_bytes.md": kept_bytes_report.page(kept_bytes_report.read()),
         "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
+<<<<<<< HEAD
         "coverage/faults.md": faults_report.page(faults_report.read_table()),
+=======
+        "how-to/long-context.md": with_cards((DOCS / "how-to" / "long-context.md").read_text(encoding="utf-8")),
+>>>>>>> main
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
         "coverage/versions.md": versions_report.page(versions_report.read_rows()),
     }
+
+
+def with_cards(page: str) -> str:
+    """The page of `long_context`, which is written by hand, with its table of cards as it was predicted last."""
+    head, rest = page.split(CARDS_BEGIN)
+    _, tail = rest.split(CARDS_END)
+    table = long_context_report.cards_table(long_context_report.read_cards())
+    return f"{head}{CARDS_BEGIN}\n\n{table}\n\n{CARDS_END}{tail}"
 
 
 def notice(source: str) -> str:

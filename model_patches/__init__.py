@@ -22,7 +22,7 @@ _KNOWN = _RULE_FIELDS | {field.name for field in fields(FamilyTables)} | {"famil
 
 @cache
 def family_files() -> dict[str, dict[str, Any]]:
-    """The constants of each family's file, their names in small letters: every module that is there for one.
+    """Return the constants of each family's file, their names in small letters.
 
     Raises:
         ValueError: a file has a constant of another name than `family.py` explains.
@@ -39,7 +39,7 @@ def family_files() -> dict[str, dict[str, Any]]:
 
 @cache
 def registry() -> dict[str, FamilyFacts]:
-    """Model folder (`gpt_bigcode`) to the facts for rules, of the families that have some."""
+    """Return the facts for rules by model folder (`gpt_bigcode`), of the families that have some."""
     families: dict[str, FamilyFacts] = {}
     for name, constants in family_files().items():
         if own := {field: value for field, value in constants.items() if field in _RULE_FIELDS}:
@@ -49,7 +49,7 @@ def registry() -> dict[str, FamilyFacts]:
 
 @cache
 def family_tables() -> FamilyTables:
-    """What it takes to build the models of all families, and their inputs."""
+    """Return what it takes to build the models of all families, and their inputs."""
     tables: dict[str, dict[str, Any]] = {}
     for constants in family_files().values():
         for field in constants.keys() - _RULE_FIELDS - {"families"}:
@@ -60,7 +60,7 @@ def family_tables() -> FamilyTables:
 
 @cache
 def family_of(path: str) -> str:
-    """The model folder that a file lies in; for `modeling_x.py` elsewhere (remote code), `x`."""
+    """Return the model folder that a file lies in; for `modeling_x.py` elsewhere (remote code), `x`."""
     pure = PurePath(path)
     folder = pure.parent.name
     if folder in registry():
@@ -72,5 +72,5 @@ def family_of(path: str) -> str:
 
 
 def family_facts(path: str) -> FamilyFacts:
-    """The facts of the family that a file belongs to; empty if names show everything."""
+    """Return the facts of the family that a file belongs to; empty if names show everything."""
     return registry().get(family_of(path), _NO_FACTS)

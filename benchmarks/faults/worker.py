@@ -1,22 +1,18 @@
-"""One question on one script, asked in a process of its own: forked from one that has imported torch, or as ranks.
-
-python -m benchmarks.faults.worker QUESTION SCRIPT ANSWER
-"""
+"""One question on one script, asked in a process of its own: a fork of one that has imported torch, or as many as train."""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import subprocess
-import sys
+import socket
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +28,8 @@ PRELOADED = [
 """What takes seconds to import."""
 PATIENCE = 120
 """The seconds that one question may take."""
+GRACE = 20
+"""The seconds that the other ranks have once one has answered: it may have left them waiting."""
 _FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -54,31 +52,61 @@ def ask_all(questions: Iterable[Question], jobs: int) -> Iterator[tuple[Question
 
 
 def ask(question: Question) -> Mapping[str, Any]:
-    """Return the answer to a question, with the seconds that it took."""
+    """Return the answer to a question, with the seconds that it took.
+
+    Where several ranks train, the first answer that shows or finds something counts.
+    """
     began = time.perf_counter()
-    alone = question.ranks == 1 or question.what in judges.ONCE
-    answer = _forked(question) if alone else _of_ranks(question)
+    ranks = 1 if question.what in judges.ONCE else question.ranks
+    answers = _forked(question, _environments(ranks) if ranks > 1 else [{}])
+    told = [each for each in answers if each.get("shown") or each.get("found")]
+    whole = [each for each in answers if "crashed" not in each]
+    answer = [*told, *whole, *answers][0]
     return {**answer, "seconds": round(time.perf_counter() - began, 2)}
 
 
-def _forked(question: Question) -> Mapping[str, Any]:
-    receiver, sender = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=_send, args=(question, sender))
-    process.start()
-    sender.close()
-    try:
-        if receiver.poll(PATIENCE):
-            answer: Mapping[str, Any] = receiver.recv()
-            return answer
-        return {"crashed": f"took more than {PATIENCE} s"}
-    except EOFError:
-        return {"crashed": "its process died"}
-    finally:
+def _environments(ranks: int) -> list[dict[str, str]]:
+    """Return what torchrun tells each rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    group = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = [{"RANK": rank, "LOCAL_RANK": rank, **group} for rank in range(ranks)]
+    return [{name: str(value) for name, value in place.items()} for place in places]
+
+
+def _forked(question: Question, environments: Sequence[Mapping[str, str]]) -> list[Mapping[str, Any]]:
+    """Ask in a process for each environment. Once one has answered, the others get a little longer."""
+    processes: dict[Connection, BaseProcess] = {}
+    for environment in environments:
+        receiver, sender = _FORKS.Pipe(duplex=False)
+        processes[receiver] = _FORKS.Process(target=_send, args=(question, environment, sender))
+        processes[receiver].start()
+        sender.close()
+    answers: dict[Connection, Mapping[str, Any]] = {}
+    deadline = time.monotonic() + PATIENCE
+    while waiting := [receiver for receiver in processes if receiver not in answers]:
+        ready = wait(waiting, max(deadline - time.monotonic(), 0))
+        for receiver in ready:
+            answers[receiver] = _received(receiver)
+            deadline = min(deadline, time.monotonic() + GRACE)
+        if not ready:
+            answers |= dict.fromkeys(waiting, {"crashed": f"took more than {PATIENCE} s"})
+    for process in processes.values():
         process.kill()
         process.join()
+    return [answers[receiver] for receiver in processes]
 
 
-def _send(question: Question, sender: Connection) -> None:
+def _received(receiver: Any) -> Mapping[str, Any]:
+    try:
+        answer: Mapping[str, Any] = receiver.recv()
+        return answer
+    except EOFError:
+        return {"crashed": "its process died"}
+
+
+def _send(question: Question, environment: Mapping[str, str], sender: Connection) -> None:
+    os.environ.update(environment)
     sender.send(answered(question.what, question.path))
 
 
@@ -94,29 +122,3 @@ def answered(what: str, path: Path) -> Mapping[str, Any]:
         return judges.answer(what, path)
     except BaseException as raised:  # also what ends a process: each is somebody's script
         return {"crashed": f"{type(raised).__name__}: {raised}", "traceback": traceback.format_exc()}
-
-
-def _of_ranks(question: Question) -> Mapping[str, Any]:
-    """Ask on every rank: the first answer that shows or finds something counts."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={question.ranks}"]
-    answers = question.path.with_suffix(f".{question.what}.answer")
-    try:
-        subprocess.run(
-            [sys.executable, *launcher, "-m", __name__, question.what, str(question.path), str(answers)],
-            capture_output=True,
-            timeout=2 * PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"crashed": f"took more than {2 * PATIENCE} s"}
-    files = [answers.with_suffix(f".{rank}") for rank in range(question.ranks)]
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-    if not found:
-        return {"crashed": "no rank answered"}
-    return next((each for each in found if each.get("shown") or each.get("found")), found[0])
-
-
-if __name__ == "__main__":
-    what, path, answers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    said = answered(what, path)
-    answers.with_suffix(f".{os.environ['RANK']}").write_text(json.dumps(said), encoding="utf-8")

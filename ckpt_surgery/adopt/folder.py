@@ -9,12 +9,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.survey.configurations import read_config, remote_classes
-
-CONFIG = "config.json"
 
 
 class AdoptError(CkptSurgeryError, ValueError):
@@ -36,16 +33,16 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """The last part of the path, also where that is `.`."""
+        """Return the last part of the path, also where that is `.`."""
         return self.path.resolve().name
 
     def relative(self, path: str) -> str:
-        """A path of a file in the folder, from the folder on, with forward slashes."""
+        """Return a path of a file in the folder, from the folder on, with forward slashes."""
         return Path(os.path.relpath(path, self.path)).as_posix()
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """The folder at `path`, read and checked.
+    """Read and check the folder at `path`.
 
     Raises:
         AdoptError: there is no such folder, or it holds no model with code of its own.
@@ -54,27 +51,20 @@ def read_folder(path: Path) -> ModelFolder:
     if not path.is_dir():
         what = "is a file: name the folder that it is in" if path.exists() else "does not exist: check the path"
         raise AdoptError(f"{path} {what}")
-    file = path / CONFIG
+    check_alone = f"`ckpt_surgery check {path}` looks at any code"
+    file = path / "config.json"
     if not file.exists():
-        raise AdoptError(f"{path} has no {CONFIG}: adopt takes a model's folder; {_check_alone(path)}")
+        raise AdoptError(f"{path} has no config.json: adopt takes a model's folder; {check_alone}")
     if not any(path.glob("*.py")):
         raise AdoptError(f"{path} holds no Python file: there is no code to adopt")
     config = read_config(file)
     auto_map = config.get("auto_map")
     if not isinstance(auto_map, dict) or not auto_map:
         raise AdoptError(
-            f"{file} has no `auto_map`, which names a model's own code: add it, or use what needs none: "
-            f"{_check_alone(path)}"
+            f"{file} has no `auto_map`, which names a model's own code: add it, or use what needs none: {check_alone}"
         )
     classes = remote_classes(file, config)
-    return ModelFolder(path, str(config.get("model_type") or ""), classes, _auto_classes(auto_map, classes))
-
-
-def _auto_classes(auto_map: Mapping[str, Any], classes: Mapping[str, str]) -> dict[str, str]:
-    """The key under which `auto_map` has each class; of several the last, since AutoModel comes before its heads."""
+    # of several keys with one class the last counts, since AutoModel comes before its heads
     keys = {value: key for key, value in auto_map.items() if isinstance(value, str)}
-    return {name: keys[reference] for name, reference in classes.items()}
-
-
-def _check_alone(path: Path) -> str:
-    return f"`ckpt_surgery check {path}` looks at any code"
+    auto_classes = {name: keys[reference] for name, reference in classes.items()}
+    return ModelFolder(path, str(config.get("model_type") or ""), classes, auto_classes)

@@ -1,14 +1,13 @@
-"""What `verify` measured of each class before and after the repair, and whether the repair made anything worse.
-
-Plain data: nothing is run here.
-"""
+"""What `verify` measured of each class before and after the repair, and what is decided. Nothing is run here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from ckpt_surgery.adopt.source import SourceResult
+from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LEVELS, Level, Mode, ModeReport, Repair
 
@@ -33,6 +32,19 @@ class ClassVerdict(StrEnum):
     NOT_MEASURED = "not measured"
 
 
+class Decision(StrEnum):
+    """What became of the repair."""
+
+    NOTHING_TO_REPAIR = "nothing to repair"
+    NOT_PROVED = "not proved"
+    """The code may not be run, or no class could be measured."""
+    WORSE = "worse"
+    """After the repair something fails that did not fail before."""
+    PROVED = "proved"
+    """It makes nothing worse, and waits to be written."""
+    WRITTEN = "written"
+
+
 @dataclass(frozen=True, slots=True)
 class ClassProof:
     """The reports on one class: as it is, and after the repair; `after` is None where there was nothing to repair.
@@ -46,15 +58,15 @@ class ClassProof:
 
     @property
     def final(self) -> Report:
-        """The report on the code as it should be in the end."""
+        """Return the report on the code as it should be in the end."""
         return self.after or self.before
 
     @property
     def worse(self) -> dict[Mode, tuple[Level, ...]]:
-        """The modes that the repair made worse, each with the levels concerned."""
+        """Return the modes that the repair made worse, each with the levels concerned."""
         runs = {run.mode: run for run in self.final.modes}
         levels = {run.mode: _worse_levels(run, runs.get(run.mode)) for run in self.before.modes}
-        return {mode: found for mode, found in levels.items() if found}
+        return {mode: worse for mode, worse in levels.items() if worse}
 
     @property
     def verdict(self) -> ClassVerdict:
@@ -71,25 +83,74 @@ class ClassProof:
 
     @property
     def paired(self) -> Report:
-        """Both as one report: the levels after the repair stand beside those before."""
+        """Return both as one report: the levels after the repair stand beside those before."""
         if self.after is None:
             return self.before
         return replace(self.before, repair=Repair(self.after.modes, problem=self.after.problem))
 
 
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A folder with all that is known of it. `proofs` is empty where its code was not run."""
+
+    source: SourceResult
+    decision: Decision
+    proofs: tuple[ClassProof, ...] = ()
+    unsafe: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Those of this package, torch and transformers, as far as they are installed."""
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether there is a verdict on any class."""
+        return is_measured([proof.before for proof in self.proofs])
+
+    @property
+    def unmeasured(self) -> tuple[Finding, ...]:
+        """Return the repaired findings in classes of no measured model: no proof says anything about them."""
+        used = {name for proof in self.proofs for name in proof.uses}
+        if not used:
+            return ()
+        return tuple(finding for finding in self.source.repair.repaired if finding.class_name not in used)
+
+    @property
+    def described(self) -> tuple[ClassProof, ...]:
+        """Return the proofs of the code that a model card is about: without a repair that was refused."""
+        if self.decision is not Decision.WORSE:
+            return self.proofs
+        return tuple(ClassProof(proof.before) for proof in self.proofs)
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether nothing is left to do: no fault in the source as it is now, and every class proved."""
+        faults = self.source.left if self.decision is Decision.WRITTEN else self.source.faults
+        fine = (ClassVerdict.OK, ClassVerdict.REPAIRED, ClassVerdict.UNSUPPORTED)
+        return not faults and all(proof.verdict in fine for proof in self.proofs)
+
+
+def decide(source: SourceResult, proofs: Sequence[ClassProof]) -> Decision:
+    """Decide whether the repair of a folder may be written."""
+    if not source.patches:
+        return Decision.NOTHING_TO_REPAIR
+    if not is_measured([proof.before for proof in proofs]):
+        return Decision.NOT_PROVED
+    worse = any(proof.verdict is ClassVerdict.WORSE for proof in proofs)
+    return Decision.WORSE if worse else Decision.PROVED
+
+
 def is_measured(reports: Sequence[Report]) -> bool:
-    """Whether there is a verdict on any of the classes."""
+    """Tell whether there is a verdict on any of the classes."""
     return any(report.status != "not built" for report in reports)
 
 
 def kept_bytes(report: Report, mode: Mode) -> tuple[int, int] | None:
-    """The bytes that autograd keeps with and without checkpointing; None where they were not measured."""
+    """Return the bytes that autograd keeps with and without checkpointing; None where they were not measured."""
     cost = next((run.cost for run in report.modes if run.mode == mode), None)
     return (cost.kept_bytes, cost.reference_kept_bytes) if cost else None
 
 
 def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, ...]:
-    """The levels that were ok and are not any more, or fail for more blocks or parameters than they did.
+    """Return the levels that were ok and are not any more, or fail for more blocks or parameters than they did.
 
     Where the step did not end before, nothing else is known, and a level that fails after is none that was ok. In a
     mode that had no fault, more memory is worse as well: a loop that checkpoints functions may have no blocks by which
@@ -97,33 +158,25 @@ def _worse_levels(before: ModeReport, after: ModeReport | None) -> tuple[Level, 
     """
     if after is None or (before.outcome("run") == "ok" != after.outcome("run")):
         return ("run",)
-    worse = [level for level in LEVELS if _is_level_worse(before, after, level)]
+    worse: list[Level] = []
+    for level in LEVELS:
+        was, now = before.outcome(level), after.outcome(level)
+        newly = now != "ok" if was == "ok" else now == "failed" and was == "skipped" and before.ok
+        more = now == was == "failed" and _extent(after, level) > _extent(before, level)
+        worse += [level] * (newly or more)
     if before.ok and before.cost and after.cost and after.cost.kept_bytes > _MORE * before.cost.kept_bytes:
         worse += ["cost"] * ("cost" not in worse)
     return tuple(worse)
 
 
-def _is_level_worse(before: ModeReport, after: ModeReport, level: Level) -> bool:
-    was, is_ = before.outcome(level), after.outcome(level)
-    if was == "ok":
-        return is_ != "ok"
-    if was == "skipped":
-        return is_ == "failed" and before.ok
-    return is_ == "failed" and _extent(after, level) > _extent(before, level)
-
-
 def _extent(run: ModeReport, level: Level) -> int:
-    """How much of the model the faults of a level are about: blocks and parameters, or kept bytes."""
+    """Count the blocks and parameters, or the kept bytes, that the faults of a level are about."""
     if level == "cost" and run.cost is not None:
         return run.cost.kept_bytes
     return len({name for fault in run.faults if fault.level == level for name in fault.subjects})
 
 
 def _failures(report: Report) -> set[tuple[Mode, Level]]:
-    """The levels that failed, by mode. A step that does not end fails them all."""
-    return {
-        (run.mode, level)
-        for run in report.modes
-        for level in LEVELS
-        if "failed" in (run.outcome(level), run.outcome("run"))
-    }
+    """Return the levels that failed, by mode. A step that does not end fails them all."""
+    levels = ((run, level) for run in report.modes for level in LEVELS)
+    return {(run.mode, level) for run, level in levels if "failed" in (run.outcome(level), run.outcome("run"))}

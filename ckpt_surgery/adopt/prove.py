@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ckpt_surgery.adopt.folder import AdoptError, ModelFolder
+from ckpt_surgery.adopt.folder import AdoptError
 from ckpt_surgery.adopt.proof import ClassProof, is_measured
 from ckpt_surgery.adopt.source import SourceResult
-from ckpt_surgery.adopt.used_classes import used_classes
 from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import LONE_LEVELS
 from ckpt_surgery.survey import SurveyProgress, survey
 from ckpt_surgery.survey.resolve import resolve_in
-from ckpt_surgery.survey.target import SurveyTarget
-from ckpt_surgery.survey.worker_pool import WorkerPool
+from ckpt_surgery.survey.target import target_of
+from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 
 _LARGEST_COPY = 5 * 1024 * 1024
 """Bytes. A larger file is linked to: weights stay where they are."""
-_CODE = (".py", ".json")
 
 
 def prove(
@@ -44,68 +42,67 @@ def prove(
         TargetError: the configuration names what cannot be examined.
         WorkerPoolError: no worker can be started.
     """
+    original = source.folder.path
+    uses: set[str] = set()
 
-    def resolved(folder: Path) -> list[SurveyTarget]:
-        return resolve_in(pool, names=[str(folder.absolute())], trust_remote_code=True)
-
-    def examined(targets: list[SurveyTarget], when: str) -> list[Report]:
+    def examined(folder: Path, when: str) -> list[Report]:
         def step(counts: str, done: int, total: int) -> None:
             if progress is not None:
                 progress(f"{when}: {counts}" if counts else when, done, total)
 
-        return survey(targets, levels=LONE_LEVELS, workers=workers, timeout=timeout, progress=step, pool=pool)
+        targets = resolve_in(pool, names=[str(folder.absolute())], trust_remote_code=True)
+        reports = survey(targets, levels=LONE_LEVELS, workers=workers, timeout=timeout, progress=step, pool=pool)
+        for target, report in zip(targets, reports, strict=True):
+            if folder != original and report.status != "not built":
+                try:
+                    uses.update(pool.call(f"{__name__}:class_names", target=target.to_dict()))
+                except WorkerPoolError:
+                    continue  # it cannot be built again, and no class of it counts as measured
+        own = f"{folder.resolve()}{os.sep}"  # reports name the user's folder, wherever the code was run
+        return [
+            replace(
+                report,
+                target=str(original),
+                facts=replace(report.facts, source=report.facts.source.replace(own, f"{original}{os.sep}")),
+                problem=report.problem.replace(own, ""),
+            )
+            for report in reports
+        ]
 
-    original = source.folder
-    reports = examined(resolved(original.path), "as it is")
-    before = [_of_folder(report, original.path, original) for report in reports]
+    before = examined(original, "as it is")
     if not source.patches or not is_measured(before):
         return tuple(map(ClassProof, before))
     with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as place:
-        copy = Path(place).resolve() / original.name
-        _copy_repaired(source, copy)
-        targets = resolved(copy)
-        after = [_of_folder(report, copy, original) for report in examined(targets, "after the repair")]
-        built = [report.status != "not built" for report in after]
-        uses = [used_classes(pool, target) for target, is_built in zip(targets, built, strict=True) if is_built]
-    return tuple(ClassProof(*pair, frozenset().union(*uses)) for pair in zip(before, after, strict=True))
+        copy = Path(place).resolve() / source.folder.name
+        try:
+            shutil.copytree(
+                original, copy, ignore=_ignored, copy_function=_copy_or_link, ignore_dangling_symlinks=True
+            )
+            for patch in source.patches:
+                (copy / patch.name).write_bytes(patch.after)
+        except OSError as error:
+            raise AdoptError(f"{original} cannot be copied: {error.strerror or error}") from None
+        after = examined(copy, "after the repair")
+    return tuple(ClassProof(*pair, frozenset(uses)) for pair in zip(before, after, strict=True))
 
 
-def _of_folder(report: Report, place: Path, folder: ModelFolder) -> Report:
-    """A report that names the user's folder, wherever the code was run."""
-    own = f"{place.resolve()}{os.sep}"
-    return replace(
-        report,
-        target=str(folder.path),
-        facts=replace(report.facts, source=report.facts.source.replace(own, f"{folder.path}{os.sep}")),
-        problem=report.problem.replace(own, ""),
-    )
+def class_names(_emit: object, /, target: dict[str, Any]) -> list[str]:
+    """Return the names of the classes of all modules of a target's model, those they derive from included."""
+    from ckpt_surgery.survey.build import build
+
+    model, *_ = build(target_of(target))
+    return sorted({parent.__name__ for module in model.modules() for parent in type(module).__mro__})
 
 
-def _copy_repaired(source: SourceResult, copy: Path) -> None:
-    try:
-        for path in _files(source.folder.path):
-            _copy_or_link(path, copy / path.relative_to(source.folder.path))
-        for patch in source.patches:
-            target = copy / patch.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(patch.after)
-    except OSError as error:
-        raise AdoptError(f"{source.folder.path} cannot be copied: {error.strerror or error}") from None
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    """List what a copy does without: hidden files, compiled Python, and links that lead back to a folder above."""
+    own = Path(folder).resolve()
+    hidden = [name for name in names if name.startswith(".") or name == "__pycache__"]
+    return hidden + [name for name in names if own.is_relative_to(Path(folder, name).resolve())]
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """The files of a folder, without hidden folders. A folder that several links lead to counts once."""
-    seen: set[str] = set()
-    for folder, below, names in os.walk(root, followlinks=True):
-        seen.add(os.path.realpath(folder))
-        kept = (name for name in below if not name.startswith(".") and name != "__pycache__")
-        below[:] = [name for name in kept if os.path.realpath(os.path.join(folder, name)) not in seen]
-        yield from (path for name in sorted(names) if (path := Path(folder, name)).is_file())
-
-
-def _copy_or_link(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix in _CODE or path.stat().st_size <= _LARGEST_COPY:
-        shutil.copyfile(path, target)
+def _copy_or_link(source: str, target: str) -> None:
+    if source.endswith((".py", ".json")) or os.path.getsize(source) <= _LARGEST_COPY:
+        shutil.copyfile(source, target)
     else:
-        target.symlink_to(path.resolve())
+        os.symlink(os.path.realpath(source), target)

@@ -1,21 +1,22 @@
-"""What the source of a folder says, and what its repair would make of it. Nothing is imported, run or written."""
+"""What the source of a folder says, what its repair makes of it, and the repair written into the folder.
+
+Nothing is imported or run.
+"""
 
 from __future__ import annotations
 
-import codecs
-import difflib
-import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ckpt_surgery.adopt.folder import AdoptError, ModelFolder
 from ckpt_surgery.codemods import RULES
 from ckpt_surgery.codemods.finding import Finding, Subject
-from ckpt_surgery.codemods.repair import DeriveImportedLayer, ImportName
 from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 from ckpt_surgery.static.apply import apply
 from ckpt_surgery.static.discover import SourceFile, read_source
-from ckpt_surgery.static.results import FAULTS, ApplyResult, FileChange
+from ckpt_surgery.static.results import FAULTS, ApplyResult, FileChange, Problem
+from ckpt_surgery.static.write import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +29,20 @@ class SourcePatch:
     bom: bool
 
     @property
-    def before(self) -> bytes:
-        return self._bytes(self.change.before)
-
-    @property
     def after(self) -> bytes:
-        return self._bytes(self.change.after)
+        """Return the bytes of the repaired file."""
+        return ("\ufeff" * self.bom + self.change.after).encode(self.encoding)
 
     @property
     def diff(self) -> bytes:
-        """The unified diff of the bytes, as `git apply` and `patch -p1` read it in the model's folder."""
-        names = f"a/{self.name}".encode(), f"b/{self.name}".encode()
-        lines = difflib.diff_bytes(difflib.unified_diff, _lines(self.before), _lines(self.after), *names)
-        return b"".join(line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in lines)
+        """Return the unified diff of the bytes, as `git apply` and `patch -p1` read it in the model's folder."""
+        before, after = ("\ufeff" * self.bom + text for text in (self.change.before, self.change.after))
+        return replace(self.change, path=self.name, before=before, after=after).diff.encode(self.encoding)
 
     @property
     def imports_layer(self) -> bool:
-        """Whether the repaired file imports GradientCheckpointingLayer where it did not before."""
-        repairs = [repair for made in self.change.repairs for repair in made]
-        return any(
-            isinstance(repair, DeriveImportedLayer) or (isinstance(repair, ImportName) and repair.name == LAYER_CLASS)
-            for repair in repairs
-        )
-
-    def _bytes(self, text: str) -> bytes:
-        return (codecs.BOM_UTF8 if self.bom else b"") + text.encode(self.encoding)
+        """Tell whether the repaired file names GradientCheckpointingLayer where it did not before."""
+        return LAYER_CLASS in self.change.after and LAYER_CLASS not in self.change.before
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +55,16 @@ class SourceResult:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What is wrong before the repair."""
+        """Return what is wrong before the repair."""
         return tuple(finding for finding in self.repair.findings if finding.applicability in FAULTS)
 
     @property
     def left(self) -> tuple[Finding, ...]:
-        """What is still wrong after it."""
+        """Return what is still wrong after it."""
         return tuple(finding for finding in self.repair.left if finding.applicability in FAULTS)
 
-    @property
-    def diff(self) -> bytes:
-        return b"".join(patch.diff for patch in self.patches)
 
-
-def examine_source(
-    folder: ModelFolder,
-    *,
-    unsafe: bool = False,
-    select: Collection[str] = (),
-    ignore: Collection[str] = (),
-    exclude: Collection[str] = (),
-    per_file_ignores: Mapping[str, Collection[str]] | None = None,
-    include_unsupported: bool = False,
-    jobs: int | None = None,
-    cache: bool = True,
-) -> SourceResult:
+def examine_source(folder: ModelFolder, *, select: Sequence[str] = (), **options: Any) -> SourceResult:
     """Apply the rules for models to a folder, in memory. The options are those of `apply`.
 
     The rules for training scripts are left out: no proof of a model says anything about a script beside it.
@@ -101,28 +76,35 @@ def examine_source(
     codes = [rule.code for rule in RULES if rule.subject is Subject.MODEL and (not select or rule.code in select)]
     if not codes:
         raise AdoptError("only rules for training scripts are selected: adopt looks at models, and `check` at scripts")
-    repair = apply(
-        [folder.path, *sorted(folder.path.glob("modeling_*.py"))],
-        unsafe=unsafe,
-        write=False,
-        select=codes,
-        ignore=ignore,
-        exclude=exclude,
-        per_file_ignores=per_file_ignores,
-        include_unsupported=include_unsupported,
-        jobs=jobs,
-        cache=cache,
-    )
-    return SourceResult(folder, repair, tuple(_patch(folder, change) for change in repair.changes))
+    paths = [folder.path, *sorted(folder.path.glob("modeling_*.py"))]
+    repair = apply(paths, write=False, select=codes, **options)
+    patches = []
+    for change in repair.changes:
+        source = read_source(change.path)
+        if not isinstance(source, SourceFile) or source.text != change.before:
+            raise AdoptError(f"{change.path} changed while it was read: run this again")
+        patches.append(SourcePatch(change, folder.relative(change.path), source.encoding, source.bom))
+    return SourceResult(folder, repair, tuple(patches))
 
 
-def _patch(folder: ModelFolder, change: FileChange) -> SourcePatch:
-    source = read_source(change.path)
-    if not isinstance(source, SourceFile) or source.text != change.before:
-        raise AdoptError(f"{change.path} changed while it was read: run this again")
-    return SourcePatch(change, folder.relative(change.path), source.encoding, source.bom)
+def write_patches(patches: Sequence[SourcePatch]) -> None:
+    """Write the repaired files, each atomically. If one cannot be written, those before it are put back.
 
+    Raises:
+        AdoptError: a file cannot be written, or is not what it was when it was read.
+    """
 
-def _lines(data: bytes) -> list[bytes]:
-    """Lines as git counts them: only a line feed ends one."""
-    return [line for line in re.split(rb"(?<=\n)", data) if line]
+    def write(patch: SourcePatch, before: str, after: str) -> Problem | None:
+        return write_atomically(patch.change.path, before, after, encoding=patch.encoding, bom=patch.bom)
+
+    written: list[SourcePatch] = []
+    try:
+        for patch in patches:
+            problem = write(patch, patch.change.before, patch.change.after)
+            if problem is not None:
+                raise AdoptError(f"nothing was written: {problem}")
+            written.append(patch)
+    except BaseException:
+        for patch in reversed(written):
+            write(patch, patch.change.after, patch.change.before)
+        raise

@@ -82,13 +82,13 @@ def adopt_command(
 
 def _show_source(source: SourceResult, unsafe: bool) -> None:
     """What is known before anything is run: the model, the findings and the diff."""
-    from ckpt_surgery.adopt.text import folder_lines, repair_lines, source_lines
+    from ckpt_surgery.adopt.text import repair_lines, source_lines
 
     width = width_of(sys.stdout)
     for problem in source.repair.problems:
         say(f"error: {problem}")
-    write_lines([*folder_lines(source.folder, width=width), *source_lines(source, width=width)])
-    diff = source.diff.decode("utf-8", "backslashreplace").split("\n")[:-1]
+    write_lines(source_lines(source, width=width))
+    diff = b"".join(patch.diff for patch in source.patches).decode("utf-8", "backslashreplace").split("\n")[:-1]
     write_lines([*diff, ""] if diff else [], diff=True)
     write_lines(repair_lines(source, unsafe=unsafe, width=width))
 
@@ -115,10 +115,10 @@ def _settled(
     source: SourceResult, proofs: tuple[ClassProof, ...], unsafe: bool, trusted: bool, write: bool, out: Path | None
 ) -> int:
     """Decide, write what is asked for, say what was decided, and return the exit code."""
-    from ckpt_surgery.adopt.adoption import Adoption, Decision, decide
     from ckpt_surgery.adopt.pages import write_pages
+    from ckpt_surgery.adopt.proof import Adoption, Decision, decide
+    from ckpt_surgery.adopt.source import write_patches
     from ckpt_surgery.adopt.text import decision_lines, proof_lines
-    from ckpt_surgery.adopt.write import write_patches
     from ckpt_surgery.measure.versions import installed_versions
     from ckpt_surgery.text import listed
 

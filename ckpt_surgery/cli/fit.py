@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from ckpt_surgery.cli.exits import ExitCode, finish
 from ckpt_surgery.cli.run import rank_of_process, start
-from ckpt_surgery.cli.terminal import check_writable, say, write_document
+from ckpt_surgery.cli.terminal import PATIENCE, check_writable, progress_bar, say, write_document
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import need_runtime
 from ckpt_surgery.planning.devices import device_of
@@ -122,7 +123,8 @@ def _fit(
     def tell(fit: Fit) -> None:
         _tell(fit, dry_run, write, started)
 
-    fit = Fit(model, FitTarget(memory, device, margin), tell)
+    progress = partial(progress_bar, after=PATIENCE) if rank_of_process() == "0" else nullcontext
+    fit = Fit(model, FitTarget(memory, device, margin), tell, progress)
     if running and (inputs := running_inputs(model)) is not None:
         fit.begin(model, inputs)
         if fit.applied is not None:
@@ -137,7 +139,7 @@ def _tell(fit: Fit, dry_run: bool, write: Path | None, started: str) -> None:
         if fit.fitted is None:
             say(f"ckpt_surgery: {name} trains as the script has it, as no step of it was predicted: {fit.problem}")
         else:
-            for line in fit.fitted.lines():
+            for line in fit.fitted.lines(dry_run=dry_run):
                 say(f"ckpt_surgery: {line}")
             if fit.problem:
                 say(f"ckpt_surgery: {name} trains as the script has it, as this failed: {fit.problem}")

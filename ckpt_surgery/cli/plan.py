@@ -33,7 +33,7 @@ from ckpt_surgery.cli.released import (
     quiet,
     sharding_of,
 )
-from ckpt_surgery.cli.terminal import check_writable, progress_bar, say, write_document, write_report
+from ckpt_surgery.cli.terminal import PATIENCE, check_writable, progress_bar, say, write_document, write_report
 from ckpt_surgery.errors import OptionError
 from ckpt_surgery.optional import load_runtime
 from ckpt_surgery.planning.optimizers import Optimizer
@@ -113,9 +113,9 @@ def plan_command(
         check_adapters(lora, four_bits=four_bits)
         if memory is None and device is None:
             raise OptionError("say what a step may take: --memory SIZE, or the card with --device")
-        with termination_raises(), progress_bar() as progress, quiet():
+        with termination_raises(), progress_bar(after=PATIENCE) as progress, quiet():
             if progress is not None:
-                progress("importing", 0, 2)
+                progress("importing", 0, 0)
             load_runtime("plan")
             from ckpt_surgery.errors import DoesNotFitError
             from ckpt_surgery.planning.answer import room_of
@@ -142,7 +142,7 @@ def plan_command(
             budget = room_of(card) if card is not None and memory is None else memory_bytes(memory or "")
             targets = resolve([config_of(model)], trust_remote_code=trust_remote_code, variants=False)
             if progress is not None:
-                progress("building the model", 0, 2)
+                progress("building the model", 0, 0)
             target = main_class(targets)
             if maximize is not None and target.kind is TargetKind.FACTORY:
                 raise OptionError(
@@ -154,7 +154,7 @@ def plan_command(
             head: list[str] = []
             if maximize is not None:
                 if progress is not None:
-                    progress("searching the largest size", 1, 2)
+                    progress("searching the largest size", 0, 0)
                 try:
                     largest = largest_sizes(
                         found,
@@ -179,7 +179,7 @@ def plan_command(
             except DoesNotFitError as error:
                 say(f"ckpt_surgery: {error}")
                 return ExitCode.FINDINGS
-        write_report(head + _lines(made, assumptions_of(found), lora=lora is not None), None)
+        write_report(head + _lines(made, assumptions_of(found), lora=lora is not None, assumed=device is None), None)
         if html is not None:
             write_document(made.to_html(), html)
         if yaml is not None:
@@ -190,13 +190,11 @@ def plan_command(
 
 
 def _metering(progress: Progress, number: int) -> None:
-    progress(f"metering step {number}", 1, 2)
+    progress("metering steps", number, 0)
 
 
-def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
-    from ckpt_surgery.planning.answer import plan_line
-
-    head = wrapped(plan_line(made.memory, made.chosen.choice.name, made.before, made.explanation), LINE)
+def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool) -> list[str]:
+    head = wrapped(made.answer, LINE)
     head += [line for said in assumptions for line in wrapped(said, LINE)]
     if not made.is_needed:
         return head
@@ -208,8 +206,8 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool) -> list[str]:
         *made.code.splitlines(),
         "",
         *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
-        f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source}); "
-        "~ is an estimate between steps that were metered.",
+        f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source})"
+        f"{', as --device names no card' if assumed else ''}; ~ is an estimate between steps that were metered.",
         *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels but cuBLAS's and flash attention's, fragments, the CUDA context.",
     ]

@@ -148,7 +148,7 @@ def _lines(result: PrepareResult) -> list[str]:
     for title, families in (("Left out", result.left_out), ("Not repaired", result.idle)):
         for omission in dict.fromkeys(families.values()):
             names = ", ".join(family for family, reason in families.items() if reason == omission)
-            lines += ["", f"{title}: {names}", f"  {omission.text}"]
+            lines += ["", f"{title}: {names}", f"  {omission}"]
     for series in result.series[:1]:
         rest = ", and likewise for each of the others" if len(result.series) > 1 else ""
         lines += ["", f"Next, for {series.evidence.branch}{rest}:", *(f"  {command}" for command in series.next)]

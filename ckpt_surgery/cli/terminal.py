@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -32,6 +33,8 @@ _DIFF_STYLES = {r"^\+.*$": "green", r"^-.*$": "red", r"^@@.*$": "cyan", r"^(\+\+
 
 PLAIN_WIDTH = 80
 """Columns of a text that no terminal shows."""
+PATIENCE = 2.0
+"""Seconds that a command may take before it shows what it does."""
 
 
 class OutputError(CkptSurgeryError, OSError):
@@ -139,8 +142,11 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """A progress callback that draws a bar on standard error; None where that is no terminal."""
+def progress_bar(*, after: float = 0.0) -> Iterator[Progress | None]:
+    """A progress callback that draws a bar on standard error; None where that is no terminal.
+
+    A step of a total of 0 is one of nobody knows how many. Nothing is drawn for so many seconds.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -150,12 +156,18 @@ def progress_bar() -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=None, visible=not after)
+        shown = threading.Timer(after, bar.update, [task], {"visible": True})
+        shown.daemon = True
+        shown.start()
 
         def advance(step: str, done: int, total: int) -> None:
-            bar.update(task, description=step, completed=done, total=total)
+            bar.update(task, description=step, completed=done, total=total or None)
 
-        yield advance
+        try:
+            yield advance
+        finally:
+            shown.cancel()
 
 
 def _silence(stream: TextIO) -> None:

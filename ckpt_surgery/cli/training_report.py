@@ -65,12 +65,16 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
     try:
         gc.collect()  # what the failed step has made goes first
         from ckpt_surgery.guarding.failed_step import next_command
+        from ckpt_surgery.guarding.report import NO_PROOFS
         from ckpt_surgery.planning.out_of_memory import explain_failed
 
         takeover.looking.undo()
         told = explain_failed(takeover.failed)
         data["out_of_memory"] = told.to_dict()
         lines += f"ckpt_surgery: {told}".splitlines()
+        if takeover.proving:
+            data["proving"] = takeover.proving
+            lines.append(f"ckpt_surgery: {takeover.proving} was being proved, which takes memory, too: {NO_PROOFS}")
         if told.model:
             lines.append(f"ckpt_surgery: to find what fits, run: {next_command(script)}")
     except Exception as error:

@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Literal
 from weakref import ref
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery.errors import GuardError, OptionError, SurgeryWarning
 from ckpt_surgery.guarding.coverage import OwnBlocks
-from ckpt_surgery.guarding.entry_looks import EntryLooks
 from ckpt_surgery.guarding.failed_step import add_note
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.ranks import RankGradients
@@ -124,7 +124,7 @@ class Guard(Undoable):
         self._begun_within = False
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
-        self._looks: EntryLooks | None = None
+        self._step: CheckedStep | None = None
         self._say = say or _warn
         # a graph must not hold the guard: it holds what the guard has seen, and that the graph
         self._errors = HookErrors(partial(_failed, ref(self)), (GuardError, Warning))
@@ -147,7 +147,12 @@ class Guard(Undoable):
 
     def watched(self) -> WatchedModel:
         """Return what the step that began last has shown so far, for an error that ends it."""
-        return WatchedModel(self.model, self._looks)
+        return WatchedModel(self.model, None if self._step is None else self._step.looks)
+
+    @property
+    def proving(self) -> str:
+        """The block whose proof is under way; empty where none is."""
+        return "" if self._step is None else self._step.proving
 
     def begin_within(self) -> None:
         """Begin with the step whose forward is running already: to be called in it, before a block runs."""
@@ -211,14 +216,13 @@ class Guard(Undoable):
         checked = self._is_checked()
         if checked and self._ranks is not None:
             self._ranks.arm(self.steps)
-        watch, self._looks = StepWatch(), None
+        watch, self._step = StepWatch(), None
         if checked or (self._options.prove and not self._results.complete):  # to look for blocks takes longest
             blocks = self._blocks()
             if not blocks:
                 return OwnBlocks(self.model) if checked else watch
             to_prove = self._results.next_to_prove(blocks, checked=checked) if self._options.prove else None
-            watch = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
-            self._looks = watch.looks
+            watch = self._step = CheckedStep(self.model, blocks, self._results, checked=checked, to_prove=to_prove)
         self._untrained.begin()
         return watch
 
@@ -255,13 +259,20 @@ class Guard(Undoable):
             raise GuardError(f"{type(self.model).__name__}: {faults[0]}")
 
 
-def _failed(guard: ref[Guard], error: Exception) -> None:
-    """Let a guard go whose own hook has failed: the training goes on without it."""
-    if (failed := guard()) is not None:
-        failed.failure = error_line(error)
-        with suppress(Exception):  # its hooks do nothing any more, also those that are left
-            failed.remove()
-        failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
+def _failed(guard: ref[Guard], error: Exception) -> bool:
+    """Let a guard go whose own hook has failed: the training goes on without it.
+
+    Where memory ran out in a proof, let go of that alone, and return True.
+    """
+    if (failed := guard()) is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) and failed._step is not None and failed._step.give_proof_up():
+        return True
+    failed.failure = error_line(error)
+    with suppress(Exception):  # its hooks do nothing any more, also those that are left
+        failed.remove()
+    failed._say(f"{type(failed.model).__name__}: {STOPPED.format(failed.failure)}")
+    return False
 
 
 def _warn(message: str) -> None:

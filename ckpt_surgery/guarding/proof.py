@@ -55,6 +55,7 @@ class ProofStatus(StrEnum):
     FLATTENED = "sharded by FSDP1, which a proof cannot gather"
     IN_ITSELF = "checkpoints in itself, so that it cannot be run without"
     FAILED = "could not be run alone"
+    NO_MEMORY = "given up for want of memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class BlockWitness(StepWatch):
 
     def __init__(self, name: str, model: nn.Module, block: nn.Module) -> None:
         super().__init__()
-        self._name = name
+        self.name = name
         self._block = block
         others = {id(p) for module in _reached_without(block, model) for p in module.parameters(recurse=False)}
         named = block.named_parameters()
@@ -127,7 +128,8 @@ class BlockWitness(StepWatch):
         """Let go of what was seen."""
         for call in self._calls:
             call.release()
-        self._calls.clear()
+        for held in (self._calls, self._gradients, self._nested):
+            held.clear()
 
     def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
         """Run the block alone, and hold what it gives against the step, unless it is `unprovable` for others.
@@ -137,11 +139,13 @@ class BlockWitness(StepWatch):
         try:
             rewritten, grown = self._writes.again()
             status = self._unprovable() if unprovable is None else unprovable
-            proof = GradientProof(self._name, status) if status is not None else self._proof(rewritten)
+            proof = GradientProof(self.name, status) if status is not None else self._proof(rewritten)
             if unprovable is None and (rewritten or grown):
                 status = ProofStatus.WRITTEN_TWICE if proof.status is ProofStatus.PROVED else proof.status
                 return replace(proof, status=status, rewritten=rewritten, grown=grown)
             return proof
+        except torch.OutOfMemoryError:
+            return GradientProof(self.name, ProofStatus.NO_MEMORY)
         finally:
             self.release()
 
@@ -153,19 +157,21 @@ class BlockWitness(StepWatch):
                 # the order in which a backward adds up what they give to parameters
                 kept = sum([call.run_alone(self._parameters, expected) for call in reversed(calls)])
                 drifts = any(call.drifts() for call in calls if not call.repeated)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # it may be of any kind, as may what a block runs
-            return GradientProof(self._name, ProofStatus.FAILED, detail=error_line(error))
+            return GradientProof(self.name, ProofStatus.FAILED, detail=error_line(error))
         status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
         others = [call for call in calls if not call.repeated]
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
             exchanged = {name for call in others for name in call.exchanged()} - set(written)
-            return GradientProof(self._name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
+            return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
         if others and status is ProofStatus.WRONG and not drifts:
-            return GradientProof(self._name, ProofStatus.NOT_REPEATABLE)
+            return GradientProof(self.name, ProofStatus.NOT_REPEATABLE)
         if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):
-            return GradientProof(self._name, ProofStatus.IN_ITSELF)
+            return GradientProof(self.name, ProofStatus.IN_ITSELF)
         given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)
-        return GradientProof(self._name, status, errors, compared, kept, given, drew_anew=drew_anew)
+        return GradientProof(self.name, status, errors, compared, kept, given, drew_anew=drew_anew)
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
@@ -255,7 +261,7 @@ class BlockWitness(StepWatch):
             if not self._calls:
                 self._take_gathered()
                 self._script_hooks = has_script_hooks(self._block)
-            self._calls.append(WitnessedCall(self._name, self._block, args, kwargs))
+            self._calls.append(WitnessedCall(self.name, self._block, args, kwargs))
             self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         call = self._running()
         if call is not None and self.phase is WatchedPhase.BACKWARD:

@@ -83,6 +83,12 @@ class GuardReport(ShownInNotebooks):
         """The blocks whose gradients are those of a run without checkpointing."""
         return sum(row.proof.status is ProofStatus.PROVED for row in self.blocks)
 
+    @property
+    def recomputed_nothing(self) -> bool:
+        """Tell whether nothing wrong was seen in the steps, and no recompute either."""
+        watched = self.steps and not (self.faults or self.failure)
+        return bool(watched) and all(row.counts is not None and not row.counts[1] for row in self.blocks)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain data."""
         data = asdict(self)
@@ -114,6 +120,7 @@ class GuardReport(ShownInNotebooks):
         proofs = [row.proof for row in self.blocks]
         failed = [f"{proof.name}: {proof.detail}" for proof in proofs if proof.status is ProofStatus.FAILED]
         hidden = [proof.name for proof in proofs if proof.status is ProofStatus.REENTRANT]
+        full = [proof.name for proof in proofs if proof.status is ProofStatus.NO_MEMORY]
         told = tuple(f.subjects for f in self.faults if f.kind is GuardFaultKind.UNTRAINED)
         cut = tuple(f"{f.subjects[0]}." for f in self.faults if f.kind is GuardFaultKind.CUT_OFF)
         named = {name for names in told for name in names}
@@ -124,6 +131,7 @@ class GuardReport(ShownInNotebooks):
             STOPPED.format(self.failure): self.failure,
             f"could not be run alone: {some(failed, 1)}": failed,
             f"not proved: {some(hidden)}: {_REENTRANT}": hidden,
+            f"memory ran out in the proof of {some(full)}: no more blocks are proved; {NO_PROOFS}": full,
             f"fingerprints: {plural(self.fingerprints, 'recompute')} compared": self.fingerprints,
             f"offload: {size(self.offloaded_bytes)} moved off the device": self.offloaded_bytes,
             f"peak: {peak}": peak,
@@ -146,6 +154,7 @@ def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:
 HEADINGS = ("stack", "block", "recomputed once", "gradients", "kept", "at best", "not kept")
 _MEMORY = ("kept", "best", "saved")
 STOPPED = "the guard failed and stopped watching ({}); the training goes on without it"
+NO_PROOFS = "`run --no-prove`, or `prove=False`, leaves proofs out"
 _REENTRANT = (
     "checkpointed in reentrant mode by its library, which follows no keywords, containers and nested results, so that "
     "gradients may be lost there: use use_reentrant=False, or call wrap_blocks"

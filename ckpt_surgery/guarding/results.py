@@ -40,7 +40,13 @@ class GuardResults:
     complete: bool = False
 
     def next_to_prove(self, blocks: Collection[str], *, checked: bool) -> str | None:
-        """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn."""
+        """Return the block to prove in this step: one that was not yet, else, where it is `checked`, each in turn.
+
+        None once memory ran out in a proof: the next would take it from the training, too.
+        """
+        if any(proof.status is ProofStatus.NO_MEMORY for proof in self.proofs.values()):
+            self.complete = True
+            return None
         again = RETRIED if self.retries < MOST_RETRIES else ()
         unproved = [name for name in blocks if name not in self.proofs or self.proofs[name].status in again]
         self.complete = not unproved
@@ -151,13 +157,29 @@ class CheckedStep(StepWatch):
         if self._coverage is not None and self.own is not None and unprovable is None:
             self._results.counts |= self._coverage.counts()
             faults += self._coverage.faults(self.own.found)
-        if self._witness is not None:
-            proof = self._witness.end(unprovable)
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            proof = witness.end(unprovable)
             changes = self.looks.changes.get(proof.name, ()) if self.looks is not None else ()
             if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged:
                 proof = replace(proof, exchanged=tuple(map(str, changes)))
             faults += self._results.add_proof(proof)
         return faults
+
+    @property
+    def proving(self) -> str:
+        """The block whose proof is under way; empty where none is."""
+        return "" if self._witness is None else self._witness.name
+
+    def give_proof_up(self) -> bool:
+        """Let go of the proof that is under way, for want of memory, and look no more; False where none is."""
+        if self._witness is None:
+            return False
+        self._results.add_proof(GradientProof(self.proving, ProofStatus.NO_MEMORY))
+        self._memory = None
+        self.undo()
+        self._coverage = self._witness = None
+        return True
 
     def undo(self) -> None:
         """Give the step up."""

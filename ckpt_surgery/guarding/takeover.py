@@ -63,7 +63,8 @@ class Takeover:
     """Wraps and guards the models of this process, from `install` to `remove`. `say` is told what cannot be done.
 
     After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
-    that ended the training for want of memory, once `explain` was given its error.
+    that ended the training for want of memory, once `explain` was given its error, and `proving` the block whose proof
+    was under way then.
     """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
@@ -85,6 +86,7 @@ class Takeover:
         self._calls: dict[int, LastCall] = {}  # by the ids of models
         self._forwards_ended = 0
         self.failed: FailedStep | None = None
+        self.proving = ""
 
     @property
     def caught(self) -> int:
@@ -143,6 +145,7 @@ class Takeover:
             self._say(f"what was alive as memory ran out is not known: {error_line(own)}")
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
+            self.proving = next((name for guard in guards if self.failed and (name := guard.proving)), "")
             explain(error, [guard.watched() for guard in guards])
 
     def _say(self, message: str) -> None:

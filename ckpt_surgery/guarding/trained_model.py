@@ -83,9 +83,9 @@ class Trained:
         elif self.evaluating:
             why = ": transformers does not checkpoint in it, so call model.train()" if self.asked else ""
             said.append(f"{self.name} trained in evaluation mode{why or ', without checkpointing'}")
-        elif self.calls_checkpoint and not self.report:
+        elif self.calls_checkpoint and (self.report is None or not self.report.blocks):
             said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
-        elif not (said or self.table or self.report):
+        elif not (said or self.table) and (self.report is None or self.report.recomputed_nothing):
             advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
             said.append(f"{self.name} trained without checkpointing{advice}")
         if self.replaced:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from ckpt_surgery.long_sequences.attention_call import CannotCut
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.cut_function import CutFunction
+from ckpt_surgery.long_sequences.device_room import DeviceRoom
+from ckpt_surgery.long_sequences.token_bytes import TokenBytes, bytes_beside, free_bytes
 from ckpt_surgery.measure.generators import devices_of, random_state_kept
 from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature, is_cache
@@ -32,8 +35,7 @@ _PROBED = 8
 """Tokens on which a block is tried."""
 _ROUNDS = 3
 """A router may choose other experts in rounding; hardly three times in a row."""
-_GROUPS = 8
-"""Of heads, for which attention runs one after another."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _FEWEST = 1024
 """Tokens of a tile, so that the device has more to do than the host."""
 
@@ -42,15 +44,21 @@ class BlockCut:
     """Runs the calls of `block` cut at its attention.
 
     A tile has as many tokens as the block is wide, and 1,024 at least; with `tokens`, those of a batch, a sequence has
-    as many tiles as that needs. With `parks`, the input and heads that wait are on the host, tile by tile. `reason`
-    says why the last call was not cut, and `calls` counts those that were.
+    as many tiles as that needs. With `parks`, the input and heads that wait are on the host, tile by tile; with None
+    where they and the gradients of `model` that are to come do not fit on the device. Inputs stay there as far as
+    `room` has them. `reason` says why the last call was not cut, `calls` counts those that were, `parked` whether the
+    last one was, and `token` what a token took in it.
     """
 
-    def __init__(self, block: nn.Module, tokens: int | None, *, parks: bool) -> None:
+    def __init__(
+        self, block: nn.Module, model: nn.Module, tokens: int | None, *, parks: bool | None, room: DeviceRoom | None
+    ) -> None:
         self.block = block
         self.reason: str | None = None
         self.calls = 0
-        self._tokens, self._parks = tokens, parks
+        self.parked = False
+        self.token: TokenBytes | None = None
+        self._model, self._tokens, self._parks, self._room = model, tokens, parks, room
         self._tried: list[tuple[nn.Module, Any]] = []
         self._never = False
 
@@ -85,8 +93,6 @@ class BlockCut:
                 forward,
                 CutArguments.of(arguments, values),
                 self._size(values),
-                _GROUPS,
-                transport=offloader.transport if offloader is not None and self._parks else None,
                 entered=getattr(function, "entered", nothing),
             )
             if parts != self._tried:
@@ -96,7 +102,13 @@ class BlockCut:
             if _is_real(values):
                 with random_state_kept(()):
                     call.seed = int(torch.randint(2**31, ()))
-            with nullcontext() if offloader is None or self._parks else offloader.saving([values]):
+            moves = offloader
+            if offloader is not None and self._room is not None:
+                call.taken = self._room.take(values.nbytes)
+                moves = offloader if call.taken is None else None
+            if offloader is not None and self._has_to_park(values):
+                call.transport, moves = offloader.transport, None
+            with nullcontext() if moves is None else moves.saving([values]):
                 made = CutFunction.apply(call, values, *trained)  # type: ignore[no-untyped-call]
         except CannotCut as error:
             self.reason = str(error)
@@ -104,11 +116,21 @@ class BlockCut:
         if call.draws:  # the next call draws something else
             torch.randint(2**31, ())
         self.calls, self.reason = self.calls + 1, None
+        self.parked, self.token = call.transport is not None, call.token
         return made if call.rest is None else (made, *call.rest)
 
     def _size(self, values: Tensor) -> int:
         _, tokens, width = values.shape
         return max(width, _FEWEST) if self._tokens is None else -(-tokens // max(1, -(-self._tokens // width)))
+
+    def _has_to_park(self, values: Tensor) -> bool:
+        if self._parks is not None or self.token is None:
+            return bool(self._parks)
+        free = free_bytes(values.device)
+        if free is None:
+            return False
+        to_come = sum(p.nbytes for p in self._model.parameters() if p.requires_grad and p.grad is None)
+        return self.token.on_device(parks=False) * values.shape[:2].numel() > free - to_come
 
     def _trained(self) -> list[nn.Parameter]:
         """Return the parameters that have gradients. Raises CannotCut."""
@@ -126,6 +148,8 @@ class BlockCut:
     def _examine(self, call: CutCall, like: Tensor) -> None:
         """Try the block on a few tokens. Raises CannotCut."""
         if not _is_real(like):  # nothing to compare
+            if any(isinstance(part, _CONVOLUTIONS) and max(part.kernel_size) > 1 for part in self.block.modules()):
+                raise CannotCut("it has a convolution")
             return
         tokens = min(_PROBED, like.shape[1])
         shape = (like.shape[0], tokens, like.shape[2])
@@ -149,7 +173,7 @@ class BlockCut:
     def _part(self, call: CutCall, values: Tensor, size: int) -> CutCall:
         """Return the call for the first tokens alone."""
         given, _ = call.arguments.tile(values, slice(0, values.shape[1]))
-        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, 1)
+        return CutCall(self.block, call.forward, CutArguments.of(given, values), size, together=True)
 
     def _written(self, call: CutCall, values: Tensor) -> str | None:
         """Name what a run writes on modules."""
@@ -158,6 +182,8 @@ class BlockCut:
         with whole.as_called():
             entry = state.entry(watching=True)
             attended = self._attended(whole, values)
+            assert whole.token is not None
+            self.token = replace(whole.token, beside=bytes_beside(call.arguments))
             whole.after(values, 0, slice(0, values.shape[1]), attended)
             state.learn(entry)
             written = [name for _, name in state.written(entry)]

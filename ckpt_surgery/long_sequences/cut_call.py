@@ -32,7 +32,9 @@ from ckpt_surgery.long_sequences.attention_call import (
     intercepted,
 )
 from ckpt_surgery.long_sequences.cut_arguments import CutArguments, whole_argument
+from ckpt_surgery.long_sequences.device_room import RoomTaken
 from ckpt_surgery.long_sequences.parked import ParkedTiles
+from ckpt_surgery.long_sequences.token_bytes import TokenBytes
 from ckpt_surgery.measure.generators import devices_of, random_state_kept, seed_all
 from ckpt_surgery.measure.model_hook import nothing
 from ckpt_surgery.runtime.offload.offloader import Transport
@@ -43,6 +45,8 @@ from ckpt_surgery.runtime.tools.untiled import untiled
 
 _HEADS, _TOKENS = 1, 2
 """The dimensions of queries, keys and values."""
+_GROUPS = 8
+"""Of heads at most, for which attention runs one after another."""
 _HALVES = (torch.bfloat16, torch.float16)
 Read = Callable[[int, slice], Tensor]
 """Gives a tile of the input by its index and its tokens."""
@@ -54,22 +58,26 @@ Room = Tensor | ParkedTiles
 class CutCall:
     """A call of `forward`, which runs `block`, in tiles of at most `size` tokens of each sequence.
 
-    Attention runs in at most so many `groups` of heads, one after another. With a `seed`, what draws random numbers
-    draws the same in both runs of a tile, and in the recompute. With a `transport` the input, and heads that wait for
-    their turn, are on the host. `entered` is called as the forward and the backward begin.
+    Attention runs for groups of heads, one after another, unless they stay `together`. With a `seed`, what draws
+    random numbers draws the same in both runs of a tile, and in the recompute. With a `transport` heads that wait for
+    their turn are on the host, and so is the input, unless room was `taken` for it on the device. `entered` is called
+    as the forward and the backward begin.
     """
 
     block: nn.Module
     forward: Callable[..., Any]
     arguments: CutArguments
     size: int
-    groups: int
+    together: bool = False
     seed: int | None = None
     transport: Transport | None = None
+    taken: RoomTaken | None = None
     entered: Callable[[], object] = nothing
     state: ModuleState = field(init=False)
     rest: tuple[Any, ...] | None = None
     """What the block returns behind its tensor, where it returns a tuple."""
+    token: TokenBytes | None = None
+    """What a token takes, once heads were made."""
     _autocast: Sequence[tuple[str, bool, torch.dtype]] = ()
     _call: AttentionCall | None = None
     draws: bool = False
@@ -250,10 +258,13 @@ class CutCall:
         """Return queries, keys and values of the whole sequence for each group of heads. Raises CannotCut."""
         made: list[list[Room]] = []
         for index, part in enumerate(self.parts):
-            call, heads = self.before(read(index, part), index, part)
+            tile = read(index, part)
+            call, heads = self.before(tile, index, part)
             if not made:
                 self._call = call
-                count = self._count(call, heads)
+                count = _group_count(call, heads)
+                self.token = TokenBytes.of(self.arguments, tile, heads, count)
+                count = 1 if self.together else count
                 made = [[self._room(each, count) for each in heads] for _ in range(count)]
             elif self._call is None or not _is_same(call, self._call):
                 raise CannotCut("its attention is given something else for each tile")
@@ -274,14 +285,6 @@ class CutCall:
             return ParkedTiles(self.transport)
         batch, heads, _, width = like.shape
         return like.new_empty((batch, self.arguments.tokens, heads // groups, width))
-
-    def _count(self, call: AttentionCall, heads: Heads) -> int:
-        """Return into how many groups the heads fall: a key and its queries stay together."""
-        queries, keys, values = (each.shape[_HEADS] for each in heads)
-        by_head = isinstance(call.mask, Tensor) and call.mask.dim() == 4 and call.mask.shape[_HEADS] != 1
-        if by_head or queries % keys or values != keys:
-            return 1
-        return max(count for count in range(1, min(self.groups, keys) + 1) if keys % count == 0)
 
     def _draw(self, index: int) -> None:
         if self.seed is not None:
@@ -348,6 +351,15 @@ class _Source(torch.autograd.Function):
 
 def _on_device(room: Room, parts: Sequence[slice]) -> Tensor:
     return room.whole(parts) if isinstance(room, ParkedTiles) else room
+
+
+def _group_count(call: AttentionCall, heads: Heads) -> int:
+    """Return into how many groups the heads fall: a key and its queries stay together."""
+    queries, keys, values = (each.shape[_HEADS] for each in heads)
+    by_head = isinstance(call.mask, Tensor) and call.mask.dim() == 4 and call.mask.shape[_HEADS] != 1
+    if by_head or queries % keys or values != keys:
+        return 1
+    return max(count for count in range(1, min(_GROUPS, keys) + 1) if keys % count == 0)
 
 
 def _is_same(ours: AttentionCall, theirs: AttentionCall) -> bool:

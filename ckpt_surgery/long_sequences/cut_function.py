@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.cut_call import CutCall
 from ckpt_surgery.long_sequences.parked import ParkedTiles
-from ckpt_surgery.torch_names import use_counts
+from ckpt_surgery.torch_names import keeps_graph, use_counts
 
 
 class CutFunction(torch.autograd.Function):
@@ -22,9 +22,10 @@ class CutFunction(torch.autograd.Function):
     def forward(ctx: Any, call: CutCall, given: Tensor, *trained: nn.Parameter) -> Tensor:
         ctx.call, ctx.trained, ctx.parked = call, trained, None
         ctx.like = given.new_empty(0), given.shape
-        if call.transport is None:
+        if call.transport is None or call.taken is not None:
             ctx.save_for_backward(given)
         else:
+            ctx.save_for_backward(given.new_empty(0))  # so that a second backward is refused by torch
             ctx.parked = ParkedTiles(call.transport)
             ctx.parked.put_all(given, call.parts)
         ctx.set_materialize_grads(False)
@@ -44,7 +45,8 @@ class CutFunction(torch.autograd.Function):
                 f"{type(ctx.call.block).__name__} is cut at its attention, which gives no second derivatives "
                 "(create_graph=True): call long_context(model, cut=False)"
             )
-        read = partial(_tile, *ctx.saved_tensors) if ctx.parked is None else lambda index, part: ctx.parked.read(index)
+        (given,), parked = ctx.saved_tensors, ctx.parked
+        read = partial(_tile, given) if parked is None else lambda index, part: parked.read(index)
         made: Tensor | None = None
         if ctx.needs_input_grad[1]:
             like, shape = ctx.like
@@ -52,6 +54,8 @@ class CutFunction(torch.autograd.Function):
             made = gradient if reuses else like.new_empty(shape)
         ctx.call.entered()
         of_trained = ctx.call.gradients(read, gradient, ctx.trained, made)
+        if not keeps_graph():  # the loss, and with it this node, may live on into the next forward
+            ctx.parked = ctx.call.taken = None
         return None, made, *of_trained
 
 

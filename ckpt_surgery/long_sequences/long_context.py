@@ -19,10 +19,12 @@ from ckpt_surgery.distributed.mlps import Mlp, mlps_of
 from ckpt_surgery.distributed.tiled import Tiling, tile_mlp
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.long_sequences.cut_block import BlockCut
-from ckpt_surgery.runtime.surgery.options import SurgeryOptions
+from ckpt_surgery.long_sequences.device_room import DeviceRoom
+from ckpt_surgery.long_sequences.token_report import token_lines
+from ckpt_surgery.runtime.surgery.options import SurgeryOptions, offload_target
 from ckpt_surgery.runtime.surgery.surgery import Surgery, surgeries_in
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks
-from ckpt_surgery.text import ShownInNotebooks
+from ckpt_surgery.text import ShownInNotebooks, size_in_bytes
 from ckpt_surgery.undo import Undoable
 
 _ROWS = 4096
@@ -31,7 +33,15 @@ LONG_CONTEXT = "_ckpt_surgery_long_context"
 """The attribute of a model that holds what `long_context` did to it."""
 
 
-def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = True, host: bool = False) -> LongContext:
+def long_context(
+    model: nn.Module,
+    tokens: int | None = None,
+    *,
+    cut: bool = True,
+    host: bool | None = None,
+    keep: int | str = 0,
+    offload: str = "cpu",
+) -> LongContext:
     """Let a model train on long sequences: blocks cut at their attention, inputs on the host, the loss fused.
 
     `model` is a model of transformers with a language modelling head, also inside PEFT or DistributedDataParallel.
@@ -40,7 +50,8 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
       over one tile of the sequence after another, in the forward and in the backward, attention runs for some heads at
       a time, and the block's input alone is kept. That is tried on a few tokens in the first call of each block.
     - Every other block is checkpointed, and its MLP runs over shards of its sequence.
-    - The inputs of blocks wait in host memory: `wrap_blocks(model, offload="cpu")`.
+    - The inputs of blocks wait in host memory: `wrap_blocks(model, offload="cpu")`. Printing says how much of it a
+      token takes, how much of the device, and how many tokens fit.
     - The loss is computed without logits, as with `fuse_loss` of `ckpt_surgery.distributed`: inside the model's own
       forward, in training mode, with gradients and `labels`; `outputs.logits` costs memory when it is used, and not
       before.
@@ -58,15 +69,18 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
             that needs, whatever a batch has. By default each call is cut by the length of its own sequences.
         cut: False checkpoints every block.
         host: read the inputs of blocks that are cut from the host tile by tile, and let queries, keys and values wait
-            there: the least device memory, for more copies.
+            there: the least device memory, for more copies. By default that is done for calls that would not fit
+            otherwise into what is free on a CUDA device.
+        keep: how much of the inputs of blocks that are cut may stay on the device: bytes, or a size such as "20GB".
+        offload: as in `wrap_blocks`: "cpu", "disk" or a folder. Tiles are read from host memory alone.
 
     Returns:
         What was done: print it, `undo()` it, or use it in a `with`. A second call does it anew, with other options,
         and returns the same.
 
     Raises:
-        SurgeryError: the model cannot be wrapped, or `tokens` is no whole number of at least 1; the model is left as
-            it was.
+        SurgeryError: the model cannot be wrapped, `tokens` is no whole number of at least 1, `keep` is no size,
+            `offload` no place, or no host memory beside `host`; the model is left as it was.
     """
     given: object = tokens
     if given is not None and (type(given) is not int or given < 1):
@@ -75,9 +89,16 @@ def long_context(model: nn.Module, tokens: int | None = None, *, cut: bool = Tru
     if not isinstance(whole, nn.Module):
         raise SurgeryError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
     target = model.module if isinstance(model, DistributedDataParallel) else model
+    room = size_in_bytes(keep) if isinstance(keep, str) else keep
+    if type(room) is not int or room < 0:
+        raise SurgeryError(f'keep is {keep!r}: give bytes as an integer, or a size with its unit, such as "20GB"')
+    if offload != "cpu":
+        if host:
+            raise SurgeryError(f"host=True reads tiles from host memory: leave offload={offload!r} out, or host")
+        host = False
     before = vars(target).get(LONG_CONTEXT)
     context = before if isinstance(before, LongContext) else LongContext(target)
-    context.apply(tokens, cut=cut, host=host)
+    context.apply(tokens, cut=cut, host=host, keep=room, offload=offload)
     return context
 
 
@@ -97,6 +118,7 @@ class LongContext(Undoable, ShownInNotebooks):
         self.cuts: dict[nn.Module, BlockCut] = {}
         self._options: SurgeryOptions | None = None
         self._changes: list[Tiling | FusedLoss] = []
+        self._keep = 0
         self._losses = LossState(type(model).__name__)
 
     def __str__(self) -> str:
@@ -112,6 +134,8 @@ class LongContext(Undoable, ShownInNotebooks):
         for (name, mlp_reason), count in tiled.items():
             lines.append(f"{count} x {name}: " + ("tiled" if mlp_reason is None else f"not tiled: {mlp_reason}"))
         lines.append(str(self.loss))
+        if self.cuts:
+            lines += token_lines(self.model, self.cuts, self._keep, on_host=self.surgery.options.offload == "cpu")
         return "\n".join(lines)
 
     @property
@@ -129,17 +153,22 @@ class LongContext(Undoable, ShownInNotebooks):
         """For which functions logits were made before a loss, and how often."""
         return self.loss.made_logits
 
-    def apply(self, tokens: int | None, *, cut: bool = True, host: bool = False) -> None:
+    def apply(
+        self, tokens: int | None, *, cut: bool = True, host: bool | None = None, keep: int = 0, offload: str = "cpu"
+    ) -> None:
         """Do it, in place of what was done before. Where that raises SurgeryError, all of it is taken back first."""
         if vars(self.model).get(LONG_CONTEXT) is not self or self.surgery.undone:
             self._options = next((surgery.options for surgery in surgeries_in(self.model)), None)
-            self.surgery = wrap_blocks(self.model, offload="cpu")
+            self.surgery = wrap_blocks(self.model, offload=offload)
+        elif offload_target(offload) != self.surgery.options.offload:
+            self.surgery.change(offload=offload_target(offload))
         self._release()
         try:
             self.cuts = {}
             if self.surgery.offloader is not None:
                 self.surgery.offloader.in_flight = 1  # a second one of such a size costs more than it hides
-            self.surgery.cut(partial(self._cut, tokens, host) if cut else None)
+            self._keep, room = keep, DeviceRoom(keep) if keep else None
+            self.surgery.cut(partial(self._cut, tokens, host, room) if cut else None)
             blocks = [block.module for stack in self.surgery.stacks for block in stack.blocks]
             self.mlps = tuple(mlps_of(self.model, blocks))
             for width in sorted({mlp.width for mlp in self.mlps if mlp.reason is None}):
@@ -161,8 +190,8 @@ class LongContext(Undoable, ShownInNotebooks):
             raise
         vars(self.model)[LONG_CONTEXT] = self
 
-    def _cut(self, tokens: int | None, parks: bool, block: nn.Module) -> BlockCut:
-        self.cuts[block] = BlockCut(block, tokens, parks=parks)
+    def _cut(self, tokens: int | None, parks: bool | None, room: DeviceRoom | None, block: nn.Module) -> BlockCut:
+        self.cuts[block] = BlockCut(block, self.model, tokens, parks=parks, room=room)
         return self.cuts[block]
 
     def begin_within(self) -> None:

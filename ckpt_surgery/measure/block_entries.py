@@ -23,7 +23,13 @@ from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.tools.rng import generator_state
-from ckpt_surgery.torch_names import current_autograd_node, current_graph_task_id
+from ckpt_surgery.torch_names import (
+    SELECTIVE_MODES,
+    current_autograd_node,
+    current_graph_task_id,
+    dispatch_modes,
+    dispatch_stack_length,
+)
 
 FORWARD, BACKWARD, ASIDE, WITHIN = range(4)
 """The phases of a step; the last is a backward that the forward itself runs, as for forces."""
@@ -37,13 +43,15 @@ class Entries:
 
     `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
     `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
-    which takes gradients itself; `backward` counts those recomputes where there are no others.
+    which takes gradients itself; `backward` counts those recomputes where there are no others. `selective` says that
+    its checkpoint has a selective policy, which keeps some results.
     """
 
     forward: int
     backward: int
     direct: bool = False
     within: bool = False
+    selective: bool = False
 
 
 class EndlessBackward(CkptSurgeryError):
@@ -58,6 +66,7 @@ class _Tally:
     calls: Counter[int] = field(default_factory=Counter)
     checkpointed: Counter[int] = field(default_factory=Counter)
     submodules: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
+    selective: bool = False
     rng_states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # by phase and probe
 
 
@@ -167,6 +176,8 @@ class EntryCounter:
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         phase = WITHIN if self._phase == FORWARD and current_graph_task_id() != -1 else self._phase
         counts[phase] += 1
+        if dispatch_stack_length():
+            tally.selective |= any(isinstance(mode, SELECTIVE_MODES) for mode in dispatch_modes())
         if phase == BACKWARD:
             if counts[BACKWARD] > ENDLESS * max(counts[FORWARD], 1):
                 name = type(tally.block).__name__
@@ -283,7 +294,8 @@ def _entries(tally: _Tally) -> Entries:
         by_submodule = 0 if tally.checkpointed[phase] else by_submodule
         recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
     within = bool(recomputes[WITHIN])
-    return Entries(forward, recomputes[BACKWARD] or min(recomputes[WITHIN], forward), direct, within)
+    backward = recomputes[BACKWARD] or min(recomputes[WITHIN], forward)
+    return Entries(forward, backward, direct, within, tally.selective)
 
 
 def _rng_differs(tally: _Tally) -> bool:

@@ -85,7 +85,8 @@ class _Judge:
         levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
         unjudged = self._unjudged(run, verdict)
-        left_out = ["cost"] if any(skip.kind is SkipKind.GRADIENT_IN_FORWARD for skip in unjudged) else []
+        on_purpose = SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY
+        left_out = ["cost"] if any(skip.kind in on_purpose for skip in unjudged) else []
         faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
@@ -116,9 +117,15 @@ class _Judge:
         kinds = ((without_blocks, SkipKind.NO_BLOCKS), (cut_off, SkipKind.GRADIENTS_LOST))
         asked = [(tuple(level for level in levels if level in self._setup.levels), kind) for levels, kind in kinds]
         skips = [Skip(levels, kind) for levels, kind in asked if levels]
-        if any(fault.level == "cost" for fault in verdict.faults) and any(e.within for e in run.entries.values()):
-            figures = {"kept": run.memory.kept, "reference": self._reference.record.memory.kept}
-            skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
+        entries, figures = (
+            run.entries.values(),
+            {"kept": run.memory.kept, "reference": self._reference.record.memory.kept},
+        )
+        if "cost" in self._setup.levels and any(fault.level == "cost" for fault in verdict.faults):
+            if any(each.within for each in entries):
+                skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
+            elif any(each.selective for each in entries):
+                skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
         return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:

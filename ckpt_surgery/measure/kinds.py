@@ -92,6 +92,8 @@ class SkipKind(StrEnum):
     NO_BLOCK_REACHED = "no_block_reached"
     GRADIENTS_LOST = "gradients_lost"
     GRADIENT_IN_FORWARD = "gradient_in_forward"
+    SELECTIVE_POLICY = "selective_policy"
+    ONE_BACKWARD = "one_backward"
     STEP_WRONG = "step_wrong"
     NO_CACHE = "no_cache"
     NO_CACHE_ARGUMENT = "no_cache_argument"
@@ -112,6 +114,7 @@ class SkipKind(StrEnum):
 
 OF_A_PART = frozenset(
     {
+        SkipKind.ONE_BACKWARD,
         SkipKind.SAME_SAMPLES,
         SkipKind.NO_LINEAR_LAYER,
         SkipKind.LOOP_NOT_RUN,

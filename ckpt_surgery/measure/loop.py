@@ -74,13 +74,15 @@ class LoopLevel:
         `step` is one step in this mode.
         """
         self._shared.clear()
-        results = [self._impossible(kind) or judge.judge(mode) for kind, judge in self._judges.items()]
+        results = [self._impossible(kind, step) or judge.judge(mode) for kind, judge in self._judges.items()]
         return sorted_out([self._grown(result) or self._lost(result, step) or result for result in results])
 
-    def _impossible(self, kind: LoopKind) -> Skip | None:
+    def _impossible(self, kind: LoopKind, step: RunRecord) -> Skip | None:
         """Why a kind of loop would show nothing of this model and these inputs."""
         if kind is LoopKind.TWO_FORWARDS and are_samples_alike(self._setup.inputs):
             return Skip(("loop",), SkipKind.SAME_SAMPLES)
+        if kind is LoopKind.RETAINED_GRAPH and any(each.selective for each in step.entries.values()):
+            return Skip(("loop",), SkipKind.ONE_BACKWARD)
         if kind is LoopKind.ADAPTERS and not _places_of_adapters(self._setup):
             return Skip(("loop",), SkipKind.NO_LINEAR_LAYER)
         return None

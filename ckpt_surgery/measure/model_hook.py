@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+from ckpt_surgery.torch_names import disable_current_modes, dispatch_stack_length
+
 
 class HookErrors:
-    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all.
+    """Keep errors of hooks away from the training that they watch: the first is given to `failed`, and ends them all,
+    unless that returns True.
 
     Every ModelHook that is made inside `kept` runs inside it, too, on whatever thread. Errors of the kinds `raised`
     are meant for the training.
     """
 
-    def __init__(self, failed: Callable[[Exception], None], raised: tuple[type[Exception], ...]) -> None:
+    def __init__(self, failed: Callable[[Exception], bool], raised: tuple[type[Exception], ...]) -> None:
         self.ended = False
         self._failed = failed
         self._raised = raised
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let no error leave the body."""
+        """Let no error leave the body, and no mode of the training, such as a selective policy, see its operators."""
         before, _KEPT_BY.errors = _KEPT_BY.errors, self
         try:
-            yield
+            with disable_current_modes() if dispatch_stack_length() else nullcontext():
+                yield
         except self._raised:
             raise
         except Exception as error:
             if not self.ended:
                 self.ended = True
-                self._failed(error)
+                self.ended = not self._failed(error)
         finally:
             _KEPT_BY.errors = before
 

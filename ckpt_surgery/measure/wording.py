@@ -138,6 +138,11 @@ SKIPS: Mapping[SkipKind, str] = {
         "the forward takes gradients through its blocks, which recomputes them there and keeps what that makes: "
         "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
     ),
+    SkipKind.SELECTIVE_POLICY: (
+        "the model checkpoints with a selective policy of its own, which keeps what it names: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
+    SkipKind.ONE_BACKWARD: "torch lets one backward go through a graph that a selective policy has made",
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
     SkipKind.NO_CACHE_ARGUMENT: (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ckpt_surgery.planning.devices import COMMON, MARGIN, Device
 from ckpt_surgery.planning.figures import StepFigures
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
+from ckpt_surgery.planning.levers import LeverPeak
 from ckpt_surgery.text import percent, size
 
 _LEVERS = {
@@ -18,7 +19,7 @@ _LEVERS = {
     Remedy.FOUR_BITS: "frozen weights in 4 bits (`--load-in-4bit`)",
 }
 
-STATES = (Remedy.LORA, Remedy.FOUR_BITS)
+_STATES = (Remedy.LORA, Remedy.FOUR_BITS)
 """The remedies that are not for what a step allocates."""
 
 
@@ -74,25 +75,55 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None) -> str:
         return said
     if lever.remedy is Remedy.CHECKPOINT and len(steps) > 1:
         return f"{said} Most effect: {_LEVERS[lever.remedy]}, {size(lever.bytes)}."
-    said = f"{said} {lever_line(lever)}"
-    if len(steps) > 1 and lever.remedy in STATES:
+    said = f"{said} Most effect: {_LEVERS[lever.remedy]}, up to {size(lever.bytes)}"
+    if len(steps) > 1 and lever.remedy in _STATES:
         said += (
             f"; checkpointing saves {size(max(steps[0].peak_bytes - best.peak_bytes, 0))} and is not the lever here"
         )
     return f"{said}."
 
 
-def plan_line(memory: int, name: str, before: StepFigures, planned: StepFigures) -> str:
-    """Say that a plan of this `name` fits into `memory`, from the steps before it and with it, and what saves more."""
+def plan_line(
+    memory: int, name: str, before: StepFigures, planned: StepFigures, levers: Sequence[LeverPeak] = ()
+) -> str:
+    """Say that a plan of this `name` fits into `memory`, from the steps before it and with it, and what saves more.
+
+    `levers` are those that were tried with all that a plan can do.
+    """
     needed = f"Fits into {size(memory)}: {size(planned.peak_bytes)}"
     if planned is before:
         return f"{needed} as it is, nothing has to be done."
     saved = before.peak_bytes - planned.peak_bytes
     said = f"{needed} with {name}; {size(before.peak_bytes)} without."
-    lever = next((hint for hint in hints_of(planned) if hint.remedy in STATES and hint.bytes > saved), None)
-    return f"{said} {lever_line(lever)}; the plan saves {size(saved)}." if lever else said
+    lever = next((each for each in levers if planned.peak_bytes - each.peak_bytes > saved), None)
+    if lever is None:
+        return said
+    less = f"{size(lever.peak_bytes)}, {size(planned.peak_bytes - lever.peak_bytes)} less"
+    return f"{said} Most effect: with `{lever.options}` a step can do with {less}; the plan saves {size(saved)}."
 
 
-def lever_line(lever: Hint) -> str:
-    """A lever as a clause, with the most that it can save."""
-    return f"Most effect: {_LEVERS[lever.remedy]}, up to {size(lever.bytes)}"
+def may_save_more(before: StepFigures, planned: StepFigures) -> bool:
+    """Tell whether a lever on states may save more than a plan does, so that it is worth trying."""
+    saved = before.peak_bytes - planned.peak_bytes
+    return planned is not before and any(hint.remedy in _STATES and hint.bytes > saved for hint in hints_of(planned))
+
+
+def shortage_line(memory: int, least: StepFigures, levers: Sequence[LeverPeak]) -> str:
+    """Say that the smallest step does not fit into `memory`, with which levers it would, and on which card it does.
+
+    `levers` are those that were tried, the most effective first.
+    """
+    needed, card = least.peak_bytes, smallest_card(least.peak_bytes)
+    said = (
+        f"{least.model} does not fit into {size(memory)}: at the least a step needs {size(needed)}, "
+        f"{size(needed - memory)} more"
+    )
+    fitting = [
+        f"with `{each.options}` it fits: {size(each.peak_bytes)}" for each in levers if each.peak_bytes <= memory
+    ]
+    if fitting:
+        said += f". W{'; '.join(fitting)[1:]}"
+    else:
+        said += "; take fewer tokens or a smaller batch"
+        said += f": with `{levers[0].options}` it still needs {size(levers[0].peak_bytes)}" if levers else ""
+    return said + (f". The smallest common card that it fits on as it is: {card_name(card)}" if card else "")

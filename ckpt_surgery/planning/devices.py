@@ -1,4 +1,8 @@
-"""What devices can do, from their makers' data sheets, to estimate the time of what they are given."""
+"""What devices can do, from their makers' data sheets, to estimate the time of what they are given.
+
+Data sheets of Hopper give products with sparsity, which are halved here. Where ECC takes a part of the memory, as on
+boards with GDDR6 for servers, `memory` is what torch reports of one.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +46,30 @@ class Device:
 
 _NUMBERS = ("flops", "bandwidth", "memory", "link")
 _GB = 10**9
+_T4, _24_GB_ECC = 14_930 * 2**20, 22_560 * 2**20
+"""Such as `torch.cuda.get_device_properties` and the message of an OutOfMemoryError give ("22.03 GiB")."""
+_GA102 = "NVIDIA Ampere GA102 architecture paper, version 2"
 _GEN3, _GEN4, _GEN5 = 16e9, 32e9, 64e9
 """Bytes a second of sixteen lanes of PCIe in one direction, as their makers round them."""
 DEVICES: Mapping[str, Device] = {
     device.name.lower(): device
     for device in (
-        Device(
-            "T4", 65e12, 320e9, 16 * _GB, _GEN3, "NVIDIA T4 data sheet; products of fp16, as it has none of bf16", 7.5
-        ),
+        Device("T4", 65e12, 320e9, _T4, _GEN3, "NVIDIA T4 data sheet; products of fp16, as it has none of bf16", 7.5),
         Device("V100", 125e12, 900e9, 16 * _GB, _GEN3, "NVIDIA V100 data sheet, SXM2; products of fp16", 7.0),
         Device("V100 32GB", 125e12, 900e9, 32 * _GB, _GEN3, "NVIDIA V100 data sheet, SXM2; products of fp16", 7.0),
         Device("V100 PCIe", 112e12, 900e9, 16 * _GB, _GEN3, "NVIDIA V100 data sheet, PCIe; products of fp16", 7.0),
         Device(
             "V100 PCIe 32GB", 112e12, 900e9, 32 * _GB, _GEN3, "NVIDIA V100 data sheet, PCIe; products of fp16", 7.0
         ),
-        Device("L4", 121e12, 300e9, 24 * _GB, _GEN4, "NVIDIA L4 data sheet; PCIe 4.0 x16", 8.9),
-        Device("A10", 125e12, 600e9, 24 * _GB, _GEN4, "NVIDIA A10 data sheet; PCIe 4.0 x16", 8.6),
-        Device("A10G", 70e12, 600e9, 24 * _GB, _GEN4, "NVIDIA A10G data sheet; PCIe 4.0 x16", 8.6),
-        Device("3090", 71e12, 936e9, 24 * _GB, _GEN4, "NVIDIA Ampere GA102 architecture paper; PCIe 4.0 x16", 8.6),
+        Device("L4", 121e12, 300e9, _24_GB_ECC, _GEN4, "NVIDIA L4 data sheet; PCIe 4.0 x16", 8.9),
+        Device("A10", 125e12, 600e9, _24_GB_ECC, _GEN4, "NVIDIA A10 data sheet; PCIe 4.0 x16", 8.6),
+        Device("A10G", 70e12, 600e9, _24_GB_ECC, _GEN4, "NVIDIA A10G data sheet, published by AWS; PCIe 4.0 x16", 8.6),
+        Device("3090", 71e12, 936e9, 24 * _GB, _GEN4, f"{_GA102}, appendix A; PCIe 4.0 x16", 8.6),
         Device("4090", 165.2e12, 1.008e12, 24 * _GB, _GEN4, "NVIDIA Ada GPU architecture paper; PCIe 4.0 x16", 8.9),
         Device(
             "5090", 209.5e12, 1.792e12, 32 * _GB, _GEN5, "NVIDIA RTX Blackwell architecture paper; PCIe 5.0 x16", 12.0
         ),
-        Device("A6000", 154.8e12, 768e9, 48 * _GB, _GEN4, "NVIDIA Ampere GA102 architecture paper; PCIe 4.0 x16", 8.6),
+        Device("A6000", 154.8e12, 768e9, 48 * _GB, _GEN4, f"{_GA102}, table 3; PCIe 4.0 x16", 8.6),
         Device("L40S", 362.05e12, 864e9, 48 * _GB, _GEN4, "NVIDIA L40S data sheet; PCIe 4.0 x16", 8.9),
         Device("A100", 312e12, 2.039e12, 80 * _GB, _GEN4, "NVIDIA A100 data sheet, 80 GB SXM4; PCIe 4.0 x16", 8.0),
         Device("A100 40GB", 312e12, 1.555e12, 40 * _GB, _GEN4, "NVIDIA A100 data sheet, 40 GB; PCIe 4.0 x16", 8.0),
@@ -72,9 +77,9 @@ DEVICES: Mapping[str, Device] = {
         Device("A100 PCIe 40GB", 312e12, 1.555e12, 40 * _GB, _GEN4, "NVIDIA A100 data sheet, 40 GB PCIe 4.0 x16", 8.0),
         Device("H100", 989.4e12, 3.35e12, 80 * _GB, _GEN5, "NVIDIA H100 data sheet, SXM5; PCIe 5.0 x16", 9.0),
         Device("H100 PCIe", 756e12, 2e12, 80 * _GB, _GEN5, "NVIDIA H100 data sheet, PCIe 5.0 x16", 9.0),
-        Device("H100 NVL", 835e12, 3.9e12, 94 * _GB, _GEN5, "NVIDIA H100 data sheet, NVL; PCIe 5.0 x16", 9.0),
+        Device("H100 NVL", 835.5e12, 3.9e12, 94 * _GB, _GEN5, "NVIDIA H100 data sheet, NVL; PCIe 5.0 x16", 9.0),
         Device("H200", 989.4e12, 4.8e12, 141 * _GB, _GEN5, "NVIDIA H200 data sheet, SXM; PCIe 5.0 x16", 9.0),
-        Device("H200 NVL", 835e12, 4.8e12, 141 * _GB, _GEN5, "NVIDIA H200 data sheet, NVL; PCIe 5.0 x16", 9.0),
+        Device("H200 NVL", 835.5e12, 4.8e12, 141 * _GB, _GEN5, "NVIDIA H200 data sheet, NVL; PCIe 5.0 x16", 9.0),
         Device(
             "B200", 2250e12, 8e12, 180 * _GB, _GEN5, "NVIDIA DGX B200 data sheet, one of eight; PCIe 5.0 x16", 10.0
         ),

@@ -11,6 +11,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from traceback import walk_stack
 from typing import Any
@@ -27,12 +28,15 @@ from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
+from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES, Device, device_like
 from ckpt_surgery.planning.explain import explanation_of, held_bytes, metered
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.first_batch import FirstBatch, is_alone, running_wrapper
-from ckpt_surgery.planning.fitted import ChangedPeak, Fitted, Room
-from ckpt_surgery.planning.lora import add_lora
+from ckpt_surgery.planning.fitted import Fitted, Room
+from ckpt_surgery.planning.lever_steps import steps_with_levers
+from ckpt_surgery.planning.levers import LeverPeak, StateLever, useful_levers
+from ckpt_surgery.planning.metered_steps import applied_on_shapes
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.phases import StepPhase
@@ -40,17 +44,17 @@ from ckpt_surgery.planning.planner import BudgetPlanner
 from ckpt_surgery.planning.script_optimizer import optimizer_cost, optimizer_of_script
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.states import state_bytes
-from ckpt_surgery.planning.training import Sharding, TrainingSetup
+from ckpt_surgery.planning.training import TrainingSetup
 from ckpt_surgery.runtime.surgery.surgery import surgeries_in
 from ckpt_surgery.runtime.tools.containers import tensors
+from ckpt_surgery.static.results import Progress
 from ckpt_surgery.text import error_line, listed, size
 from ckpt_surgery.torch_names import tree_map_only
 
 MARGIN = 0.08
 """The share of the memory that is left for what is not predicted."""
-_CARDS = (2, 4, 8)
-_RANK = 16
-"""Of the adapters in an advice."""
+_ASSUMED = DEVICES["h100"]
+"""Whose seconds are said where no figures are known of a card."""
 _CHOICES = 4
 """How often the choice is made, as batches grow or gradients are accumulated."""
 _CUTS = 16
@@ -73,11 +77,17 @@ class Fit(FirstBatch):
     """A model that is made to fit as its first batch comes, until `undo`.
 
     `fitted` says what was chosen, and is None until then, and where a `problem` says why nothing was. `tell` is called
-    with either.
+    with either. While the choice is made, what `progress` gives is told of each step that is metered.
     """
 
-    def __init__(self, model: nn.Module, target: FitTarget, tell: Callable[[Fit], object]) -> None:
-        self.model, self.target, self.tell = model, target, tell
+    def __init__(
+        self,
+        model: nn.Module,
+        target: FitTarget,
+        tell: Callable[[Fit], object],
+        progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
+    ) -> None:
+        self.model, self.target, self.tell, self._progress = model, target, tell, progress
         self.fitted: Fitted | None = None
         self.problem = ""
         self.applied: AppliedPlan | None = None
@@ -137,7 +147,8 @@ class Fit(FirstBatch):
         own: Fitted | Exception
         try:
             self._zeroes_late = zeroes_gradients_late()
-            own = fitted_to(self.model, inputs, self.target, zeroes_late=self._zeroes_late)
+            with self._progress() as progress:
+                own = fitted_to(self.model, inputs, self.target, zeroes_late=self._zeroes_late, progress=progress)
         except Exception as error:  # as above
             own = error
         if wrapper is not None:
@@ -179,15 +190,24 @@ class Fit(FirstBatch):
         self._undone = True
 
 
-def fitted_to(model: nn.Module, inputs: Mapping[str, Any], target: FitTarget, *, zeroes_late: bool = False) -> Fitted:
+def fitted_to(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    target: FitTarget,
+    *,
+    zeroes_late: bool = False,
+    progress: Progress | None = None,
+) -> Fitted:
     """Choose the fastest way in which a step of a model with these inputs fits; where none does, the smallest.
 
-    With `zeroes_late` the gradients of the step before are held until the backward. The model is only read.
+    With `zeroes_late` the gradients of the step before are held until the backward. The model is only read. `progress`
+    is told of each step that is metered.
 
     Raises PlanningError and SurgeryError where its step cannot be predicted.
     """
     optimizer = optimizer_of_script(model)
-    steps = _Steps(model, optimizer, room_for(model, inputs, optimizer, target), zeroes_late=zeroes_late)
+    room = room_for(model, inputs, optimizer, target)
+    steps = _Steps(model, optimizer, room, zeroes_late=zeroes_late, progress=progress)
     with random_state_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeryWarning)  # the model's own step gives them
         return steps.chosen(inputs)
@@ -197,9 +217,16 @@ class _Steps:
     """Steps of a copy of a model on shapes, with any inputs."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None, room: Room, *, zeroes_late: bool = False
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        room: Room,
+        *,
+        zeroes_late: bool,
+        progress: Progress | None,
     ) -> None:
-        self._original, self._room = model, room
+        self._original, self._room, self._progress = model, room, progress
+        self._count = 0
         self._shapes = ShapesOnly()
         self.model = shapes_of(model, self._shapes, self._shapes.copies)
         for surgery in surgeries_in(self.model):
@@ -212,12 +239,15 @@ class _Steps:
         self._held_bytes = held_bytes(held)
         self._training = TrainingSetup(Optimizer.NONE, device=room.device)
 
-    def metered(self, inputs: Mapping[str, Any]) -> tuple[StepAllocations, int]:
-        """A step of the copy as it stands."""
+    def metered(self, inputs: Mapping[str, Any], model: nn.Module | None = None) -> tuple[StepAllocations, int]:
+        """A step of the copy as it stands, or of another model."""
+        self._count += 1
+        if self._progress is not None:
+            self._progress("fit: metering steps", self._count, 0)
         for parameter in self._held:
             parameter.grad = self._shapes.without_data(parameter.detach())
         torch.clear_autocast_cache()  # each step casts its weights
-        step, drawn = metered(self.model, inputs, self._shapes, _loss)
+        step, drawn = metered(model or self.model, inputs, self._shapes, _loss)
         if not self._zeroes_late:
             return step, drawn
         before = [
@@ -231,10 +261,10 @@ class _Steps:
         """See `fitted_to`."""
         memory = self._room.ceiling - self._optimizer.state_bytes - self._room.others - self._held_bytes
         planner = BudgetPlanner(self.model, lambda: self.metered(inputs), memory, self._training)
+        on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
         if planner.plain.explained.peak_bytes <= memory:
             front = planner.nothing()
         else:
-            on_host = next(self._original.parameters()).is_cpu  # and so is what would go there
             ways = planner.ways(offload=not on_host, changes=True)
             try:
                 front = planner.fastest(ways)
@@ -243,7 +273,8 @@ class _Steps:
         fitted = self._fitted(inputs, front.chosen, front.explanation, planner.step_seconds)
         if fitted.fits:
             return fitted
-        return replace(fitted, levers=tuple(self._levers(inputs, fitted)), largest=self._largest(inputs, fitted))
+        every = planner.everything(offload=not on_host, changes=True)
+        return replace(fitted, levers=self._levers(inputs, fitted, every), largest=self._largest(inputs, fitted))
 
     def _fitted(self, inputs: Mapping[str, Any], row: PlanRow, told: Explanation, seconds: float) -> Fitted:
         return Fitted(
@@ -269,7 +300,7 @@ class _Steps:
     def _most(self, inputs: Mapping[str, Any], dimension: int, whole: int, fitted: Fitted) -> int:
         grain = -(-whole // _CUTS)
         fits, fails = 0, -(-whole // grain)
-        with fitted.choice.apply(self.model, self_check="never"):
+        with applied_on_shapes(fitted.choice, self.model):
             while fails - fits > 1:
                 middle = (fits + fails) // 2
                 if self._fits(_cut(inputs, dimension, whole, middle * grain), inputs, fitted):
@@ -287,44 +318,29 @@ class _Steps:
         room = replace(self._room, others=self._room.others - smaller)
         return replace(fitted, explanation=told, room=room).fits
 
-    def _levers(self, inputs: Mapping[str, Any], fitted: Fitted) -> list[ChangedPeak]:
-        """What a script could change beside its batch, each with its figure; those that lower the peak."""
-        levers: list[ChangedPeak] = []
-        trained = [each for each in self.model.parameters() if each.requires_grad]
-        small = state_bytes(trained, Optimizer.ADAMW_8BIT)
-        eight = replace(self._optimizer, name="8-bit Adam", state_bytes=small, step_bytes=0)
-        levers.append(ChangedPeak("8-bit Adam", replace(fitted, optimizer=eight).peak_bytes))
-        with fitted.choice.apply(self.model, self_check="never"):
-            step, drawn = self.metered(inputs)
-            for cards in _CARDS:
-                training = replace(self._training, ranks=cards, sharding=Sharding.FSDP)
-                told = explanation_of(self.model, step, drawn, training)
-                cost = self._optimizer
-                part = replace(cost, state_bytes=cost.state_bytes // cards, step_bytes=cost.step_bytes // cards)
-                lever = ChangedPeak(
-                    f"FSDP over {cards} cards", replace(fitted, explanation=told, optimizer=part).peak_bytes
-                )
-                if lever.peak_bytes <= self._room.ceiling or cards == _CARDS[-1]:
-                    levers.append(lever)
-                    break
-        if len(trained) == len(list(self.model.parameters())):  # no adapters so far
-            levers += filter(None, (self._with_adapters(inputs, fitted, bits) for bits in (False, True)))
-        useful = [each for each in levers if each.peak_bytes < fitted.peak_bytes]
-        return sorted(useful, key=lambda each: each.peak_bytes)
+    def _levers(self, inputs: Mapping[str, Any], fitted: Fitted, every: PlanChoice) -> tuple[LeverPeak, ...]:
+        """What a script could change beside its batch, with all done that a plan can do; those that lower the peak."""
+        own = self._optimizer
+        peaks: list[LeverPeak] = []
 
-    def _with_adapters(self, inputs: Mapping[str, Any], fitted: Fitted, four_bits: bool) -> ChangedPeak | None:
-        steps = _Steps(self._original, None, self._room)
-        try:
-            add_lora(steps.model, _RANK, steps._shapes, four_bits=four_bits)
-            with replace(fitted.choice, tiled=()).apply(steps.model, self_check="never"):
-                told = explanation_of(steps.model, *steps.metered(inputs), self._training)
-        except Exception:  # whatever comes of other layers: it is an advice less
-            return None
-        state = replace(
-            self._optimizer, state_bytes=state_bytes(steps.model.parameters(), Optimizer.ADAMW), step_bytes=0
-        )
-        name = f"LoRA of rank {_RANK}{' on 4 bits' if four_bits else ''}"
-        return ChangedPeak(name, replace(fitted, explanation=told, optimizer=state, held_bytes=0).peak_bytes)
+        def metered(model: nn.Module) -> tuple[StepAllocations, int]:
+            return self.metered(inputs, model)
+
+        for tried in steps_with_levers(self.model, self._shapes, metered, every, self._training):
+            changed = replace(fitted, explanation=tried.explanation)
+            match tried.lever:
+                case StateLever.FSDP:
+                    states, update = own.state_bytes // tried.cards, own.step_bytes // tried.cards
+                    changed = replace(changed, optimizer=replace(own, state_bytes=states, step_bytes=update))
+                case StateLever.ADAM_8BIT:
+                    cost = replace(own, state_bytes=0, step_bytes=0)  # the explanation has the state
+                    changed = replace(changed, optimizer=cost)
+                case _:
+                    states = state_bytes(tried.model.parameters(), Optimizer.ADAMW)
+                    cost = replace(own, state_bytes=states, step_bytes=0)
+                    changed = replace(changed, optimizer=cost, held_bytes=0)
+            peaks.append(LeverPeak(tried.lever, tried.cards, changed.peak_bytes))
+        return useful_levers(peaks, fitted.peak_bytes, self._room.ceiling)
 
 
 def room_for(
@@ -346,13 +362,13 @@ def room_for(
         state = () if optimizer is None else (each for kept in optimizer.state.values() for each in tensors(kept))
         gradients = (each.grad for each in model.parameters() if each.grad is not None)
         known = held_bytes([*model.parameters(), *model.buffers(), *gradients, *state])
-        others = max(torch.cuda.memory_allocated(place) - known, others) + device.workspace
+        others = max(torch.cuda.memory_allocated(place) - known, others) + (device or _ASSUMED).workspace
     if total is None and device is not None:
         total = device.memory
     if total is None:
         raise PlanningError(f"the model is on the device {place}, whose memory is not known: give --memory")
-    figures = replace(device or DEVICES["h100"], capability=0.0)  # its workspace is counted above
-    return Room(total, int(total * (1 - target.margin)), others, figures)
+    figures = replace(device or _ASSUMED, capability=0.0)  # its workspace is counted above
+    return Room(total, target.margin, others, figures, assumed=device is None)
 
 
 def zeroes_gradients_late() -> bool:
@@ -361,11 +377,11 @@ def zeroes_gradients_late() -> bool:
     return any(re.fullmatch(r"(pytorch_)?lightning\..*\.optimization\.automatic", name) for name in names)
 
 
-def _like(card: str) -> Device:
+def _like(card: str) -> Device | None:
     try:
         return device_like(card)
     except PlanningError:  # the memory is known, and the time is compared alone
-        return DEVICES["h100"]
+        return None
 
 
 def _loss(output: Any) -> Tensor:

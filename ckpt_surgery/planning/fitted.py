@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.levers import LeverPeak
 from ckpt_surgery.planning.plan_yaml import as_yaml
 from ckpt_surgery.planning.script_optimizer import OptimizerCost
 from ckpt_surgery.text import size
@@ -15,23 +16,26 @@ from ckpt_surgery.text import size
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The memory that there is: `total` bytes, of which steps may take `ceiling`, and `others` that are held beside.
+    """The memory that there is: `total` bytes, of which a share is left as a `margin`, and `others` held beside.
 
-    Of `others` parameters, buffers, gradients and the optimizer's state are no part.
+    Of `others` parameters, buffers, gradients and the optimizer's state are no part. The `device` whose time is
+    estimated is `assumed` where nobody named it and no figures are known of the one that is there.
     """
 
     total: int
-    ceiling: int
+    margin: float
     others: int
     device: Device
+    assumed: bool = False
 
+    @property
+    def ceiling(self) -> int:
+        """The bytes that steps may take."""
+        return int(self.total * (1 - self.margin))
 
-@dataclass(frozen=True, slots=True)
-class ChangedPeak:
-    """Something that a script could change, and the bytes that a step would take then."""
-
-    name: str
-    peak_bytes: int
+    def __str__(self) -> str:
+        left = f", {size(self.total)} less a margin of {100 * self.margin:g} %" if self.margin else ""
+        return f"the budget is {size(self.ceiling)}{left}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Fitted:
     held_bytes: int
     step_seconds: float
     extra_seconds: float
-    levers: tuple[ChangedPeak, ...] = ()
+    levers: tuple[LeverPeak, ...] = ()
     largest: Mapping[str, int] | None = None
 
     @property
@@ -93,37 +97,46 @@ class Fitted:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, *, dry_run: bool = False) -> Iterator[str]:
         """What was done, what it costs and the predicted peak, a line each; what would help where nothing fits."""
         done = self.choice.name if self.choice.is_needed else "nothing has to be done"
         if self.fits:
             yield f"{self.model}, {self.batch}: {done}"
         else:
-            yield f"{self.model}, {self.batch}: nothing fits; it trains with the smallest way: {done}"
+            yield f"{self.model}, {self.batch}: nothing fits into {size(self.room.ceiling)}. {self._what_fits()}"
+            yield f"{'the smallest way is' if dry_run else 'it trains with the smallest way'}: {done}"
         extra = 100 * self.extra_seconds / self.step_seconds if self.step_seconds else 0.0
+        device = self.room.device.name
+        whose = f"seconds are those of an {device}: name your card with --device"
         yield (
             f"cost: {self.extra_seconds:.3g} s more than the {self.step_seconds:.3g} s of a step without "
-            f"({extra:.1f} %), by the figures of {self.room.device.name}"
+            f"({extra:.1f} %); {whose if self.room.assumed else f'by the figures of {device}'}"
         )
         told = self.explanation
+        over = "" if self.fits else f", {size(self.peak_bytes - self.room.ceiling)} too much"
+        yield f"predicted peak: {size(self.peak_bytes)}{over}; {self.room}"
         yield (
-            f"predicted peak: {size(self.peak_bytes)} of {size(self.room.ceiling)} (of {size(self.room.total)}): "
-            f"weights {size(told.parameter_bytes + told.buffer_bytes)}, gradients "
+            f"it is made of: weights {size(told.parameter_bytes + told.buffer_bytes)}, gradients "
             f"{size(max(told.gradient_bytes, self.held_bytes))}, optimizer {size(self.optimizer.state_bytes)} "
             f"({self.optimizer.name}), kept for the backward {size(told.kept_bytes)}"
         )
-        if not self.fits:
-            yield f"{size(self.peak_bytes - self.room.ceiling)} are missing. {self._largest_in_words()}"
-            for lever in self.levers:
-                fits = "fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
-                saved = size(self.peak_bytes - lever.peak_bytes)
-                yield f"{lever.name}: {size(lever.peak_bytes)}, {saved} less, {fits}"
+        for lever in self.levers:
+            yield f"{self._of_lever(lever)}: {lever.in_scripts}"
 
-    def _largest_in_words(self) -> str:
+    def _what_fits(self) -> str:
+        """The largest batch and length that fit, and what lowers the peak most."""
         fitting = [f"a {name} of {count}" for name, count in (self.largest or {}).items() if count]
-        if fitting:
-            return f"What fits: {', or '.join(fitting)}."
-        return f"No smaller {' or '.join(self.largest)} fits." if self.largest else ""
+        said = [f"What fits: {' or '.join(fitting)}."] if fitting else []
+        if self.largest and not fitting:
+            said.append(f"No smaller {' or '.join(self.largest)} does.")
+        if self.levers:
+            said.append(f"Most effect: {self._of_lever(self.levers[0])}: {self.levers[0].in_scripts}")
+        return " ".join(said)
+
+    def _of_lever(self, lever: LeverPeak) -> str:
+        fits = "and fits" if lever.peak_bytes <= self.room.ceiling else "still too much"
+        saved = size(self.peak_bytes - lever.peak_bytes)
+        return f"with {lever.name} it takes {size(lever.peak_bytes)}, {saved} less, {fits}"
 
     def to_yaml(self) -> str:
         """The calls with their arguments, and what was predicted, as `plan` writes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -62,25 +63,66 @@ def add_lora(model: nn.Module, rank: int, where: AbstractContextManager[Any], *,
     Raises:
         PlanningError: there is no linear layer.
     """
+    places = _linear_layers(model)
+    if not places:
+        raise PlanningError(f"{type(model).__name__} has no linear layer that an adapter could go to")
+    model.requires_grad_(False)
+
+    def adapted(layer: Any) -> nn.Module:
+        return LoraLinear(_in_4_bits(layer) if four_bits else layer, *_sizes(layer), rank)
+
+    with where:
+        return _replaced(places, adapted)
+
+
+def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
+    """Hold the weights of frozen linear layers in 4 bits, the output embeddings left out. Returns how many.
+
+    They are made inside `where`, as in `add_lora`.
+
+    Raises:
+        PlanningError: there is none.
+    """
+    frozen = [place for place in _linear_layers(model) if _is_frozen(place[2])]
+    if not frozen:
+        raise PlanningError(f"{type(model).__name__} has no frozen linear layer")
+    with where:
+        return _replaced(frozen, _in_4_bits)
+
+
+def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    """The linear layers but the output embeddings: the module that holds each, and its name there."""
     from transformers.pytorch_utils import Conv1D
 
     find_head: Any = getattr(model, "get_output_embeddings", None)
     head = find_head() if find_head is not None else None
-    places = [
+    return [
         (parent, name, layer)
         for parent in list(model.modules())
         for name, layer in parent.named_children()
         if isinstance(layer, (nn.Linear, Conv1D)) and layer is not head
     ]
-    if not places:
-        raise PlanningError(f"{type(model).__name__} has no linear layer that an adapter could go to")
-    model.requires_grad_(False)
-    adapters: dict[nn.Module, LoraLinear] = {}
-    with where:
-        for parent, name, layer in places:
-            inputs, outputs = layer.weight.shape if isinstance(layer, Conv1D) else layer.weight.shape[::-1]
-            if layer not in adapters:  # one that several modules share
-                base = Linear4Bit(inputs, outputs, layer.bias) if four_bits else layer
-                adapters[layer] = LoraLinear(base, inputs, outputs, rank)
-            setattr(parent, name, adapters[layer])
-    return len(adapters)
+
+
+def _replaced(places: list[tuple[nn.Module, str, Any]], made: Callable[[Any], nn.Module]) -> int:
+    """Put what is `made` of each layer in its place, one for a layer that several modules share. Returns how many."""
+    others: dict[nn.Module, nn.Module] = {}
+    for parent, name, layer in places:
+        if layer not in others:
+            others[layer] = made(layer)
+        setattr(parent, name, others[layer])
+    return len(others)
+
+
+def _sizes(layer: Any) -> tuple[int, int]:
+    """The inputs and outputs of a layer; a Conv1D holds its weight the other way round."""
+    first, second = layer.weight.shape
+    return (second, first) if isinstance(layer, nn.Linear) else (first, second)
+
+
+def _in_4_bits(layer: Any) -> nn.Module:
+    return Linear4Bit(*_sizes(layer), layer.bias)
+
+
+def _is_frozen(layer: Any) -> bool:
+    return layer.weight.is_floating_point() and not layer.weight.requires_grad

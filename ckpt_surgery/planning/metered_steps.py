@@ -128,9 +128,7 @@ class MeteredSteps:
     @contextmanager
     def _applied(self, choice: PlanChoice) -> Iterator[Callable[[], tuple[StepAllocations, int]]]:
         """Inside, the choice is made on the model; what comes out of it meters a step."""
-        with choice.apply(self._model, self_check="never") as applied, warnings.catch_warnings():
-            warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for in `_checked`
-            on_host_without_data(self._model)
+        with applied_on_shapes(choice, self._model) as applied:
             yield partial(self._checked, applied)
 
     def _checked(self, applied: AppliedPlan) -> tuple[StepAllocations, int]:
@@ -171,3 +169,12 @@ class MeteredSteps:
                 given = self._made is not None and keeper and key not in self._made
                 kept[keeper if given else block] += allocation.bytes
         return kept, frozenset(made)
+
+
+@contextmanager
+def applied_on_shapes(choice: PlanChoice, model: nn.Module) -> Iterator[AppliedPlan]:
+    """Inside, the choice is made on a model that holds no data, and nothing is warned of."""
+    with choice.apply(model, self_check="never") as applied, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SurgeryWarning)  # what it would say is asked for in `_checked`
+        on_host_without_data(model)
+        yield applied

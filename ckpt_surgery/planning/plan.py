@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from ckpt_surgery.distributed.calls import AppliedPlan
-from ckpt_surgery.errors import PlanningError
+from ckpt_surgery.errors import DoesNotFitError, PlanningError
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.answer import plan_line
+from ckpt_surgery.planning.answer import may_save_more, plan_line, shortage_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.explain import metered
 from ckpt_surgery.planning.explanation import Explanation
+from ckpt_surgery.planning.lever_steps import steps_with_levers
+from ckpt_surgery.planning.levers import LeverPeak, useful_levers
 from ckpt_surgery.planning.mixtures import PlanRow
 from ckpt_surgery.planning.plan_page import FrontPoint, plan_page
 from ckpt_surgery.planning.plan_yaml import as_yaml
-from ckpt_surgery.planning.planner import BudgetPlanner
+from ckpt_surgery.planning.planner import BudgetPlanner, PlanFront
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import TrainingSetup, training_of
 from ckpt_surgery.report.html import framed
@@ -46,6 +49,8 @@ class Plan:
         front: the ways that no other beats, from the fastest to the one with the lowest peak.
         step_seconds: the least time of a step without recomputing, by what is computed and what is moved.
         unavailable: why `fuse_loss`, `tile_mlp` or a name of `save` cannot be applied to this model, by these names.
+        levers: the peaks with what may save more than the plan, tried with all that a plan can do, the most effective
+            first.
     """
 
     model: str
@@ -58,6 +63,7 @@ class Plan:
     front: tuple[PlanRow, ...]
     step_seconds: float
     unavailable: Mapping[str, str]
+    levers: tuple[LeverPeak, ...] = ()
 
     @property
     def is_needed(self) -> bool:
@@ -68,6 +74,11 @@ class Plan:
     def code(self) -> str:
         """The Python that does it to a `model`, with its imports; empty where nothing has to be done."""
         return self.chosen.choice.code
+
+    @property
+    def answer(self) -> str:
+        """Whether it fits, with what, and what would save more, in a few sentences."""
+        return plan_line(self.memory, self.chosen.choice.name, self.before, self.explanation, self.levers)
 
     def some_of_front(self, most: int) -> list[PlanRow]:
         """About so many of the front: the chosen one, the two ends and some between, in their order.
@@ -125,8 +136,7 @@ class Plan:
             )
             for row in self.some_of_front(_MOST_POINTS)
         ]
-        answer = plan_line(self.memory, self.chosen.choice.name, self.before, self.explanation)
-        return plan_page(self.model, self.memory, self.code, points, self.explanation, answer)
+        return plan_page(self.model, self.memory, self.code, points, self.explanation, self.answer)
 
     def _repr_html_(self) -> str:
         """The page in a notebook's cell."""
@@ -198,12 +208,13 @@ def plan(
     for surgery in surgeries_in(copied):
         surgery.undo()
 
-    def step() -> tuple[StepAllocations, int]:
+    def step(changed: nn.Module) -> tuple[StepAllocations, int]:
         with random_state_kept():
-            return metered(copied, inputs, shapes, loss)
+            return metered(changed, inputs, shapes, loss)
 
     return plan_on_shapes(
         copied,
+        shapes,
         step,
         budget,
         training=training,
@@ -216,7 +227,8 @@ def plan(
 
 def plan_on_shapes(
     model: nn.Module,
-    step: Callable[[], tuple[StepAllocations, int]],
+    shapes: ShapesOnly,
+    step: Callable[[nn.Module], tuple[StepAllocations, int]],
     memory: int,
     *,
     training: TrainingSetup,
@@ -225,12 +237,29 @@ def plan_on_shapes(
     save: bool = True,
     own_loss: bool = True,
 ) -> Plan:
-    """The plan for a model that holds no data, without a surgery; `step` meters one step of it as it stands."""
-    planner = BudgetPlanner(model, step, memory, training)
-    if planner.plain.explained.peak_bytes <= memory:
+    """The plan for a model that holds no data, without a surgery.
+
+    `step` meters one step of the model, or of a copy of it, as it stands. Raises DoesNotFitError, which says what
+    would fit.
+    """
+    planner = BudgetPlanner(model, partial(step, model), memory, training)
+    before = planner.plain.explained
+
+    def levers(front: PlanFront) -> tuple[LeverPeak, ...]:
+        every = planner.everything(offload=offload, changes=changes, own_loss=own_loss)
+        tried = steps_with_levers(model, shapes, step, every, training)
+        peaks = [LeverPeak(each.lever, each.cards, each.explanation.peak_bytes) for each in tried]
+        return useful_levers(peaks, front.explanation.peak_bytes, memory)
+
+    if before.peak_bytes <= memory:
         front = planner.nothing()
     else:
-        front = planner.fastest(planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss))
+        ways = planner.ways(offload=offload, changes=changes, save=save, own_loss=own_loss)
+        try:
+            front = planner.fastest(ways)
+        except DoesNotFitError:
+            least = planner.smallest(ways)
+            raise DoesNotFitError(shortage_line(memory, least.explanation, levers(least))) from None
     return Plan(
         model=type(model).__name__,
         memory=memory,
@@ -238,10 +267,11 @@ def plan_on_shapes(
         stacks=planner.stacks,
         chosen=front.chosen,
         explanation=front.explanation,
-        before=planner.plain.explained,
+        before=before,
         front=front.rows,
         step_seconds=planner.step_seconds,
         unavailable=planner.unavailable,
+        levers=levers(front) if may_save_more(before, front.explanation) else (),
     )
 
 

@@ -10,11 +10,9 @@ from torch import nn
 from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
 from ckpt_surgery.planning.allocations import StepAllocations
-from ckpt_surgery.planning.answer import STATES, card_name, lever_line, smallest_card
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.explanation import Explanation
-from ckpt_surgery.planning.hints import hints_of
 from ckpt_surgery.planning.metered_steps import MeteredStep, MeteredSteps, StepCosts
 from ckpt_surgery.planning.mixtures import ChangedSteps, HostSteps, Mixtures, PlanRow
 from ckpt_surgery.planning.saving import BlockSaving, names_for
@@ -93,6 +91,20 @@ class BudgetPlanner:
         rows = [mixture.row(solution) for mixture, solution in best]
         return [nothing if row.choice == nothing.choice else row for row in rows]
 
+    def everything(self, *, offload: bool, changes: bool, own_loss: bool = True) -> PlanChoice:
+        """All blocks checkpointed, with each change that can be made: to be called after `ways`.
+
+        That is what a model needs whose step is not known; `ways` end where another change would save nothing.
+        """
+        way = self._changes(own_loss)[-1] if changes else self._nothing
+        return replace(
+            way,
+            checkpointed=self._all.checkpointed,
+            offload=offload,
+            fused_loss=way.fused_loss and "fuse_loss" not in self.unavailable,
+            tiled=() if "tile_mlp" in self.unavailable else way.tiled,
+        )
+
     def fastest(self, ways: Sequence[PlanRow]) -> PlanFront:
         """The fastest way whose step fits, metered, among all that no other beats. Raises DoesNotFitError.
 
@@ -119,7 +131,7 @@ class BudgetPlanner:
                 break
             best = likely if fits(likely) else best
         if best not in told:
-            raise DoesNotFitError(self._shortage(min((self.plain, *told.values()), key=_peak).explained))
+            raise DoesNotFitError(f"{type(self.model).__name__} does not fit into {size(self.memory)}")
         rows = [
             self._measured(row, told[at])
             if at in told
@@ -136,17 +148,6 @@ class BudgetPlanner:
         ]
         front = unbeaten([chosen, *others], lambda row: (row.extra_seconds, row.peak_bytes))
         return PlanFront(chosen, told[best].explained, tuple(front))
-
-    def _shortage(self, least: Explanation) -> str:
-        """What is said where the step that needs the least does not fit."""
-        needed, card = least.peak_bytes, smallest_card(least.peak_bytes)
-        lever = next((hint for hint in hints_of(least) if hint.remedy in STATES), None)
-        return (
-            f"{type(self.model).__name__} does not fit into {size(self.memory)}: at the least a step needs "
-            f"{size(needed)}, {size(needed - self.memory)} more"
-            + (f". {lever_line(lever)}" if lever else "; take fewer tokens or a smaller batch")
-            + (f". The smallest common card that it fits on: {card_name(card)}" if card else "")
-        )
 
     def smallest(self, ways: Sequence[PlanRow]) -> PlanFront:
         """The way with the lowest peak, metered and alone."""
@@ -238,7 +239,3 @@ def stacks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The names of the blocks in each stack that `wrap_blocks` takes. Raises SurgeryError where there is none."""
     with wrap_blocks(model, self_check="never") as surgery:
         return {stack.name: tuple(block.name for block in stack.blocks) for stack in surgery.stacks if stack.wanted}
-
-
-def _peak(step: MeteredStep) -> int:
-    return step.explained.peak_bytes

@@ -226,13 +226,22 @@ def plan_released(
     """
     numbers = count(1)
 
-    def step() -> tuple[StepAllocations, int]:
+    def step(model: nn.Module) -> tuple[StepAllocations, int]:
         if begin is not None:
             begin(next(numbers))
         with random_state_kept(), CudaOperators():
-            return metered(released.model, released.inputs, released.shapes)
+            return metered(model, released.inputs, released.shapes)
 
-    return plan_on_shapes(released.model, step, memory, training=training, offload=offload, changes=changes, save=save)
+    return plan_on_shapes(
+        released.model,
+        released.shapes,
+        step,
+        memory,
+        training=training,
+        offload=offload,
+        changes=changes,
+        save=save,
+    )
 
 
 def wrap_released(

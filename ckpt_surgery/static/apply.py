@@ -141,10 +141,13 @@ class _Tree:
     """Where this package itself failed, by rule; without a rule where it did at a repair."""
 
     def findings(self, selected: Collection[str], include_unsupported: bool) -> list[Finding]:
-        """What the rules find now. One that fails counts as not selected: the repairs of others may need its own."""
-        found, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
+        """Return what the rules find now. A rule that fails counts as not selected.
+
+        The repairs of other rules may need one of its own.
+        """
+        findings, bugs = self.now.findings_and_bugs({*selected} - {*self.bugs}, include_unsupported, self.named)
         self.bugs.update(bugs)
-        return self.findings(selected, include_unsupported) if bugs else found
+        return self.findings(selected, include_unsupported) if bugs else findings
 
     def repair(self, chosen: Sequence[Finding]) -> None:
         """Make the repairs of one round in memory.
@@ -195,7 +198,7 @@ class _Tree:
         self._keep(self.parser.rewrite(self.now.files, repairs), repairs)
 
     def changes(self) -> list[FileChange]:
-        """What the repairs made of each file that they changed."""
+        """Return what the repairs made of each file that they changed."""
         codes: dict[str, set[str]] = defaultdict(set)
         for finding in self.repaired:
             for repair in finding.repairs:

@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class Known(NamedTuple):
-    """What a finding is known again by, wherever in its file it stands: numbers in its message are all the same.
+    """What identifies a finding wherever it stands in its file: numbers in its message do not count.
 
     `path` is relative to the folder of the baseline, with slashes.
     """
@@ -40,17 +40,23 @@ def without_known(
     codes: Collection[str],
     update: bool = False,
 ) -> CheckResult:
-    """The result without the findings that a baseline has; a file that is not there yet is written with those of now.
+    """Return the result without the findings that a baseline has, and write the baseline if it is not there.
 
     Of several alike, as many are left out as the baseline has. A note says how many those are, and how many of the
-    baseline are gone among the `places` and `codes` that were checked. With `update` the file is written anew: what it
-    has of other places and codes stays.
+    baseline are gone.
+
+    Args:
+        result: the result of a check.
+        file: the baseline.
+        places: the files and folders that were checked.
+        codes: the rules that ran.
+        update: whether to write the file again; what it has of other places and codes stays.
 
     Raises:
         OptionError: the file cannot be read or written, or is no baseline.
     """
-    found = [(finding, _known(finding, file)) for finding in result.findings]
-    now = Counter(known for _, known in found)
+    keyed = [(finding, _known(finding, file)) for finding in result.findings]
+    now = Counter(known for _, known in keyed)
     new = not os.path.lexists(file)
     before = Counter[Known]() if new else _read(file)
     unread = {_relative(problem.path, file) for problem in result.problems}
@@ -66,14 +72,14 @@ def without_known(
         return replace(result, findings=(), notes=(*result.notes, Note(str(file), note)))
     left = before.copy()
     findings: list[Finding] = []
-    for finding, known in found:
+    for finding, known in keyed:
         if left[known]:
             left[known] -= 1
         else:
             findings.append(finding)
     gone = sum(count for known, count in left.items() if known not in elsewhere)
     said = (
-        [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(found) - len(findings)) else []
+        [f"{plural(hidden, 'finding')} of this baseline not shown"] if (hidden := len(keyed) - len(findings)) else []
     )
     said += [f"{gone} of it gone: write it anew with --update-baseline"] if gone else []
     notes = (Note(str(file), "; ".join(said)),) if said else ()

@@ -21,7 +21,7 @@ from ckpt_surgery import codemods, model_patches
 
 @cache
 def code_version() -> str:
-    """A digest of the rules, of the facts they use and of this package: an entry belongs to one such version."""
+    """Return a digest of the rules, of the facts they use and of this package: entries belong to one such version."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(sys.version.encode())
     for folder in (codemods.__path__[0], model_patches.__path__[0], os.path.dirname(__file__)):
@@ -31,7 +31,7 @@ def code_version() -> str:
 
 
 def load_entry(key: str) -> object | None:
-    """A cached entry, or None if there is none or it cannot be read."""
+    """Return a cached entry, or None if there is none or it cannot be read."""
     # A broken entry, whatever is wrong with it, is made again: the cache may never fail a run.
     with contextlib.suppress(Exception):
         entry: object = pickle.loads(_place(key).read_bytes())
@@ -51,6 +51,6 @@ def store_entry(key: str, entry: object) -> None:
 
 
 def _place(key: str) -> Path:
-    """Where an entry is: in the user's cache folder, or the one that CKPT_SURGERY_CACHE names."""
+    """Return where an entry is: in the user's cache folder, or the one that CKPT_SURGERY_CACHE names."""
     root = os.environ.get("CKPT_SURGERY_CACHE") or user_cache_dir("ckpt_surgery", appauthor=False)
     return Path(root).expanduser() / "facts" / code_version() / key[:2] / key

@@ -103,7 +103,7 @@ def check(
 def _key(
     sources: Sequence[SourceFile], named: Sequence[Path], selected: frozenset[str], include_unsupported: bool
 ) -> str:
-    """The cache key of a tree's result: paths, contents, where transformers is, and the options that decide."""
+    """Return the cache key of a result: paths, contents, where transformers is, and the options that decide."""
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         digest.update(f"{source.path}\0{source.digest}\0".encode(errors="surrogateescape"))
@@ -114,7 +114,7 @@ def _key(
 
 
 def _cached(key: str) -> CheckResult | None:
-    """The cached result, if all outside the tree that it depends on is as it was."""
+    """Return the cached result, if all outside the tree that it depends on is as it was."""
     match load_entry(key):
         case CheckResult() as result, dict() as imported, dict() as required:
             same = imported == _digests({path: source_at(path) for path in imported})

@@ -25,13 +25,13 @@ from ckpt_surgery.static.apply import apply
 
 @cache
 def _decided(root: str, codes: tuple[str, ...]) -> dict[str, tuple[tuple[SourceRepair, ...], ...]]:
-    """Repairs by resolved path. Only safe ones: a worker may meet files that another one has changed."""
+    """Return repairs by resolved path, safe ones only: a worker may meet files that another one has changed."""
     result = apply([root], select=codes, write=False, jobs=1, cache=False)
     return {str(Path(change.path).resolve()): change.repairs for change in result.changes}
 
 
 def tree_of(path: Path) -> Path:
-    """The folder that decides for a file: `models` in a transformers tree, its own folder elsewhere."""
+    """Return the folder that decides for a file: `models` in a transformers tree, its own folder elsewhere."""
     return next((parent for parent in path.parents if parent.name == "models"), path.parent)
 
 
@@ -42,7 +42,7 @@ class RepairAll(CodemodCommand):
     codes: ClassVar[tuple[str, ...]] = ()
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
-        """The file as it is after the repair of the tree that it lies in."""
+        """Return the file as it is after the repair of the tree that it lies in."""
         if self.context.filename is None:
             raise SkipFile("ckpt_surgery decides on files, and this module has no file name")
         path = Path(self.context.filename).resolve()
@@ -52,7 +52,7 @@ class RepairAll(CodemodCommand):
 
 
 def _command(rule: Rule) -> type[RepairAll]:
-    """The command that makes the safe repairs of one rule: `PlainBlock` for `plain_block`."""
+    """Make the command for the safe repairs of one rule: `PlainBlock` for `plain_block`."""
     summary = f"Repair what {rule.code} finds: {rule.summary}"
     members = {"__doc__": f"{rule.code} alone.", "__module__": __name__, "DESCRIPTION": summary, "codes": (rule.code,)}
     return type(rule.name.title().replace("_", ""), (RepairAll,), members)

@@ -17,7 +17,7 @@ from ckpt_surgery.static.snapshot import Snapshot
 
 
 def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) -> Iterator[tuple[DropComment, Note]]:
-    """For every copy that was equal to its source and is not any more: the repair that drops the comment, and a note.
+    """Yield, for each copy that no longer equals its source, the repair that drops the comment, and a note.
 
     With `follow`, a copy that did not change keeps its comment.
     """
@@ -39,14 +39,14 @@ def diverged_copies(before: Snapshot, now: Snapshot, *, follow: bool = False) ->
 
 
 def _pairs(copies: Sequence[CopiedFrom], before: Sequence[CopiedFrom]) -> Iterator[tuple[CopiedFrom, CopiedFrom]]:
-    """The same comments after and before: a repair neither adds nor moves any, but some go with what they stand on."""
+    """Yield the same comments after and before: a repair neither adds nor moves any, but some may be gone."""
     left = iter(before)
     for copy in copies:
         yield copy, next(then for then in left if (then.source, then.replacements) == (copy.source, copy.replacements))
 
 
 def _home(path: str, source: str) -> tuple[str, str]:
-    """The file that `models.bert.modeling_bert.BertLayer.forward` names, and the object in it."""
+    """Return the file that `models.bert.modeling_bert.BertLayer.forward` names, and the object in it."""
     named = re.fullmatch(r"(models\..*?\b(?:modeling|modular)_\w*)\.?(.*)", source)
     position = path.rfind(f"{os.sep}models{os.sep}")
     if named is None or position < 0:
@@ -55,7 +55,7 @@ def _home(path: str, source: str) -> tuple[str, str]:
 
 
 def _is_true(tree: Snapshot, path: str, copy: CopiedFrom, home: str, name: str) -> bool:
-    """Whether a copy is its source, which stands in the file `home`, with the comment's replacements made."""
+    """Tell whether a copy equals its source, which stands in `home`, with the comment's replacements made."""
     outer, _, inner = name.partition(".")
     cls = next((cls for cls in tree.files[home].facts.classes if cls.name == outer), None)
     named = cls.forward if cls and inner == "forward" else None if inner else cls
@@ -82,6 +82,6 @@ def _split(text: str) -> list[str]:
 
 
 def _code(text: str) -> str:
-    """The text without what layout alone decides."""
+    """Return the text without what layout alone decides."""
     lines = [line for line in text.split("\n") if not line.lstrip().startswith(("@", "#"))]
     return re.sub(r"\s+|,(?=\s*\))", "", "".join(lines))

@@ -63,7 +63,7 @@ class SourceFile:
 
 
 def installed_models() -> Path:
-    """The `models` folder of the installed transformers, found without importing it.
+    """Return the `models` folder of the installed transformers, found without importing it.
 
     Raises:
         TransformersNotFound: transformers is not installed, or what is installed has no such folder.
@@ -76,14 +76,14 @@ def installed_models() -> Path:
 
 
 def installed_layers() -> str:
-    """The file of the installed transformers that defines GradientCheckpointingLayer; empty where there is none."""
+    """Return the installed file that defines GradientCheckpointingLayer; empty where there is none."""
     package = _installed_package()
     file = package / "modeling_layers.py" if package else None
     return os.fspath(file) if file and file.is_file() else ""
 
 
 def _installed_package() -> Path | None:
-    """The folder of the installed transformers, which is not imported."""
+    """Return the folder of the installed transformers, which is not imported."""
     try:
         spec = find_spec("transformers")
     except ValueError:  # a stand-in in sys.modules without a spec
@@ -93,7 +93,7 @@ def _installed_package() -> Path | None:
 
 
 def folders_above(path: str, most: int) -> Iterator[Path]:
-    """The folders that a file is in, from its own up to its repository, `most` of them at the most."""
+    """Yield the folders that a file is in, from its own up to its repository, at most `most` of them."""
     for folder in islice(Path(path).absolute().parents, most):
         yield folder
         if (folder / ".git").exists():
@@ -101,7 +101,7 @@ def folders_above(path: str, most: int) -> Iterator[Path]:
 
 
 def matches(path: str | Path, patterns: Collection[str]) -> bool:
-    """Whether a path, or a folder above it, matches one of the glob patterns.
+    """Tell whether a path, or a folder above it, matches one of the glob patterns.
 
     A pattern without a slash is the name of a file or folder anywhere on the path (`legacy`, `*_old.py`).
     One with a slash is a path, relative to the working folder unless it is absolute. `*` also matches slashes.
@@ -120,7 +120,7 @@ def matches(path: str | Path, patterns: Collection[str]) -> bool:
 
 
 def checked_path(path: str | Path) -> str:
-    """A path that was named, as text. Raises OptionError for an empty one, which would mean the working folder."""
+    """Return a named path as text. Raises OptionError for an empty one, which would mean the working folder."""
     if text := os.fspath(path):
         return text
     raise OptionError("a path is empty, as from an unset variable: name a file or folder, or . for the working folder")
@@ -133,14 +133,18 @@ def discover(
     environments: list[str] | None = None,
     notebooks: bool = False,
 ) -> tuple[list[Path], list[Problem]]:
-    """The Python files under `paths`, or under a single path, each once and always in the same order.
+    """Return the Python files under `paths`, each once and always in the same order, and the problems met.
 
     A named file is taken whatever it is called, as long as it ends in `.py`, or in `.ipynb` where `notebooks` are
     read. A folder is walked, without hidden folders, virtual environments, `SKIPPED_FOLDERS` and files that start with
-    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. `exclude` are
-    patterns as `matches` reads them; they never drop a path that is named itself. A link that leads back to a folder
-    above it, or to itself, is passed over in a walk; one that is named and leads to itself is a problem. The virtual
-    environments that a walk leaves out are added to `environments`.
+    `SKIPPED_PREFIXES`; a transformers checkout or package folder stands for its `models` folder. A link that leads
+    back to a folder above it, or to itself, is passed over in a walk; one that is named and leads there is a problem.
+
+    Args:
+        paths: files and folders.
+        exclude: patterns as `matches` reads them; they never drop a path that is named itself.
+        environments: where to add the virtual environments that a walk leaves out.
+        notebooks: whether named notebooks are taken, too.
 
     Raises:
         OptionError: an empty path.
@@ -187,7 +191,7 @@ def discover(
 
 
 def _is_environment(folder: str) -> bool:
-    """Whether a folder is a virtual environment: its mark alone may have been left in a repository."""
+    """Tell whether a folder is a virtual environment: its mark alone may have been left in a repository."""
     inside = ("bin/", "Scripts/", "[Ll]ib*/site-packages/", "[Ll]ib*/*/site-packages/")
     return os.path.isfile(os.path.join(folder, "pyvenv.cfg")) and any(
         glob.glob(os.path.join(glob.escape(folder), pattern)) for pattern in inside
@@ -195,7 +199,7 @@ def _is_environment(folder: str) -> bool:
 
 
 def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
-    """What a walk goes on to from a folder: first its sources, then its folders, and links to either."""
+    """Return what a walk goes on to from a folder: first its sources, then its folders, and links to either."""
     skipped = ("__init__.py", *SKIPPED_PREFIXES)
     entries = sorted(os.scandir(folder), key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
     return [
@@ -208,10 +212,10 @@ def _below(folder: str, exclude: Collection[str]) -> list[os.DirEntry[str]]:
     ]
 
 
-def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
-    """The files in the scripts' own folders that they import, directly or not, and that are not known already."""
-    seen = {os.path.realpath(path) for path in known} if scripts else set()
-    found: list[Path] = []
+def imported_files(scripts: Sequence[Path], given: Collection[Path], exclude: Collection[str] = ()) -> list[Path]:
+    """Return the files in the scripts' own folders that they import, directly or not, and that are new."""
+    seen = {os.path.realpath(path) for path in given} if scripts else set()
+    files: list[Path] = []
     for script in scripts:
         folder, real = script.parent, os.path.realpath(script.parent) + os.sep
         followed = [script]
@@ -221,12 +225,12 @@ def imported_files(scripts: Sequence[Path], known: Collection[Path], exclude: Co
                 if place not in seen and place.startswith(real) and not matches(imported, exclude):
                     seen.add(place)
                     followed.append(imported)
-        found += followed[1:]
-    return found
+        files += followed[1:]
+    return files
 
 
 def _syntax(text: str) -> ast.Module:
-    """A text's syntax tree; empty where it does not parse, which is told where the file is checked."""
+    """Parse a text; the tree is empty where it does not parse, which is reported where the file is checked."""
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -249,7 +253,7 @@ def _imports(path: Path, folder: Path) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, name: str) -> Iterator[Path]:
-    """The file of a module, and those that run before it: the packages around it."""
+    """Yield the file of a module, and those that run before it: the packages around it."""
     for part in filter(None, name.split(".")):
         folder = folder / part
         file = folder.with_name(f"{part}.py")
@@ -297,26 +301,26 @@ def read_source(path: str | Path) -> SourceFile | Problem:
 
 
 def read_sources(paths: Sequence[Path]) -> tuple[list[SourceFile], list[Problem]]:
-    """The texts of the files that can be read, and a problem for each other file."""
+    """Return the texts of the files that can be read, and a problem for each other file."""
     results = [read_source(path) for path in paths]
     sources = [result for result in results if isinstance(result, SourceFile)]
     return sources, [result for result in results if isinstance(result, Problem)]
 
 
 def source_at(path: str) -> SourceFile | None:
-    """What is read at a path where there need not be a file that can be read."""
+    """Return what is read at a path where there need not be a file that can be read."""
     source = read_source(path) if os.path.isfile(path) else None
     return source if isinstance(source, SourceFile) else None
 
 
 def text_at(path: str) -> str | None:
-    """The text at a path where there need not be a file that can be read."""
+    """Return the text at a path where there need not be a file that can be read."""
     source = source_at(path)
     return source.text if source else None
 
 
 def _model_folder(path: str) -> str:
-    """What to walk for a path: the `models` folder of a transformers checkout or package, else the path itself."""
+    """Return what to walk for a path: the `models` folder of a transformers checkout, else the path itself."""
     checkout, package = os.path.join(path, "src", "transformers", "models"), os.path.join(path, "models")
     if os.path.isdir(checkout):
         return checkout

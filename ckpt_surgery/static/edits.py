@@ -30,9 +30,12 @@ class Edit:
 
 
 def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection[str]) -> list[Finding]:
-    """The findings to repair in one round: no two of them change the same text; the others wait for the next.
+    """Choose the findings to repair in one round, no two of which change the same text; the others wait.
 
-    Those whose repair may break callers outside the tree count with `unsafe`, and none that changes a `frozen` file.
+    Args:
+        findings: the findings of the round.
+        unsafe: whether repairs count that may break callers outside the tree.
+        frozen: the files that no repair may change.
     """
     wanted = FAULTS if unsafe else (Applicability.SAFE,)
     repairable = [
@@ -51,14 +54,14 @@ def choose_repairs(findings: Iterable[Finding], unsafe: bool, frozen: Collection
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text after edits that do not overlap; the same edit twice counts once."""
+    """Return the text after edits that do not overlap; the same edit twice counts once."""
     for edit in sorted(set(edits), reverse=True, key=lambda edit: (edit.start, edit.end)):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
 def edits_of(findings: Iterable[Finding]) -> Mapping[Finding, Sequence[Edit]]:
-    """What the repairs of each finding change, if they are the only ones; nothing for one without repairs.
+    """Return what the repairs of each finding change, were they the only ones; nothing for one without repairs.
 
     Files that cannot be read any more, or are not what they were, have no edits.
     """
@@ -79,7 +82,7 @@ def _read(path: str) -> ParsedFile | None:
 
 
 def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit]:
-    """Where repairs change a text, in whole lines."""
+    """Yield where repairs change a text, in whole lines."""
     try:
         parts = rewritten_parts(file, repairs)
     except Exception as error:  # `apply` tells it as a problem; a report is still written
@@ -94,7 +97,7 @@ def _edits(file: ParsedFile, repairs: Collection[SourceRepair]) -> Iterator[Edit
 
 
 def _overlaps(repair: SourceRepair, taken: Collection[SourceRepair]) -> bool:
-    """Whether a repair changes what another does that is not equal to it: their spans meet, or are the same place."""
+    """Tell whether a repair changes what a different one does: their spans meet, or are the same place."""
     span = repair.span
     if repair in taken or span is None:
         return False

@@ -1,4 +1,4 @@
-"""Files in the syntax of a newer Python than the running one, as text that the running one may read."""
+"""Blank out syntax of a Python newer than the running one, so that the rest can be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AT_END = re.compile(rb" (?=\r?\n)")
 
 
 def as_older(text: str) -> str | None:
-    """A text whose type aliases, type parameters and newer f-strings are blank; None where it is no Python at all.
+    """Blank out type aliases, type parameters and newer f-strings; None where the text is no Python at all.
 
     Lines, and the bytes of each, stay as many as they were. What has nothing to be made blank comes back as it is.
     """
@@ -36,7 +36,7 @@ def as_older(text: str) -> str | None:
                 blank = b"pass"
             case cst.TypeParameters():
                 blank = b""
-            case cst.FormattedString() if not _parses(code):
+            case cst.FormattedString() if syntax_error(b"(" + code + b")"):
                 blank = b"''"
             case _:
                 continue
@@ -48,7 +48,7 @@ def as_older(text: str) -> str | None:
 
 
 def _is_of_python_2(handler: object) -> bool:
-    """Whether an `except E, e:`, which Python 3.14 reads as two classes, means the name of the error."""
+    """Tell whether an `except E, e:`, which Python 3.14 reads as two classes, names the error."""
     import libcst as cst
 
     match handler:
@@ -57,9 +57,10 @@ def _is_of_python_2(handler: object) -> bool:
     return False
 
 
-def _parses(code: bytes) -> bool:
+def syntax_error(source: str | bytes) -> SyntaxError | None:
+    """Return why a text is no Python of the running release; None where it is."""
     try:
-        ast.parse(b"(" + code + b")")
-    except SyntaxError:
-        return False
-    return True
+        ast.parse(source)
+    except SyntaxError as error:
+        return error
+    return None

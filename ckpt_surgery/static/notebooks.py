@@ -1,12 +1,13 @@
-"""Notebooks as Python: their code cells one below the other, and the cell that a line is in. No cell is run."""
+"""Read notebooks as Python: the code cells one below another, and the cell of a line. No cell is run."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from ckpt_surgery.static.newer import syntax_error
 
 if TYPE_CHECKING:
     from ckpt_surgery.codemods.finding import Finding
@@ -19,7 +20,9 @@ _ASSIGNED_MAGIC = re.compile(r"^(\s*\w+\s*=\s*)[%!].*$", re.MULTILINE)
 
 
 def python_of(notebook: str) -> str:
-    """The code cells of a notebook as one text, each below a comment with its number, without magics and shell lines.
+    """Return the code cells of a notebook as one text, without magics and shell lines.
+
+    Each stands below a comment with its number.
 
     Raises:
         ValueError: this is no notebook, or a cell of it is no Python.
@@ -35,22 +38,14 @@ def python_of(notebook: str) -> str:
 
 
 def _python_of_cell(source: str, number: int) -> str:
-    if _parses(source) is None:
+    if syntax_error(source) is None:
         return source
     if source.lstrip().startswith("%%") and not _KEEPS_PYTHON.match(source.lstrip()):
         return ""  # another language
     plain = _ASSIGNED_MAGIC.sub(r"\1None", _MAGIC.sub(r"\1pass", source))
-    if (error := _parses(plain)) is not None:
+    if (error := syntax_error(plain)) is not None:
         raise ValueError(f"code cell {number}, line {error.lineno or 1} does not parse ({error.msg})")
     return plain
-
-
-def _parses(source: str) -> SyntaxError | None:
-    try:
-        ast.parse(source)
-    except SyntaxError as error:
-        return error
-    return None
 
 
 def in_cell(finding: Finding, text: str) -> Finding:

@@ -15,12 +15,12 @@ COUNT = "a whole number from 1 up"
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value can be a number of worker processes."""
+    """Tell whether a value can be a number of worker processes."""
     return type(value) is int and value >= 1
 
 
 def are_names(value: object) -> TypeGuard[Collection[str]]:
-    """Whether a value is several codes or patterns. One string is not: it would be read letter by letter."""
+    """Tell whether a value is several codes or patterns. One string is not: it would be read letter by letter."""
     if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
         return False
     return all(isinstance(name, str) and name for name in value)
@@ -34,7 +34,7 @@ def check_options(
     families: object = (),
     jobs: object = None,
 ) -> None:
-    """Notice before the work that an option has a value that it does not take. `codes` are those of all rules.
+    """Check the values of options before the work. `codes` are those of all rules.
 
     Raises:
         OptionError: the sentence names the option, its value and what to give instead.
@@ -54,6 +54,6 @@ def check_options(
 
 
 def check_codes(given: Collection[str], codes: Sequence[str], where: str = "") -> None:
-    """Notice a code that no rule has; `where` begins the sentence. Raises OptionError."""
+    """Check that every code is that of a rule; `where` begins the sentence. Raises OptionError."""
     if unknown := ", ".join(map(repr, sorted({*given} - {*codes}, key=str))):
         raise OptionError(f"{where}no rule has the code {unknown}: the codes are {', '.join(codes)}")

@@ -17,7 +17,7 @@ FUNCTIONS = ("tile_mlp", "fuse_loss", "wrap_blocks")
 
 
 def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
-    """The calls of a plan that `plan --yaml` or `fit --write` has written. Raises OptionError where it is none."""
+    """Return the calls of a plan that `plan --yaml` or `fit --write` wrote. Raises OptionError if it is none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -31,7 +31,7 @@ def read_plan(path: str | Path) -> dict[str, dict[str, Any]]:
 
 
 def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
-    """A mapping of a document as `planning.plan_yaml` writes it: names and JSON values by indentation of two."""
+    """Return a mapping of a document as `planning.plan_yaml` writes it: names and JSON values, indented by two."""
     document: dict[str, Any] = {}
     stack = [document]
     for line in lines:
@@ -53,7 +53,7 @@ def _section(lines: Sequence[str], name: str) -> dict[str, Any] | None:
 
 
 def _pair(line: str) -> tuple[str, str, str]:
-    """The key, the colon and the value of a line; keys are names, or texts as JSON has them."""
+    """Return the key, the colon and the value of a line; keys are names, or texts as JSON has them."""
     if line.startswith('"'):
         key, end = json.JSONDecoder().raw_decode(line)
         rest = line[end:]

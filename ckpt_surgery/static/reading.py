@@ -1,4 +1,4 @@
-"""Texts to facts, in worker processes or from the cache: what each file says, as it is and after repairs."""
+"""Turn texts into facts, in worker processes or from the cache, before and after repairs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _Reading: TypeAlias = tuple[FileFacts, str] | Problem | Note
 
 
 def parse_file(source: SourceFile, *, use_cache: bool) -> ParsedFile | Problem | Note:
-    """What one file says, from the cache if it has that; a note where it is Python that cannot be read here."""
+    """Return what one file says, from the cache if possible; a note where it is Python that cannot be read here."""
     return _parsed(source, (_cached(source) if use_cache else None) or _extracted(source, use_cache))
 
 
@@ -104,19 +104,19 @@ class FileParser:
     progress: Progress | None
 
     def parse(self, sources: Sequence[SourceFile], *, use_cache: bool) -> list[ParsedFile | Problem | Note]:
-        """What every file says, in the order given."""
+        """Return what every file says, in the order given."""
         cached = {source.path: facts for source in sources if use_cache and (facts := _cached(source))}
         missing = [source for source in sources if source.path not in cached]
         # The longest first, so that no worker is left with a long one at the end.
         missing.sort(key=lambda source: len(source.text), reverse=True)
         extracted = partial(_extracted, use_cache=use_cache)
-        found = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
-        return [_parsed(source, cached.get(source.path) or found[source.path]) for source in sources]
+        read = {source.path: facts for source, facts in self._each("reading", extracted, missing, len(cached))}
+        return [_parsed(source, cached.get(source.path) or read[source.path]) for source in sources]
 
     def rewrite(
         self, files: Mapping[str, ParsedFile], repairs: Mapping[str, Collection[SourceRepair]]
     ) -> dict[str, ParsedFile | Problem | None]:
-        """The files after their repairs; None where one cannot be made or the text does not parse then."""
+        """Return the files after their repairs; None where one cannot be made or the text does not parse then."""
         ordered = sorted(repairs, key=lambda path: len(files[path].source.text), reverse=True)
         items = [(files[path], [*repairs[path]]) for path in ordered]
         return {file.source.path: result for (file, _), result in self._each("rewriting", _rewritten, items)}
@@ -124,7 +124,7 @@ class FileParser:
     def _each(
         self, step: str, function: Callable[[_Item], _Result], items: Sequence[_Item], done: int = 0
     ) -> Iterator[tuple[_Item, _Result]]:
-        """Each item and what a function makes of it, in worker processes if there are many."""
+        """Yield each item and what a function makes of it, in worker processes if there are many."""
         jobs = self.jobs or os.cpu_count() or 1
         many = jobs > 1 and len(items) >= _POOL_THRESHOLD
         pool = ProcessPoolExecutor(jobs, initializer=gc.disable) if many else None
@@ -143,7 +143,7 @@ class FileParser:
 def _mapped(
     pool: ProcessPoolExecutor, function: Callable[[_Item], _Result], items: Sequence[_Item]
 ) -> Iterator[_Result]:
-    """What worker processes make of items; what is left is made here, where one of them dies or cannot answer."""
+    """Yield what worker processes make of items; the rest is made here if one of them dies or cannot answer."""
     done = 0
     try:
         for result in pool.map(function, items, chunksize=_CHUNK):
@@ -154,7 +154,7 @@ def _mapped(
 
 
 def rewritten_parts(file: ParsedFile, repairs: Collection[SourceRepair]) -> list[tuple[Part, str]] | None:
-    """The parts of a file that its repairs are made in, and what takes their place; None where one cannot be made."""
+    """Return the parts of a file that its repairs are made in, and their new text; None if one cannot be made."""
     from ckpt_surgery.codemods.edits.rewrite import rewritten  # libcst: only where something is to be rewritten
 
     text = file.source.text

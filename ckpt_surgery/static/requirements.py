@@ -1,4 +1,4 @@
-"""What a package asks of transformers: the requirements that its files state, read as text and never run."""
+"""Read what a package requires of transformers, from the text of its files; nothing is run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 from ckpt_surgery.static.discover import folders_above
 
+_Reader: TypeAlias = Callable[[str], Iterable[str]]
+"""Finds in the text of a file the strings that may be requirements."""
 _FOLDERS_ABOVE, _FOLDERS_BELOW = 8, 3
 _NAME = "transformers"
 _LINE = re.compile(rf"(?:[\w.-]+::)?({_NAME}(?![\w.-])(?:(?!\s--)[^;#\\])*)")
@@ -25,6 +28,7 @@ _NAMES_RELEASE = re.compile(r"(?<!!)[<>=~]=*\s*\d")
 """What has none of these admits the newest release, and says nothing."""
 _CARET = re.compile(r"^[\^~](?!=)")
 _CONDA = re.compile(rf"^{_NAME}=(?!=)([^=,|]+).*")
+_REQUIRES = re.compile(r"^Requires-Dist:(.*)", re.M)
 _ITEM = re.compile(r"^\s*(?:-\s+)*[\"']?([^\"'\n]*)", re.M)
 _DEPENDENCIES = re.compile(r"^dependencies:[ \t]*\n(?:[ \t]*(?:-.*|#.*|[ \t].*)?(?:\n|\Z))+", re.M)
 _OF_CONDA = re.compile(rf"^\s*-\s*[\"']?(?:[\w.-]+::)?(?:pip:|python\s*[=<>]|{_NAME}\s*[=<>])", re.M)
@@ -34,25 +38,29 @@ _FOLDERS = ("requirements*", "docker*", "conda", "conda?recipe*", "recipe*")
 
 
 def required_transformers(path: str, read: Callable[[str], str | None]) -> dict[str, str]:
-    """The requirements on transformers of the package that a file is in, those of its extras among them.
+    """Return the requirements on transformers of the package that a file is in, its extras' among them.
 
     Each is given with the file that says so: one that `_READERS` knows, in a folder above the file or in one of
     `_FOLDERS` there, or the metadata of what is installed there. The first folder that names a release counts, as far
-    up as the repository. `read` gives the text of a file, or None.
+    up as the repository.
+
+    Args:
+        path: a file of the package.
+        read: returns the text of a file, or None where it cannot be read.
     """
     below = Path(path)
     for folder in folders_above(path, _FOLDERS_ABOVE):
-        found: dict[str, str] = {}
+        stated: dict[str, str] = {}
         for requirement, name in _of_folder(folder, below.name, read):
-            found.setdefault(requirement, name)
-        if found:
-            return found
+            stated.setdefault(requirement, name)
+        if stated:
+            return stated
         below = folder
     return {}
 
 
 def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> Iterator[tuple[str, str]]:
-    """The requirements that a folder states for the file or folder `part` in it, and in which files."""
+    """Yield the requirements that a folder states for the file or folder `part` in it, and in which files."""
     stating = [(number, name) for name in _names(folder) if (number := _reader_of(name)) is not None]
     for number, name in sorted(stating):
         if name.endswith(".dist-info"):
@@ -67,7 +75,7 @@ def _of_folder(folder: Path, part: str, read: Callable[[str], str | None]) -> It
 
 @lru_cache(maxsize=4096)
 def _reader_of(name: str) -> int | None:
-    """The number of the reader of a file, by the folder that it is in, if any, and its own name."""
+    """Return the number of the reader of a file, by the folder that it is in, if any, and its own name."""
     place, file = name.partition("/")[0] if "/" in name else "", name.rpartition("/")[2]
     for number, (folder, pattern, _) in enumerate(_READERS):
         if fnmatch(place, folder) and fnmatch(file, pattern):
@@ -76,42 +84,31 @@ def _reader_of(name: str) -> int | None:
 
 
 def _names(folder: Path, deeper: int = _FOLDERS_BELOW) -> Iterator[str]:
-    """The files of a folder, and those of the folders in it that hold requirements."""
-    for name in _listed(folder):
+    """Yield the files of a folder, and those of the folders in it that hold requirements."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for name in names:
         if deeper < _FOLDERS_BELOW or any(fnmatch(name, pattern) for pattern in _FOLDERS):
             yield from (f"{name}/{inner}" for inner in (_names(folder / name, deeper - 1) if deeper else ()))
         yield name
 
 
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
 def _holds(metadata: Path, part: str, read: Callable[[str], str | None]) -> bool:
-    """Whether an installed distribution has a file or folder of this name."""
+    """Tell whether an installed distribution has a file or folder of this name."""
     if metadata.name.partition("-")[0].lower() == part.lower():
         return True
     record = read(os.fspath(metadata / "RECORD")) or ""
     return f"\n{part}/" in f"\n{record}"
 
 
-def _strings(reader: Callable[[str], Iterator[str]], text: str) -> list[str]:
-    """What may be requirements in a file; nothing where it is not what its name says."""
+def _strings(reader: _Reader, text: str) -> list[str]:
+    """Return what may be requirements in a file; nothing where it is not what its name says."""
     try:
         return [*reader(text)]
     except (SyntaxError, ValueError, RecursionError, ConfigError):
         return []
-
-
-def _of_lines(text: str) -> Iterator[str]:
-    yield text
-
-
-def _of_metadata(text: str) -> Iterator[str]:
-    yield from re.findall("^Requires-Dist:(.*)", text, re.M)
 
 
 def _of_setup(text: str) -> Iterator[str]:
@@ -128,36 +125,22 @@ def _of_sections(text: str) -> Iterator[str]:
             yield from parser[name].values()
 
 
-def _of_items(text: str) -> Iterator[str]:
-    """The items of lists in YAML: conda's, and those of pip among them."""
-    yield from _ITEM.findall(text)
-
-
 def _of_environment(text: str) -> Iterator[str]:
-    """Those of what is one of conda's environments by its content: dependencies on Python, pip or transformers."""
+    """Yield the items of what is a conda environment by its content: it depends on Python, pip or transformers."""
     match = _DEPENDENCIES.search(text)
     if match and _OF_CONDA.search(match.group()):
-        yield from _of_items(match.group())
-
-
-def _of_nothing(text: str) -> Iterator[str]:
-    """What is known by its name to be no file of conda."""
-    yield from ()
+        yield from _ITEM.findall(match.group())
 
 
 def _of_commands(text: str) -> Iterator[str]:
-    """What pip installs in the commands of a Dockerfile."""
+    """Yield what pip installs in the commands of a Dockerfile."""
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         for match in _PIP.finditer("" if line.lstrip().startswith("#") else line):
             yield from shlex.split(match[1] or match[2])
 
 
-def _of_toml(text: str) -> Iterator[str]:
-    yield from _of_table(tomllib.loads(text))
-
-
 def _of_table(value: object) -> Iterator[str]:
-    """Every string in lists, and the versions that Poetry has by name."""
+    """Yield every string in lists, and the versions that Poetry has by name."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -176,22 +159,22 @@ def _of_table(value: object) -> Iterator[str]:
                     yield from _of_table(entry)
 
 
-_READERS: tuple[tuple[str, str, Callable[[str], Iterator[str]]], ...] = (
-    ("", "pyproject.toml", _of_toml),
+_READERS: tuple[tuple[str, str, _Reader], ...] = (
+    ("", "pyproject.toml", lambda text: _of_table(tomllib.loads(text))),
     ("", "setup.py", _of_setup),
     ("", "setup.cfg", _of_sections),
-    ("*", "*requirements*.txt", _of_lines),
-    ("*", "*requirements*.in", _of_lines),
-    ("requirements*", "*.txt", _of_lines),
-    ("requirements*", "*.in", _of_lines),
-    ("*", "*env*.y*ml", _of_items),
-    ("*", "*conda*.y*ml", _of_items),
-    ("conda*", "*.y*ml", _of_items),
-    ("*", "meta.yaml", _of_items),
+    ("*", "*requirements*.txt", str.splitlines),
+    ("*", "*requirements*.in", str.splitlines),
+    ("requirements*", "*.txt", str.splitlines),
+    ("requirements*", "*.in", str.splitlines),
+    ("*", "*env*.y*ml", _ITEM.findall),
+    ("*", "*conda*.y*ml", _ITEM.findall),
+    ("conda*", "*.y*ml", _ITEM.findall),
+    ("*", "meta.yaml", _ITEM.findall),
     ("*", "*Dockerfile*", _of_commands),
-    ("", "*.dist-info", _of_metadata),
-    ("", "*docker*.y*ml", _of_nothing),
-    ("", "*ci.y*ml", _of_nothing),
+    ("", "*.dist-info", _REQUIRES.findall),
+    ("", "*docker*.y*ml", lambda text: ()),  # by their names no files of conda
+    ("", "*ci.y*ml", lambda text: ()),
     ("", "[!.]*.y*ml", _of_environment),
 )
 """The files that state requirements: the folder of `_FOLDERS` that they are in, "" for none, their names, and what

@@ -29,7 +29,7 @@ class Problem:
 
 
 def bug(path: str, doing: str, error: Exception) -> Problem:
-    """The problem where this package itself fails at a file, or at all of them: `path` may be the code of a rule."""
+    """Return the problem where this package itself fails at a file or, where `path` is the code of a rule, at all."""
     if os.environ.get("CKPT_SURGERY_DEBUG") == "1":
         traceback.print_exception(error)
     return Problem(path, f"{doing} failed ({error_line(error)}): this is a bug in ckpt_surgery, please report it")
@@ -69,7 +69,7 @@ class FileChange:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines as git counts them: only a line feed ends one."""
+    """Split a text into lines as git counts them: only a line feed ends one."""
     return [line for line in re.split(r"(?<=\n)", text) if line]
 
 

@@ -26,20 +26,25 @@ class ChangedLines:
     by_file: Mapping[str, Sequence[range] | None]
 
     def cover(self, finding: Finding) -> bool:
-        """Whether a line of the finding, from the first of its statement on, was changed."""
+        """Tell whether a line of the finding, from the first of its statement on, was changed."""
         ranges = self.by_file.get(os.path.realpath(finding.path), ())
         first = min(finding.first_line or finding.line, finding.line)
         return ranges is None or any(lines.start <= finding.line and first < lines.stop for lines in ranges)
 
 
 def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
-    """What was changed in the repositories of some files and folders since a revision, committed or not.
+    """Return what was changed in the repositories of some files and folders since a revision, committed or not.
 
     Raises:
         OptionError: a place is in no git repository, or its repository has no such revision; or git is not installed.
     """
     folders = dict.fromkeys(place if os.path.isdir(place) else os.path.dirname(place) or os.curdir for place in places)
-    tops = dict.fromkeys(_top(folder) for folder in folders if os.path.isdir(folder))
+    tops: dict[str, None] = {}
+    for folder in filter(os.path.isdir, folders):
+        top = _git(folder, "rev-parse", "--show-toplevel")
+        if top is None:
+            raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
+        tops[top.removesuffix("\n")] = None
     by_file: dict[str, Sequence[range] | None] = {}
     for top in tops:
         asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -55,15 +60,8 @@ def changed_lines(places: Sequence[str | Path], revision: str) -> ChangedLines:
     return ChangedLines(by_file)
 
 
-def _top(folder: str | Path) -> str:
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    if top is None:
-        raise OptionError(f"--since: {folder} is in no git repository: nothing says what was changed there")
-    return top.removesuffix("\n")
-
-
 def _git(folder: str | Path, *arguments: str) -> str | None:
-    """The output of a git command; None where it fails. Variables may not name another repository."""
+    """Return the output of a git command; None where it fails. Variables may not name another repository."""
     own = {name: value for name, value in os.environ.items() if name[:4] != "GIT_" or name.startswith("GIT_CONFIG")}
     try:
         done = subprocess.run(
@@ -79,7 +77,7 @@ def _git(folder: str | Path, *arguments: str) -> str | None:
 
 
 def _changes(diff: str) -> dict[str, list[range]]:
-    """The lines that a diff without context adds, by path."""
+    """Return the lines that a diff without context adds, by path."""
     changes: dict[str, list[range]] = defaultdict(list)
     name = ""
     lines = iter(diff.split("\n"))

@@ -1,4 +1,4 @@
-"""One state of a tree: its texts and facts, and what the rules find in them."""
+"""One state of a tree: its texts, its facts, and what the rules find in them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Snapshot:
         return line_length(next(iter(self.files), ""))
 
     def text(self, path: str) -> str:
-        """The text of a checked or imported file, as it was read."""
+        """Return the text of a checked or imported file, as it was read."""
         file = self.files.get(path) or self.unparsed.get(path) or self.imported.get(path)
         return file.text if file else ""
 
@@ -63,7 +63,7 @@ class Snapshot:
         unchecked: Collection[str] = (),
         named: Collection[str] = (),
     ) -> RuleContext:
-        """The rules' view of these files. Those that are `unchecked` are only read to understand the others.
+        """Return the rules' view of these files. Those that are `unchecked` are only read to understand the others.
 
         `named` are the codes of the rules whose repairs are asked for by name.
         """
@@ -84,13 +84,13 @@ class Snapshot:
         return RuleContext(tree, include_unsupported, selected, repairs, named)
 
     def findings(self, context: RuleContext) -> list[Finding]:
-        """What the selected rules find, sorted by place. An error in one of them is raised."""
+        """Return what the selected rules find, sorted by place. An error in one of them is raised."""
         return _sorted(finding for rule in RULES if rule.code in context.selected for finding in rule.find(context))
 
     def findings_and_bugs(
         self, selected: Collection[str], include_unsupported: bool, named: Collection[str] = ()
     ) -> tuple[list[Finding], dict[str, list[Problem]]]:
-        """What the selected rules find, and by code which of them fail at which files: all else is still looked at."""
+        """Return what the selected rules find, and by code where rules fail: all else is still looked at."""
         context = self.context(selected, include_unsupported, named=named)
         findings: list[Finding] = []
         bugs: dict[str, list[Problem]] = defaultdict(list)
@@ -109,8 +109,8 @@ class Snapshot:
                     failed.append(path)
         return _sorted(findings), bugs
 
-    def _place_of(self, error: Exception, known: Collection[str]) -> str:
-        """The checked file that a rule was at when it failed, by the variables on its way there; empty if not seen.
+    def _place_of(self, error: Exception, failed: Collection[str]) -> str:
+        """Find the checked file that a failed rule was at, by the variables on its way there; empty if not seen.
 
         The innermost comes first: what a rule asks of one file may be answered by looking at all of them.
         """
@@ -118,14 +118,14 @@ class Snapshot:
             if frame.f_code is not Snapshot.findings_and_bugs.__code__:
                 for value in frame.f_locals.values():
                     path = getattr(value, "path", value)
-                    if isinstance(path, str) and path in self.files and path not in known:
+                    if isinstance(path, str) and path in self.files and path not in failed:
                         return path
         return ""
 
     def unsuppressed(
         self, findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]
     ) -> tuple[list[Finding], int]:
-        """The findings that no comment and no per-file ignore suppresses, and how many are suppressed."""
+        """Return the findings that no comment and no per-file ignore suppresses, and how many are suppressed."""
         comments = {path: read_suppressions(self.text(path), RULE_CODES) for path in {f.path for f in findings}}
         uncovered = [finding for finding in findings if not comments[finding.path].covers(finding)]
         kept = without_ignored(uncovered, per_file_ignores)
@@ -137,7 +137,7 @@ class Snapshot:
         return self.imported[path]
 
     def _facts(self, path: str) -> FileFacts | None:
-        """The facts of a file that an import leads to, beside the parsed ones."""
+        """Return the facts of a file that an import leads to, beside the parsed ones."""
         source = self.unparsed.get(path) or self._imported(path)
         parsed = parse_file(source, use_cache=self.use_cache) if source else None
         if not isinstance(parsed, ParsedFile):
@@ -146,33 +146,31 @@ class Snapshot:
             self.imported[path] = replace(parsed.source, text=parsed.older)
         return parsed.facts
 
-    def _text_beside(self, path: str) -> str | None:
-        """The text of a file that is no source; None where there is none that can be read."""
-        source = self._imported(path)
-        return source.text if source else None
-
     def _required(self, path: str) -> dict[str, str]:
         if path not in self.required:
             self.required[path] = required_transformers(path, text_at)
         return self.required[path]
 
     def _configuration(self, path: str, name: str) -> str | None:
-        """The text of a configuration file that a script names; None where it is not found or cannot be read.
+        """Return the text of a configuration file that a script names; None where it cannot be read.
 
         Names are relative to the folder of the script or to one above it, as far up as its repository. All places that
         were tried become part of what the result depends on.
         """
         if PurePath(name).is_absolute() or not name.endswith(CONFIGURATION_SUFFIXES):
             return None
-        places = (os.path.normpath(folder / name) for folder in folders_above(path, _FOLDERS_ABOVE))
-        found = (text for place in places if (text := self._text_beside(place)) is not None or os.path.isfile(place))
-        return next(found, None)
+        for folder in folders_above(path, _FOLDERS_ABOVE):
+            place = os.path.normpath(folder / name)
+            source = self._imported(place)
+            if source or os.path.isfile(place):
+                return source.text if source else None
+        return None
 
 
 def in_which_to_look(
     sources: Sequence[SourceFile], given: Iterable[Path], include_unsupported: bool
 ) -> Sequence[SourceFile]:
-    """The files in which something may be found, or may be ignored, and those that were given one by one."""
+    """Return the files in which something may be found or ignored, and those that were given one by one."""
     if include_unsupported:
         return sources
     worth = worth_parsing({source.path: source.text for source in sources})
@@ -215,7 +213,7 @@ def _sorted(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -> frozenset[str]:
-    """The codes of the rules to run. One code may be given as it is.
+    """Return the codes of the rules to run. One code may be given as it is.
 
     Raises:
         OptionError: a code that no rule has, or no rule is left.
@@ -229,7 +227,7 @@ def select_codes(select: str | Collection[str], ignore: str | Collection[str]) -
 
 
 def line_length(path: str) -> int:
-    """The line length that the tree's own pyproject.toml asks ruff for; that of transformers if it names none."""
+    """Return the line length that the tree's own pyproject.toml asks ruff for, else that of transformers."""
     file = next(
         (file for folder in Path(path).resolve().parents if (file := folder / "pyproject.toml").is_file()), None
     )

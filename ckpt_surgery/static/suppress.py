@@ -29,13 +29,13 @@ class Suppressions:
     mistakes: tuple[str, ...] = ()
 
     def covers(self, finding: Finding) -> bool:
-        """Whether a comment suppresses this finding of the same file."""
+        """Tell whether a comment suppresses this finding of the same file."""
         codes = {*self.by_line.get(finding.line, ()), *self.by_line.get(finding.first_line, ())}
         return finding.code in codes or _ALL_RULES in codes
 
 
 def may_be_suppressed(text: str) -> bool:
-    """Whether a file may have a suppressing comment."""
+    """Tell whether a file may have a suppressing comment."""
     return "ckpt:" in text and _MARK.search(text) is not None
 
 
@@ -56,7 +56,7 @@ def read_suppressions(text: str, rule_codes: Collection[str]) -> Suppressions:
 
 
 def without_ignored(findings: Sequence[Finding], per_file_ignores: Mapping[str, Collection[str]]) -> list[Finding]:
-    """The findings that no per-file ignore applies to, in the same order.
+    """Return the findings that no per-file ignore applies to, in the same order.
 
     `per_file_ignores` are glob patterns, as `discover.matches` reads them, each with the exact codes ignored there.
     """
@@ -68,7 +68,7 @@ def without_ignored(findings: Sequence[Finding], per_file_ignores: Mapping[str, 
 
 
 def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Each comment with the mark, and the line it applies to: its own, or the next line of code."""
+    """Yield each comment with the mark, and the line it applies to: its own, or the next line of code."""
     lines = [*io.StringIO(text, newline=None).readlines(), ""]
     with contextlib.suppress(tokenize.TokenError, SyntaxError):  # the parser reports a file that does not parse
         for token in tokenize.generate_tokens(iter(lines).__next__):
@@ -83,7 +83,7 @@ def _marked_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _codes(comment: str, rule_codes: Collection[str]) -> tuple[set[str], str]:
-    """The codes that a comment names, and what is wrong with it; empty where nothing is."""
+    """Return the codes that a comment names, and what is wrong with it; empty where nothing is."""
     named: set[str] = set()
     unknown: list[str] = []
     for mark in _MARK.finditer(comment):

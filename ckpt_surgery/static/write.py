@@ -1,4 +1,4 @@
-"""Replace a file as a whole or not at all.
+"""Replace a file, or a folder, as a whole or not at all.
 
 The old content stays on disk, byte for byte, until the complete new content takes its name.
 """
@@ -10,7 +10,10 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from ckpt_surgery.static.results import Problem
@@ -26,6 +29,16 @@ def write_atomically(
     Mode, owner, encoding, byte order mark and line endings stay. A symbolic link stays a link: the file it points to
     is replaced. On failure the file is unchanged and the `Problem` says why. An interrupt leaves the file whole, old
     or new, and no temporary file.
+
+    Args:
+        path: the file.
+        before: its text when it was read.
+        after: its new text.
+        encoding: the encoding of both.
+        bom: whether a byte order mark precedes them.
+
+    Returns:
+        Why the file was left as it was; None where it was written or nothing was to be changed.
     """
     if before == after:
         return None
@@ -39,8 +52,36 @@ def write_atomically(
     return Problem(os.fspath(path), f"left as it was: {why}")
 
 
+@contextlib.contextmanager
+def whole_folder(place: Path) -> Iterator[Path]:
+    """Give a new folder to write to, which takes the place of the one at `place` at the end.
+
+    Its path is absolute. After an error, `place` is as it was. The folder above it has to exist.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    place = place.absolute()
+    scratch = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    aside = scratch.with_name(f"{scratch.name}.old")
+    try:
+        yield scratch
+        scratch.chmod(0o755)
+        try:
+            if place.exists():
+                place.rename(aside)
+            scratch.rename(place)
+        except BaseException:
+            if aside.exists() and not place.exists():
+                aside.rename(place)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def read_only(path: str | Path) -> bool:
-    """Whether nobody has permission to write the file: it is then left alone, even by root."""
+    """Tell whether nobody has permission to write the file: it is then left alone, even by root."""
     try:
         return not os.stat(path).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     except OSError:

@@ -20,7 +20,7 @@ _MUST_RETURN = "it must return a model, a model and its inputs, or those and a s
 
 
 def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
-    """The model of a target, the arguments of its forward, ready for one step, and its switch, None for its own.
+    """Build the model of a target: the model, the arguments of its forward, and its switch, if it has its own.
 
     Classes and configurations become tiny models with random weights; a factory's model is used unchanged.
 
@@ -32,17 +32,22 @@ def build(target: SurveyTarget) -> tuple[Any, Any, Any]:
     if target.kind is TargetKind.FACTORY:
         model, inputs, switch = from_factory(target)
         return model, _inputs_for(model) if inputs is None else inputs, switch
-    if target.kind is TargetKind.REMOTE:
-        return *_from_folder(target), None
     from ckpt_surgery.tiny import tiny_model
 
     model_class, config = class_and_config(target)
-    tiny = tiny_model(model_class, config, options=dict(target.options))
+    try:
+        tiny = tiny_model(model_class, config, options=dict(target.options))
+    except CannotBuild as failure:
+        if target.kind is not TargetKind.REMOTE:
+            raise
+        from ckpt_surgery.survey.remote_code import build_problem
+
+        raise TargetError(build_problem(Path(target.source.partition("::")[0]), failure)) from None
     return tiny.model, tiny.inputs, None
 
 
 def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
-    """A model and the arguments of its forward on another device."""
+    """Return a model and the arguments of its forward on another device."""
     from torch import Tensor
 
     from ckpt_surgery.torch_names import tree_map_only
@@ -54,7 +59,7 @@ def moved(model: Any, inputs: Any, device: str) -> tuple[Any, Any]:
 
 
 def device_problem(device: str) -> str:
-    """Why no model can run on a device, in one sentence; empty where one can."""
+    """Return why no model can run on a device, in one sentence; empty where one can."""
     import torch
 
     try:
@@ -65,7 +70,7 @@ def device_problem(device: str) -> str:
 
 
 def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
-    """The model class of a target that is no factory, and its configuration at its released size.
+    """Return the model class of a target that is no factory, and its configuration at its released size.
 
     The configuration is one with the values of the file, or a class whose defaults are meant. Raises like `build`.
     """
@@ -82,20 +87,8 @@ def class_and_config(target: SurveyTarget) -> tuple[Any, Any]:
     return model_class, _from_file(target, model_class) if is_file else entry.config_class(target.model_type)
 
 
-def _from_folder(target: SurveyTarget) -> tuple[Any, Any]:
-    from ckpt_surgery.survey.remote_code import build_problem
-    from ckpt_surgery.tiny import tiny_model
-
-    model_class, config = class_and_config(target)
-    try:
-        tiny = tiny_model(model_class, config, options=dict(target.options))
-    except CannotBuild as failure:
-        raise TargetError(build_problem(Path(target.source.partition("::")[0]), failure)) from None
-    return tiny.model, tiny.inputs
-
-
 def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
-    """What the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
+    """Return what the factory of a target returns: a model, its inputs and its switch. Raises TargetError.
 
     Inputs and switch are None where it returns none.
     """
@@ -130,7 +123,7 @@ def from_factory(target: SurveyTarget) -> tuple[Any, Any, Any]:
 
 
 def _from_file_of(target: SurveyTarget) -> Any:
-    """The module of a factory that is named by its file."""
+    """Return the module of a factory that is named by its file."""
     if target.module not in sys.modules:
         loader = SourceFileLoader(target.module, target.code_file)
         module = module_from_spec(spec_from_loader(target.module, loader))  # type: ignore[arg-type]  # it has one
@@ -144,7 +137,7 @@ def _from_file_of(target: SurveyTarget) -> Any:
 
 
 def _inputs_for(model: Any) -> Any:
-    """Inputs for a model that came without."""
+    """Make inputs for a model that came without."""
     from torch import nn
 
     from ckpt_surgery.tiny import tiny_inputs

@@ -12,7 +12,7 @@ from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind
 
 
 def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[SurveyTarget]:
-    """The targets of a configuration: its `architectures`, or every class of its model type.
+    """Return the targets of a configuration: its `architectures`, or every class of its model type.
 
     Code that comes with it goes before a class of transformers with the same name, if it is trusted: it is what
     `from_pretrained` runs then.
@@ -28,7 +28,16 @@ def config_targets(name: str, path: Path, trust_remote_code: bool) -> list[Surve
     entries = [catalogue()[name] for name in architectures if name in catalogue()]
     auto_map = config.get("auto_map")
     if isinstance(auto_map, dict) and (not entries or (trust_remote_code and _model_references(auto_map))):
-        return _remote_targets(name, file, config, trust_remote_code)
+        if not trust_remote_code:
+            raise TargetError(
+                f"{file.parent} comes with its own code, and building its models means running it: read it first; "
+                "only --trust-remote-code runs it"
+            )
+        folder = file.parent.resolve()
+        return [
+            SurveyTarget(name, entry, TargetKind.REMOTE, model_type, source=f"{folder}::{reference}")
+            for entry, reference in remote_classes(file, config).items()
+        ]
     if entries:
         targets = list(map(class_target, entries))
     elif architectures:
@@ -58,7 +67,7 @@ def _architectures(file: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def read_config(file: Path) -> Mapping[str, Any]:
-    """The values of a `config.json`. Raises TargetError where it cannot be read, or holds no JSON object."""
+    """Return the values of a `config.json`. Raises TargetError if it cannot be read or holds no JSON object."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -71,7 +80,7 @@ def read_config(file: Path) -> Mapping[str, Any]:
 
 
 def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The model classes that a configuration has code for, each with its reference, such as `modeling_x.XModel`.
+    """Return the model classes that a configuration has code for, each with its reference: `modeling_x.XModel`.
 
     Those that `architectures` names, or all of `auto_map`. Nothing is imported.
 
@@ -89,22 +98,8 @@ def remote_classes(file: Path, config: Mapping[str, Any]) -> dict[str, str]:
     return {entry: references[entry] for entry in chosen}
 
 
-def _remote_targets(name: str, file: Path, config: Mapping[str, Any], trusted: bool) -> list[SurveyTarget]:
-    """The model classes whose code is in the folder."""
-    if not trusted:
-        raise TargetError(
-            f"{file.parent} comes with its own code, and building its models means running it: read it first; only "
-            "--trust-remote-code runs it"
-        )
-    model_type, folder = str(config.get("model_type") or ""), file.parent.resolve()
-    return [
-        SurveyTarget(name, entry, TargetKind.REMOTE, model_type, source=f"{folder}::{reference}")
-        for entry, reference in remote_classes(file, config).items()
-    ]
-
-
 def _model_references(auto_map: Mapping[str, Any]) -> dict[str, str]:
-    """The model classes that `auto_map` names, each with its reference `module.Class`."""
+    """Return the model classes that `auto_map` names, each with its reference `module.Class`."""
     named = [value for key, value in auto_map.items() if key.startswith("AutoModel") and isinstance(value, str)]
     return {value.rpartition(".")[2]: value for value in named}
 

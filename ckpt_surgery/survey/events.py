@@ -1,4 +1,4 @@
-"""What a worker tells: the kinds of events, and the phases of an examination."""
+"""The events that a worker sends, and the phases of an examination."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ class Phase:
 
     @classmethod
     def of(cls, kind: str, mode: str | None) -> Self:
-        """The phase that JSON data names. Raises ValueError if there is no such phase."""
+        """Return the phase that JSON data names. Raises ValueError if there is no such phase."""
         return cls(PhaseKind(kind), None if mode is None else MODES[MODES.index(mode)])

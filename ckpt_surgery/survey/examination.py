@@ -70,19 +70,19 @@ def examine(
 
 
 def empty_report(target: SurveyTarget) -> Report:
-    """A report that says no more than what the target is."""
+    """Return a report that says no more than what the target is."""
     return Report(
         target.model, target.model_type, target.variant, target.argument, ModelFacts(source=target.code_file)
     )
 
 
 def has_model(report: Report) -> bool:
-    """Whether there is a model to examine. A model that only claims no support has a `problem` as well."""
+    """Tell whether there is a model to examine. A model that only claims no support has a `problem` as well."""
     return not (report.problem and report.supported)
 
 
 def broken_mode(mode: Mode, fault: Fault, levels: str | Sequence[Level]) -> ModeReport:
-    """A mode whose step did not end: the fault is all that is known."""
+    """Report a mode whose step did not end: the fault is all that is known."""
     chosen = LEVELS if levels == "all" else levels
     outcomes: dict[Level, Any] = {"run": "failed"}
     outcomes |= {level: "skipped" for level in LEVELS if level in chosen and level != "run"}
@@ -105,7 +105,7 @@ def _examined(examiner: Any, mode: Mode, levels: str | Sequence[Level]) -> ModeR
 def _begin(
     emit: Emit, empty: Report, target: SurveyTarget, levels: str | Sequence[Level], examination: str, device: str
 ) -> tuple[Any, Report]:
-    """What examines the target's model, after its reference run, and the report so far."""
+    """Return what examines the target's model, after its reference run, and the report so far."""
     from ckpt_surgery.survey.build import build, moved
 
     seconds: dict[str, float] = {}
@@ -121,13 +121,9 @@ def _begin(
         examiner = load(examination)(model, inputs, levels=levels, **({"switch": switch} if switch else {}))
         report = examiner.reference()
     except Exception as error:
-        report = replace(empty, problem=_problem(phase.kind, error))
+        said = one_line(error) if isinstance(error, Unverifiable) else ""  # one sentence already
+        report = replace(empty, problem=said or f"{_PHASE_WORDS[phase.kind]} raised {error_line(error)}")
     seconds[phase.name] = perf_counter() - start
     model_type = target.model_type or report.model_type
     report = replace(report, model_type=model_type, variant=target.variant, target=target.argument, seconds=seconds)
     return examiner, replace(report, facts=replace(report.facts, source=empty.facts.source))
-
-
-def _problem(phase: PhaseKind, error: Exception) -> str:
-    """Why there is no verdict, as one sentence; the message of `Unverifiable` is one already."""
-    return one_line(error) if isinstance(error, Unverifiable) else f"{_PHASE_WORDS[phase]} raised {error_line(error)}"

@@ -15,10 +15,11 @@ _LIBRARIES = {
     *(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")),
 }
 """The folders of this package and of the standard library."""
+_PACKAGES = ("site-packages", "dist-packages")
 
 
 def named_files(target: SurveyTarget) -> dict[str, str]:
-    """The digests of what a target names: its configuration, or the code and JSON files of its folder."""
+    """Return the digests of what a target names: its configuration, or the code and JSON files of its folder."""
     if target.kind is TargetKind.CONFIG:
         return digests([target.source])
     if target.kind is TargetKind.REMOTE:
@@ -28,26 +29,30 @@ def named_files(target: SurveyTarget) -> dict[str, str]:
 
 
 def imported_files(target: SurveyTarget) -> dict[str, str]:
-    """The digests of the files that a factory's module and its imports were read from, in the process that did.
+    """Return the digests of the files that a factory's module and its imports were read from, where that was.
 
     Installed packages are left out, except the factory's own module. Empty if its file is not known.
     """
     if target.kind is not TargetKind.FACTORY:
         return {}
     own = _file_of(target.module)
-    files = [file for file in map(_file_of, list(sys.modules)) if file and not _installed(Path(file))]
+    files = [
+        file
+        for file in map(_file_of, list(sys.modules))
+        if file and not any(place in _LIBRARIES or place.name in _PACKAGES for place in Path(file).parents)
+    ]
     return digests([own, *files]) if own else {}
 
 
 def unchanged(target: SurveyTarget, before: Mapping[str, str]) -> bool:
-    """Whether the files still have the digests `before`. False for a factory without a known file."""
+    """Tell whether the files still have the digests `before`. False for a factory without a known file."""
     if target.kind is TargetKind.FACTORY:
         return bool(before) and digests(before) == dict(before)
     return named_files(target) == dict(before)
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each file by its path; empty if it cannot be read."""
+    """Return the SHA-256 of each file by its path; empty if it cannot be read."""
     return {file: _digest(Path(file)) for file in sorted(set(files))}
 
 
@@ -62,7 +67,3 @@ def _file_of(module: str) -> str:
     # from its dictionary: some modules import whatever attribute they are asked for
     file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
     return str(Path(file).resolve()) if isinstance(file, str) else ""
-
-
-def _installed(file: Path) -> bool:
-    return any(place in _LIBRARIES or place.name in ("site-packages", "dist-packages") for place in file.parents)

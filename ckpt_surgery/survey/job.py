@@ -36,7 +36,7 @@ class SurveyJob:
     stopped_after: float | None = None
 
     def anew(self) -> SurveyJob:
-        """The same job, of which nothing is known."""
+        """Return the same job, of which nothing is known."""
         return SurveyJob(self.index, self.target, self.options, repair=Repair() if self.repair is not None else None)
 
     @property
@@ -64,7 +64,7 @@ class SurveyJob:
         return self.target.model_type or self.target.argument
 
     def report(self) -> Report:
-        """All that is known, as the report on the target."""
+        """Return all that is known, as the report on the target."""
         base = self.base or self._without_verdict("nothing was measured")
         modes = tuple(self.modes[mode] for mode in self.options.modes if mode in self.modes)
         repair = self.repair if has_model(base) else None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.target import SurveyTarget
 
 if TYPE_CHECKING:
@@ -14,24 +13,19 @@ if TYPE_CHECKING:
 
 
 def catalogue() -> Mapping[str, ModelEntry]:
-    """Every model class of the installed transformers by name."""
+    """Return every model class of the installed transformers by name."""
     from ckpt_surgery.tiny import model_classes
 
     return model_classes()
 
 
-def left_out() -> Mapping[str, str]:
-    """The classes of transformers that are no models to train, each with the reason."""
-    return family_tables().left_out
-
-
 def class_target(entry: ModelEntry, model_type: str = "") -> SurveyTarget:
-    """The target of one class, under its own model type or another that it serves."""
+    """Return the target of one class, under its own model type or another that it serves."""
     return SurveyTarget(argument=entry.name, model=entry.name, model_type=model_type or entry.model_type)
 
 
 def named_targets(name: str) -> list[SurveyTarget]:
-    """The class of that name, or all classes of that model type; dashes and underscores are the same."""
+    """Return the class of that name, or all classes of that model type; dashes and underscores are the same."""
     entries = catalogue()
     if name in entries:
         return [class_target(entries[name])]
@@ -45,7 +39,7 @@ def named_targets(name: str) -> list[SurveyTarget]:
 
 
 def nearest_names(name: str) -> str:
-    """The names most like this one, case aside: "a, b or c"; empty if there are none."""
+    """Return the names most like this one, case aside: "a, b or c"; empty if there are none."""
     names: dict[str, str] = {}
     for entry in catalogue().values():
         names |= {model_type.lower(): model_type for model_type in entry.types if model_type.lower() not in names}

@@ -27,13 +27,13 @@ class SurveyOptions:
 
 
 def part_of(targets: Sequence[SurveyTarget], shard: tuple[int, int]) -> list[SurveyTarget]:
-    """Part `i` of `n` for the shard (i, n), counted from 1. The parts are disjoint, complete and equally long."""
+    """Return part `i` of `n` for the shard (i, n), counted from 1. Parts are disjoint, complete, equally long."""
     index, count = shard
     return list(targets[len(targets) * (index - 1) // count : len(targets) * index // count])
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """The numbers of `i/n`. Raises TargetError unless `i` is from 1 to `n`."""
+    """Return the numbers of `i/n`. Raises TargetError unless `i` is from 1 to `n`."""
     match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text.strip())
     index, count = map(int, match.groups()) if match else (0, 0)
     if not 1 <= index <= count:
@@ -42,7 +42,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def checked_timeout(seconds: float) -> float:
-    """`seconds`, if they can be a time limit. Raises TargetError unless they are from 0.1 to a day."""
+    """Return `seconds`, if they can be a time limit. Raises TargetError unless they are from 0.1 to a day."""
     if not 0.1 <= seconds <= _LONGEST:
         raise TargetError(f"{seconds:g} is no time limit: give seconds from 0.1 to {_LONGEST:g}")
     return seconds

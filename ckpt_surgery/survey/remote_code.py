@@ -1,4 +1,4 @@
-"""A model class out of the code that lies in a folder beside its configuration, and why that code cannot be used.
+"""Load a model class from the code beside its configuration, and say why code cannot be used.
 
 The folder is imported as a package, from where it is: relative imports reach every file in it, nothing is copied, and
 a traceback names the files that the reader has. What code cannot do with the installed releases is said in words here.
@@ -29,7 +29,7 @@ _FROM = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 
 def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
-    """The class that `reference` (`modeling_x.XForCausalLM`) names in `folder`, and its configuration.
+    """Return the class that `reference` (`modeling_x.XForCausalLM`) names in `folder`, and its configuration.
 
     Raises:
         TargetError: the code cannot be imported, has no such class, or no configuration can be made.
@@ -52,7 +52,7 @@ def load_remote(folder: Path, reference: str) -> tuple[Any, Any]:
 
 
 def build_problem(folder: Path, failure: CannotBuild) -> str:
-    """What a failure to build says, with the place in the folder's code and the release that the code was made for."""
+    """Say why a build failed, with the place in the folder's code and the release that it was made for."""
     if failure.stage is BuildStage.SIZE:
         return str(failure)
     places = [(file, int(line)) for file, _, line in (place.rpartition(":") for place in failure.origin[1:])]
@@ -77,7 +77,7 @@ def _imported(folder: Path, reference: str) -> Any:
 
 
 def _package(folder: Path) -> str:
-    """The name of the package that stands for a folder; its own `__init__.py`, if it has one, is not run."""
+    """Return the name of the package that stands for a folder; its own `__init__.py`, if any, is not run."""
     place = str(folder.resolve())
     words = re.sub(r"\W", "_", folder.resolve().name)
     name = f"remote_code_{words}_{zlib.crc32(place.encode()):08x}"
@@ -90,7 +90,7 @@ def _package(folder: Path) -> str:
 
 @contextmanager
 def _no_bytecode() -> Iterator[None]:
-    """Nothing is written into the folder."""
+    """Write nothing into the folder."""
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
@@ -104,7 +104,7 @@ def _config_values(folder: Path) -> dict[str, Any]:
 
 
 def _import_problem(folder: Path, reference: str, error: Exception) -> str:
-    """One sentence: which file could not be imported, why, and what to do."""
+    """Say in one sentence which file could not be imported, why, and what to do."""
     where = _place(folder, error) or f"{reference.rpartition('.')[0]}.py"
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
@@ -122,13 +122,13 @@ def _import_problem(folder: Path, reference: str, error: Exception) -> str:
 
 
 def _place(folder: Path, error: BaseException) -> str:
-    """The last file and line of the folder that an error came through."""
+    """Return the last file and line of the folder that an error came through."""
     places = ((_name(folder, frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
     return next((f"{name}, line {line}," for name, line in reversed(list(places)) if name), "")
 
 
 def _name(folder: Path, file: str) -> str:
-    """The name of a file inside the folder; empty for one elsewhere."""
+    """Return the name of a file inside the folder; empty for one elsewhere."""
     path = Path(file)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else ""
 
@@ -142,14 +142,14 @@ def _written_for(folder: Path) -> str:
 
 
 def _advice(folder: Path) -> str:
-    """What to do where a name is missing."""
+    """Say what to do where a name is missing."""
     written_for = _written_for(folder)
     said = f" (config.json says {written_for})" if written_for else ""
     return f": install the release that the code was written for{said}"
 
 
 def _other_release(folder: Path) -> str:
-    """A clause on the release that the code was written for, if that is not the one installed."""
+    """Name the release that the code was written for, in a clause, if that is not the one installed."""
     written_for, here = _written_for(folder), installed_versions().get("transformers", "")
     if not written_for or written_for.split(".")[:2] == here.split(".")[:2]:
         return ""

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ckpt_surgery.model_patches import family_tables
 from ckpt_surgery.survey.build import device_problem
 from ckpt_surgery.survey.configurations import config_targets
-from ckpt_surgery.survey.model_names import catalogue, class_target, left_out, named_targets, nearest_names
+from ckpt_surgery.survey.model_names import catalogue, class_target, named_targets, nearest_names
 from ckpt_surgery.survey.target import SurveyTarget, TargetError, TargetKind, target_of
 from ckpt_surgery.survey.variants import variants_of
 
@@ -26,12 +27,17 @@ _FACTORY_FILE = re.compile(r"(.+\.py):[^\W\d]\w*(\.[^\W\d]\w*)*")
 def resolve(
     names: Sequence[str], *, everything: bool = False, trust_remote_code: bool = False, variants: bool = True
 ) -> list[SurveyTarget]:
-    """The targets of some MODEL arguments, once each, sorted by model type, class and variant.
+    """Return the targets of some MODEL arguments, once each, sorted by model type, class and variant.
 
     A name is a model type (`gpt_bigcode`, `xlm-roberta`), for all its classes; a class
     (`GPTBigCodeForCausalLM`); a configuration file or a folder with a `config.json`, for the classes it names;
-    `package.module:factory` or `FILE.py:factory`. `everything` adds all classes of the installed transformers.
-    `variants` adds a second target, with the router loss, for each class that can compute one.
+    `package.module:factory` or `FILE.py:factory`.
+
+    Args:
+        names: the arguments.
+        everything: whether to add all classes of the installed transformers.
+        trust_remote_code: whether code that comes with a configuration may be run.
+        variants: whether to add a second target, with the router loss, for each class that can compute one.
 
     Raises:
         TargetError: an unknown name, an unreadable configuration, or remote code without `trust_remote_code`.
@@ -49,7 +55,7 @@ def resolve(
 
 
 def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
-    """`resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
+    """Run `resolve` in a worker of `pool`, so that torch and transformers are imported there and not here.
 
     Raises:
         TargetError: as `resolve`; or no model can run on the `device` that is named besides.
@@ -62,7 +68,7 @@ def resolve_in(pool: WorkerPool, **options: Any) -> list[SurveyTarget]:
 
 
 def resolve_apart(_emit: object, /, device: str = "", **options: Any) -> dict[str, Any]:
-    """`resolve` for a caller in another process: the targets or the error, as plain JSON data."""
+    """Run `resolve` for a caller in another process: the targets or the error, as plain JSON data."""
     if device and (problem := device_problem(device)):
         return {"error": problem}
     try:
@@ -97,8 +103,8 @@ def _unknown(name: str, path: Path) -> str:
             f"{name!r} is not a folder here, and nothing is ever downloaded: "
             "give a folder with the model's config.json, a model type or a class"
         )
-    if name in left_out():
-        return f"{name} cannot be verified: it is {left_out()[name]}"
+    if reason := family_tables().left_out.get(name):
+        return f"{name} cannot be verified: it is {reason}"
     meant = nearest_names(name)
     hint = f"did you mean {meant}?" if meant else "give a model type such as gpt_bigcode, or a class"
     return f"the installed transformers has no model type and no model class named {name!r}: {hint}"

@@ -62,7 +62,7 @@ class ResumeFile:
         os.close(self._file)
 
     def report(self, target: SurveyTarget) -> Report | None:
-        """The finished report on a target; None if it must be examined (again).
+        """Return the finished report on a target; None if it must be examined (again).
 
         That is so if a file of the model has changed, or if a phase exceeded a shorter time limit than the current.
         """
@@ -78,8 +78,11 @@ class ResumeFile:
     ) -> None:
         """Store a report. It is in the file when this returns, whatever happens to the process.
 
-        `files` are the digests of the files a factory was read from, `stopped_after` the limit in seconds that a
-        phase exceeded.
+        Args:
+            target: the target.
+            report: the report on it.
+            files: the digests of the files that a factory was read from.
+            stopped_after: the limit in seconds that a phase exceeded; None if none did.
         """
         own = self._files.get(_key(target)) or files
         entry = {"target": target.to_dict(), "files": dict(own), "stopped_after": stopped_after}

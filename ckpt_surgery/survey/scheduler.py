@@ -128,7 +128,11 @@ class Scheduler:
                 case Event.REPAIR:
                     job.add_repair(report_of(event["report"]).repair or Repair())
                 case Event.DONE:
-                    self._finish(slot, job, event["resident"])
+                    if event["resident"] > MOST_RESIDENT_BYTES:
+                        worker.close()
+                        slot.worker = None
+                    self._finished(job)
+                    self._fill(slot)
                     return
                 case Event.FAILED:
                     worker.close()
@@ -146,13 +150,6 @@ class Scheduler:
             job.stopped_after = job.options.timeout
             self._lose(slot, job, worker_exit)
 
-    def _finish(self, slot: _WorkerSlot, job: SurveyJob, resident: int) -> None:
-        if resident > MOST_RESIDENT_BYTES and slot.worker is not None:
-            slot.worker.close()
-            slot.worker = None
-        self._finished(job)
-        self._fill(slot)
-
     def _lose(self, slot: _WorkerSlot, job: SurveyJob, worker_exit: WorkerExit) -> None:
         """Record that the worker of a job was lost, and have another one do what is left of it."""
         slot.worker = None
@@ -165,9 +162,15 @@ class Scheduler:
 
 
 def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> str:
-    """The group whose job a worker does next: its own, else one that nobody has begun, else the longest.
+    """Return the group whose job a worker does next: its own, else one that nobody has begun, else the longest.
 
-    `lengths` are the jobs left in each group. Empty if none is left.
+    Args:
+        lengths: how many jobs are left in each group.
+        own: the group of the worker's last job.
+        begun: the groups that some worker has begun.
+
+    Returns:
+        The group; empty if no job is left.
     """
     left = {group: length for group, length in lengths.items() if length}
     if own in left:
@@ -176,7 +179,7 @@ def next_group(lengths: Mapping[str, int], own: str, begun: Collection[str]) -> 
 
 
 def _ready(busy: Sequence[_WorkerSlot]) -> list[_WorkerSlot]:
-    """Wait until a worker has events or a deadline passes; the slots concerned."""
+    """Wait until a worker has events or a deadline passes; return the slots concerned."""
     poll = select.poll()
     slots: dict[int, _WorkerSlot] = {}
     for slot in busy:

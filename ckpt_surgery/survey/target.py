@@ -65,11 +65,11 @@ class SurveyTarget:
         return f"{Path(folder, *reference.split('.')[:-1])}.py"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data; `target_of` reads it back."""
+        """Return plain JSON data; `target_of` reads it back."""
         return {**asdict(self), "kind": self.kind.value}  # a plain string: xdist sends nothing else
 
 
 def target_of(data: Mapping[str, Any]) -> SurveyTarget:
-    """The target that `SurveyTarget.to_dict` made `data` from. Raises TypeError, KeyError or ValueError otherwise."""
+    """Return the target that `to_dict` made `data` from. Raises TypeError, KeyError or ValueError otherwise."""
     options = tuple((name, value) for name, value in data["options"])
     return SurveyTarget(**{**data, "kind": TargetKind(data["kind"]), "options": options})

@@ -18,7 +18,7 @@ _ROUTER_OPTION, _ROUTER_VARIANT = "output_router_logits", "router loss"
 
 
 def variants_of(target: SurveyTarget) -> Iterator[SurveyTarget]:
-    """The same class with its router loss, which a mixture of experts may lose under checkpointing."""
+    """Yield the same class with its router loss, which a mixture of experts may lose under checkpointing."""
     if target.kind in (TargetKind.CLASS, TargetKind.CONFIG) and target.model.endswith(_HEADS_WITH_LOSS):
         entry = catalogue()[target.model]
         if _has_option(_config_class(entry), _ROUTER_OPTION) and _uses(entry, _ROUTER_OPTION, "aux_loss"):
@@ -26,7 +26,7 @@ def variants_of(target: SurveyTarget) -> Iterator[SurveyTarget]:
 
 
 def _config_class(entry: ModelEntry) -> type | None:
-    """The configuration class by model type, which does not import the model's module."""
+    """Return the configuration class by model type, without importing the model's module."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     try:
@@ -46,7 +46,7 @@ def _has_option(config: type | None, option: str) -> bool:
 
 
 def _uses(entry: ModelEntry, *words: str) -> bool:
-    """Whether the class's own forward names all of these: configurations have options that nothing reads."""
+    """Tell whether the class's own forward names all of these: configurations have options that nothing reads."""
     try:
         text = inspect.getsource(vars(entry.load())["forward"])
     except Exception:  # not importable, or no forward of its own

@@ -51,11 +51,11 @@ class Worker:
                 data = data[os.write(self._requests, data) :]
 
     def pipes(self) -> tuple[int, ...]:
-        """The file descriptors to wait for: when one is readable, call `receive`."""
+        """Return the file descriptors to wait for: when one is readable, call `receive`."""
         return (self._events,) if self._output_closed else (self._events, self._output)
 
     def receive(self) -> list[dict[str, Any]]:
-        """The events that have come, without waiting. What the process printed is read as well."""
+        """Return the events that have come, without waiting. What the process printed is read as well."""
         self._read_output()
         data, self.ended = _available(self._events)
         *lines, self._line = (self._line + data).split(b"\n")
@@ -108,7 +108,7 @@ class Worker:
 
 
 def _available(pipe: int) -> tuple[bytes, bool]:
-    """What can be read now, about a megabyte at most, and whether that was the end."""
+    """Return what can be read now, about a megabyte at most, and whether that was the end."""
     parts: list[bytes] = []
     while sum(map(len, parts)) < _MOST_BYTES:
         try:

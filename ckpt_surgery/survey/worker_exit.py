@@ -62,7 +62,7 @@ class WorkerExit:
 
     @classmethod
     def of_code(cls, code: int | None, output: str = "") -> Self:
-        """From an exit code, negative for a signal and None if it is not known, and what the process wrote."""
+        """Make one from an exit code, negative for a signal, None if not known, and what the process wrote."""
         line, frames = last_line(output), stack_frames(output)
         if code is None:
             return cls(ExitKind.UNKNOWN, last_line=line, frames=frames)
@@ -93,7 +93,7 @@ class WorkerExit:
 
 
 def stack_frames(text: str) -> tuple[StackFrame, ...]:
-    """The Python frames of the last stack dump in `text`, innermost first."""
+    """Return the Python frames of the last stack dump in `text`, innermost first."""
     lines = text.splitlines()
     begin = max((i for i, line in enumerate(lines) if _DUMP.match(line)), default=len(lines))
     matches = map(_FRAME.match, lines[begin + 1 :])
@@ -101,12 +101,12 @@ def stack_frames(text: str) -> tuple[StackFrame, ...]:
 
 
 def is_dump_complete(text: str) -> bool:
-    """Whether `text` ends with a whole stack dump."""
+    """Tell whether `text` ends with a whole stack dump."""
     return text.endswith(_DUMP_ENDS)
 
 
 def last_line(text: str) -> str:
-    """The last line with text in it that is no part of a stack dump; at most 200 characters of it."""
+    """Return the last line with text in it that is no part of a stack dump; at most 200 characters of it."""
     lines = text.splitlines()
     end = next((i for i, line in enumerate(lines) if _FATAL.match(line) or _DUMP.match(line)), len(lines))
     return next((line[:_MOST_CHARACTERS] for text in reversed(lines[:end]) if (line := one_line(text))), "")

@@ -55,7 +55,7 @@ def serve(requests: int, events: int) -> None:
 
 
 def load(name: str) -> Any:
-    """What `package.module:attribute` names."""
+    """Return what `package.module:attribute` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

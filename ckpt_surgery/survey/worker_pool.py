@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
@@ -44,7 +45,7 @@ _ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]) or sys.path; "
     "from ckpt_surgery.survey.fork_server import main; main(int(sys.argv[1]), json.loads(sys.argv[3]))"
 )
 _TAIL_BYTES = 16384
@@ -58,20 +59,33 @@ class WorkerPoolError(CkptSurgeryError, RuntimeError):
 class WorkerPool:
     """A fork server and its workers; a context manager that leaves no process behind.
 
-    The server begins to import `preload` at once; the first `worker` waits for it. Workers import from the same path
-    as this process. They run in a session of their own: an interrupt from the terminal does not reach them, and they
-    end with this process, however that ends.
+    The server begins to import `preload` at once; the first `worker` waits for it. Workers run in a session of their
+    own: an interrupt from the terminal does not reach them, and they end with this process, however that ends.
+
+    Args:
+        preload: modules that every worker has.
+        python: another interpreter, which imports from its own path; without one, workers import from the same path
+            as this process.
+        environment: the variables of the workers, those of this process without it.
 
     Raises:
         WorkerPoolError: this operating system cannot fork.
     """
 
-    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+    def __init__(
+        self,
+        preload: Sequence[str] = PRELOAD,
+        *,
+        python: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
             raise WorkerPoolError(
                 "models are examined in forked processes, which this operating system does not support"
             )
         self._preload = tuple(preload)
+        self._python = python
+        self._environment = environment
         self._groups: list[int] = []
         self._start()
 
@@ -87,7 +101,7 @@ class WorkerPool:
         return self._process.pid
 
     def worker(self) -> Worker:
-        """A fresh worker. A fork server that has died is replaced.
+        """Start a fresh worker. A fork server that has died is replaced.
 
         Raises:
             WorkerPoolError: the fork server does not start, or cannot import what it should.
@@ -106,7 +120,7 @@ class WorkerPool:
             raise WorkerPoolError(f"the fork server died again: {self._last_words()}") from None
 
     def call(self, function: str, **arguments: object) -> Any:
-        """The result of one call in a worker of its own.
+        """Return the result of one call in a worker of its own.
 
         Raises:
             WorkerPoolError: the function raised, or the worker died.
@@ -126,7 +140,7 @@ class WorkerPool:
             worker.close()
 
     def exit_code(self, pid: int) -> int | None:
-        """The exit code of a worker that is ending, negative for a signal; None if it is not known."""
+        """Return the exit code of a worker that is ending, negative for a signal; None if it is not known."""
         limit = monotonic() + _EXIT_SECONDS
         with contextlib.suppress(ConnectionError):
             while pid not in self._exits and monotonic() < limit:
@@ -156,15 +170,15 @@ class WorkerPool:
         # transformers copies code that comes with a model before it imports it: into a folder that is deleted
         self._copies = tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True)
         self._control, theirs = socket.socketpair()
-        path = [os.path.abspath(entry) for entry in sys.path]
+        path = [] if self._python else [os.path.abspath(entry) for entry in sys.path]
         with theirs:
             arguments = (str(theirs.fileno()), json.dumps(path), json.dumps(self._preload))
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, *arguments],
+                [str(self._python or sys.executable), "-P", "-c", _START, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env={**os.environ, **_ENVIRONMENT, "HF_MODULES_CACHE": self._copies.name},
+                env={**(self._environment or os.environ), **_ENVIRONMENT, "HF_MODULES_CACHE": self._copies.name},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

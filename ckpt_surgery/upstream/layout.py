@@ -11,7 +11,6 @@ UPSTREAM = "huggingface/transformers"
 MODELS = Path("src/transformers/models")
 MODELING_UTILS = Path("src/transformers/modeling_utils.py")
 TESTS = Path("tests/models")
-COMMON_TESTS = Path("tests/test_modeling_common.py")
 TEMPLATE = Path(".github/PULL_REQUEST_TEMPLATE.md")
 LINE_LENGTH = 119
 """The longest line that upstream's formatter allows."""
@@ -23,33 +22,33 @@ _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 
 
 def families_of(tree: Path) -> tuple[str, ...]:
-    """All model folders of a checkout, those of deprecated models too."""
+    """Return all model folders of a checkout, those of deprecated models too."""
     places = (tree / MODELS, tree / MODELS / DEPRECATED)
     folders = (entry for place in places if place.is_dir() for entry in place.iterdir() if entry.is_dir())
     return tuple(sorted(folder.name for folder in folders if any(folder.glob("*.py")) and folder.name != DEPRECATED))
 
 
 def deprecated_of(tree: Path) -> frozenset[str]:
-    """The model folders of a checkout that are deprecated."""
+    """Return the model folders of a checkout that are deprecated."""
     return frozenset(entry.name for entry in (tree / MODELS / DEPRECATED).glob("*/"))
 
 
 def files_of(tree: Path, family: str, pattern: str) -> list[Path]:
-    """The files of a family whose names fit a pattern (`modeling_*.py`, `modular_*.py`), as whole paths."""
+    """Return the files of a family whose names fit a pattern (`modeling_*.py`, `modular_*.py`), as whole paths."""
     folders = (tree / MODELS / family, tree / MODELS / DEPRECATED / family)
     return [file for folder in folders for file in sorted(folder.glob(pattern))]
 
 
 def classes_of(tree: Path, family: str) -> list[str]:
-    """The names of all classes in the modeling files of a family."""
+    """Return the names of all classes in the modeling files of a family."""
     return [name for file in files_of(tree, family, "modeling_*.py") for name in _CLASS.findall(text_of(file))]
 
 
 def text_of(path: Path) -> str:
-    """The text of a file for a search, whatever its encoding; empty if there is no such file."""
+    """Read a file for a search, whatever its encoding; empty if there is no such file."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def is_model_file(file: str) -> bool:
-    """Whether a path from the top is Python source of a model."""
+    """Tell whether a path from the top is Python source of a model."""
     return Path(file).is_relative_to(MODELS) and file.endswith(".py")

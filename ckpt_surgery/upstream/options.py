@@ -12,11 +12,8 @@ class GroupBy(StrEnum):
     """What makes one series."""
 
     FAMILY = "family"
-    """One model folder."""
     ROOT = "root"
-    """A model with its copies and heirs."""
     ALL = "all"
-    """All of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class PrepareOptions:
 
     @property
     def command(self) -> str:
-        """The command line that asks for the same series, without a path of this machine."""
+        """Return the command line that asks for the same series, without a path of this machine."""
         parts = ["ckpt_surgery", "pr", "transformers"]
         parts += ["--families", ",".join(self.families)] if self.families else ["--all"]
         parts += ["--select", ",".join(self.codes)] if self.codes else []

@@ -1,4 +1,4 @@
-"""Another argument list for a call, another name in the place of one, and calls laid out anew that have moved left.
+"""Rewrite a call's arguments, rename an occurrence, and lay out calls again that have moved left.
 
 Argument lists are as the tree's formatter would write them: on one line, on a line of their own, or one a line.
 """
@@ -42,7 +42,7 @@ class RearrangeArguments(paths.ModuleTransformer):
         return paths.replaced(around, call, laid_out(call, self.arguments, place))
 
     def _is_called(self, _: paths.Path, call: cst.Call) -> bool:
-        """Whether a call is of the target. Most calls are told by the last name, without writing their code."""
+        """Tell whether a call is of the target. Most are told by the last name, without writing their code."""
         function, wanted = call.func, self.target.code
         if isinstance(function, cst.Name):
             return function.value == wanted
@@ -63,7 +63,6 @@ class RenameOccurrence(paths.ModuleTransformer):
         return paths.replaced(around, name, name.with_changes(value=self.new))
 
     def _is_expression(self, around: paths.Path, name: cst.Name) -> bool:
-        """Whether a name is the target's, and an expression."""
         *_, outer, parent = around
         if name.value != self.target.code or getattr(parent, _WORDS.get(type(parent), ""), None) is name:
             return False
@@ -73,9 +72,14 @@ class RenameOccurrence(paths.ModuleTransformer):
 
 
 def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int, margin: int = 0) -> Place:
-    """Where a call, or what gives way to one, stands in its statement. A compound one counts without its body.
+    """Return where a call, or what replaces it, stands in its statement; a compound one counts without its body.
 
-    `margin` is the indentation of the first node of the path in columns, `step` that of one level.
+    Args:
+        around: the path to the call.
+        call: the call, or the expression that is to be replaced.
+        step: the indentation of one level.
+        width: the longest line, in columns.
+        margin: the indentation of the first node of the path, in columns.
     """
     first = max(at for at, node in enumerate(around) if isinstance(node, paths.STATEMENTS))
     statement = paths.replaced(around[first:], call, _MARK)
@@ -92,7 +96,7 @@ def place_of(around: paths.Path, call: cst.BaseExpression, step: str, width: int
 
 
 def joined(statement: cst.BaseStatement, margin: int, step: str, width: int) -> cst.BaseStatement:
-    """A statement that has moved left to this margin, with the calls joined that a formatter would now join.
+    """Return a statement that moved left to this margin, with the calls joined that a formatter would now join.
 
     They are those that a simple statement of several lines ends with.
     """
@@ -134,7 +138,7 @@ class _Item:
 
 
 def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Place) -> cst.Call:
-    """A call with its new `arguments` (None: with its own), laid out anew.
+    """Return a call laid out anew, with new `arguments` (None: with its own).
 
     Comments stay with their arguments. A list that was one argument a line (a trailing comma says so)
     stays that; otherwise the shortest of the three layouts that fits is taken.
@@ -168,7 +172,7 @@ def laid_out(call: cst.Call, arguments: Sequence[NewArgument] | None, place: Pla
 
 
 def _is_bare(value: cst.BaseExpression, *kinds: type[cst.BaseExpression]) -> bool:
-    """Whether it is of these kinds, and has no parentheses of its own."""
+    """Tell whether a value is of these kinds, and has no parentheses of its own."""
     return isinstance(value, kinds) and not value.lpar
 
 
@@ -187,7 +191,7 @@ def _chosen(new: NewArgument, items: Sequence[_Item]) -> _Item:
 
 
 def _items(call: cst.Call) -> tuple[list[_Item], list[str]]:
-    """The arguments of a call, and the comments below the last one."""
+    """Return the arguments of a call, and the comments below the last one."""
     items: list[_Item] = []
     above = _comments(call.whitespace_before_args)
     for argument in call.args:

@@ -5,7 +5,7 @@ libcst's AddImportsVisitor writes relative imports twice or makes them absolute,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from sys import maxsize
 
@@ -45,7 +45,7 @@ class AddImport(paths.ModuleTransformer):
     def _with_import(
         self, lines: Sequence[cst.BaseStatement], step: str, width: int, *, top: int = 0
     ) -> Sequence[cst.BaseStatement]:
-        """These statements with the import; the first of all goes to the `top`."""
+        """Return these statements with the import; the first import of all goes to the `top`."""
         imports = {at: imported for at, line in enumerate(lines) if (imported := import_of(line))}
         if any(self.name in _bound(imported) for imported in imports.values()):
             return lines
@@ -58,17 +58,9 @@ class AddImport(paths.ModuleTransformer):
                 grown = statement(self.module, names, width, step, exploded=imported.lpar is not None)
                 return [*lines[:at], lines[at].with_changes(body=[grown]), *lines[at + 1 :]]
         new = cst.SimpleStatementLine([statement(self.module, [self.name], width, step)])
-        return self._inserted(new, lines, early, top)
-
-    def _inserted(
-        self,
-        new: cst.SimpleStatementLine,
-        lines: Sequence[cst.BaseStatement],
-        early: Mapping[int, cst.Import | cst.ImportFrom],
-        top: int,
-    ) -> Sequence[cst.BaseStatement]:
-        """The lines with a new import, behind the last one that sorts before it."""
-        near = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom) and self._is_near(node)]
+        package = self.module.partition(".")[0]  # empty for dots
+        froms = [(at, node) for at, node in early.items() if isinstance(node, cst.ImportFrom)]
+        near = [(at, node) for at, node in froms if module_of(node).partition(".")[0] == package]
         ours = (_key(self.module), by_type(self.name))
         keys = [(at, _key(module_of(node)), min(map(by_type, names_of(node)), default=(0, ""))) for at, node in near]
         before = [(module, at) for at, module, name in keys if (module, name) < ours]
@@ -88,14 +80,10 @@ class AddImport(paths.ModuleTransformer):
             rest[0] = rest[0].with_changes(leading_lines=())
         return [*lines[:at], new.with_changes(leading_lines=above), *rest]
 
-    def _is_near(self, imported: cst.ImportFrom) -> bool:
-        """Whether a statement imports from the same package, or by dots as ours does."""
-        return module_of(imported).partition(".")[0] == self.module.partition(".")[0]
-
 
 @dataclass
 class RemoveImports(paths.ModuleTransformer):
-    """Takes names out of the import statements at module level; a statement that imports nothing else goes.
+    """Removes names from the import statements at module level, and statements that import nothing else.
 
     Statements with comments, aliases, or other statements on their lines stay as they are.
     """
@@ -121,7 +109,7 @@ class RemoveImports(paths.ModuleTransformer):
         return tree.with_changes(body=body, footer=[*(above or []), *tree.footer])
 
     def _without(self, line: cst.BaseStatement, step: str) -> cst.BaseStatement | None:
-        """A statement without the unused names; None where nothing of it is left."""
+        """Return a statement without the unused names; None where nothing of it is left."""
         imported = import_of(line)
         if (
             imported is None
@@ -138,13 +126,13 @@ class RemoveImports(paths.ModuleTransformer):
 
 
 def import_of(line: cst.CSTNode) -> cst.Import | cst.ImportFrom | None:
-    """The import that a line consists of."""
+    """Return the import that a line consists of; None for any other line."""
     parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
     return parts[0] if len(parts) == 1 and isinstance(parts[0], cst.Import | cst.ImportFrom) else None
 
 
 def module_of(imported: cst.Import | cst.ImportFrom) -> str:
-    """The module that an import statement names, with its leading dots."""
+    """Return the module that an import statement names, with its leading dots."""
     if isinstance(imported, cst.Import):
         return paths.code_of(imported.names[0].name)
     return "." * len(imported.relative) + (paths.code_of(imported.module) if imported.module else "")
@@ -155,25 +143,25 @@ def _aliases(imported: cst.Import | cst.ImportFrom) -> Sequence[cst.ImportAlias]
 
 
 def _bound(imported: cst.Import | cst.ImportFrom) -> set[str]:
-    """The names that an import statement makes known."""
+    """Return the names that an import statement binds."""
     return {alias.evaluated_alias or alias.evaluated_name.partition(".")[0] for alias in _aliases(imported)}
 
 
 def imports_plainly(imported: cst.ImportFrom, module: str) -> bool:
-    """Whether a statement imports names from a module, each as it is."""
+    """Tell whether a statement imports names from a module, none under another name."""
     aliases = _aliases(imported)
     return len(aliases) > 0 and module_of(imported) == module and not any(alias.asname for alias in aliases)
 
 
 def names_of(imported: cst.ImportFrom) -> list[str]:
-    """The names that are imported, as their module has them."""
+    """Return the imported names, as their module has them."""
     return [alias.evaluated_name for alias in _aliases(imported)]
 
 
 def statement(
     module: str, names: Iterable[str], width: int = maxsize, step: str = "", *, exploded: bool = False
 ) -> cst.ImportFrom:
-    """An import statement as the formatter writes it: one line, or one name a line, indented by `step`."""
+    """Return an import statement as the formatter writes it: one line, or one name a line, indented by `step`."""
     ordered = sorted(set(names), key=by_type)
     text = f"from {module} import {', '.join(ordered)}"
     if exploded or len(text) > width:
@@ -183,11 +171,11 @@ def statement(
 
 
 def by_type(name: str) -> tuple[int, str]:
-    """Isort's order: constants, classes, the rest."""
+    """Return isort's key for a name: constants, classes, the rest."""
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
 
 
 def _key(module: str) -> tuple[bool, int, str]:
-    """Isort's order of `from` imports: absolute first, then relative ones from the furthest to the closest."""
+    """Return isort's key for a `from` import: absolute first, then relative ones from the furthest to the closest."""
     dots = len(module) - len(module.lstrip("."))
     return (dots > 0, -dots, module.lower())

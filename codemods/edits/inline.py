@@ -1,4 +1,4 @@
-"""An inline checkpoint goes: what follows its else takes its place; needed guards and other comments stay."""
+"""Remove an inline checkpoint branch: its else branch takes its place, with needed guards and comments."""
 
 from __future__ import annotations
 
@@ -45,9 +45,14 @@ class RemoveInlineBranch(paths.ModuleTransformer):
             line = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace)
             body = cst.IndentedBlock([line])
         block = cst.ensure_type(body, cst.IndentedBlock)
-        kept = self._kept(branch)
+        kept: list[cst.If] = []  # the branch with its guards alone
+        if self.guards and isinstance(branch.body, cst.IndentedBlock):
+            guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
+            kept = [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
         margin = paths.margin_of(around, tree.default_indent)
-        moved = [joined(old, margin, tree.default_indent, self.width) for old in _moved(block)]
+        first, *rest = block.body
+        first = first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first)))
+        moved = [joined(old, margin, tree.default_indent, self.width) for old in (first, *rest)]
         above = [cst.EmptyLine(indent=False)] if kept else _without_announcement(branch.leading_lines)
         lost = [*above, *_lost(branch, other.leading_lines, block, kept)]
         at = holder.body.index(branch)
@@ -56,53 +61,32 @@ class RemoveInlineBranch(paths.ModuleTransformer):
         footer = [*([] if after else block.footer), *holder.footer]
         return paths.replaced(around[:-1], holder, holder.with_changes(body=statements, footer=footer))
 
-    def _kept(self, branch: cst.If) -> list[cst.If]:
-        """The branch with its guards alone; nothing where none is to stay."""
-        if not self.guards or not isinstance(branch.body, cst.IndentedBlock):
-            return []
-        guards = [statement for at, statement in enumerate(branch.body.body) if at in self.guards]
-        return [branch.with_changes(body=branch.body.with_changes(body=guards, footer=()), orelse=None)]
-
-
-def _moved(block: cst.IndentedBlock) -> list[cst.BaseStatement]:
-    """The statements of an else branch without comments about the branch that goes."""
-    first, *rest = block.body
-    return [first.with_changes(leading_lines=_without_announcement(paths.leading_lines(first))), *rest]
-
 
 def _lost(
     branch: cst.If, above: Sequence[cst.EmptyLine], block: cst.IndentedBlock, kept: Collection[cst.If]
 ) -> list[cst.EmptyLine]:
-    """Comments from the `if` to its `else:` that neither the else branch nor what is kept of the branch has."""
-    staying = [block.body, block.footer, *(part for one in kept for part in (one.test, one.body))]
+    """Return the comments from the `if` to its `else:` that would be gone with the branch."""
+    staying = [block.body, block.footer, *(part for guard in kept for part in (guard.test, guard.body))]
     repeated = {line for part in staying for paragraph in _paragraphs(part) for line in paragraph}
     going = [branch.test, branch.whitespace_after_test, branch.body, *above, block.header]
-    lost = dict.fromkeys(comment for comment in _left_of(going) if comment not in repeated)
+    lost: dict[str, None] = {}
+    for paragraph in (paragraph for part in going for paragraph in _paragraphs(part)):
+        if not _SUBJECT.search(paragraph[0]):  # where the first line speaks of checkpointing, all go
+            lines = [line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line))]
+            lost |= dict.fromkeys(line for line in lines if line not in repeated)
     return [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
 
 def _below(lines: Sequence[cst.EmptyLine], statements: Sequence[cst.BaseStatement]) -> Sequence[cst.BaseStatement]:
-    """The statements with these lines above all that is above the first."""
+    """Return the statements with these lines above all that is above the first."""
     if not statements:
         return ()
     first, *rest = statements
     return [first.with_changes(leading_lines=[*lines, *paths.leading_lines(first)]), *rest]
 
 
-def _left_of(parts: Collection[cst.CSTNode | Sequence[cst.CSTNode]]) -> Iterator[str]:
-    """The comments in code that goes, without those that go with it.
-
-    Of lines that follow each other, all go where the first one speaks of checkpointing. So does a comment behind a
-    constant argument: it says what that stands for.
-    """
-    for part in parts:
-        for paragraph in _paragraphs(part):
-            if not _SUBJECT.search(paragraph[0]):
-                yield from (line for line in paragraph if not (_STAND_IN.match(line) or _FOR_TOOLS.match(line)))
-
-
 def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
-    """The lines above a statement, without a comment right above it that announces checkpointing, and nothing else."""
+    """Return the lines above a statement, without a comment right above it that only announces checkpointing."""
     above = list(lines)
     first = next((at for at in range(len(above), 0, -1) if above[at - 1].comment is None), 0)
     texts = [line.comment.value for line in above[first:] if line.comment]
@@ -110,7 +94,7 @@ def _without_announcement(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]
 
 
 def _paragraphs(part: cst.CSTNode | Sequence[cst.CSTNode]) -> Iterator[list[str]]:
-    """The comments in some code, but for those behind a constant argument; those of lines in a row are together."""
+    """Yield the comments in some code, but for those behind constant arguments; consecutive lines together."""
     if isinstance(part, cst.Comment):
         yield [part.value]
     if isinstance(part, cst.Arg) and isinstance(part.value, cst.Name) and part.value.value in _CONSTANTS:

@@ -1,4 +1,4 @@
-"""A class becomes a GradientCheckpointingLayer; where it must stay plain, a new class that derives from it does."""
+"""Make a class a GradientCheckpointingLayer, or derive a layer from a class that must stay plain."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DeriveFromImport(paths.ModuleTransformer):
         return names == [(self.original, self.name)]
 
     def _with_class(self, block: cst.IndentedBlock, line: cst.SimpleStatementLine) -> cst.IndentedBlock:
-        """A block without the alias of its import, and with the class below all its imports."""
+        """Return a block with the plain import instead of the alias, and the class below all its imports."""
         body, at = list(block.body), block.body.index(line)
         imports = {at: node for at, line in enumerate(body) if isinstance(node := import_of(line), cst.ImportFrom)}
         module = module_of(imports[at])

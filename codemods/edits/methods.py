@@ -1,4 +1,4 @@
-"""What is done to whole methods: they go, a comment above them goes, or their parameters get another order."""
+"""Edit whole methods: remove one, remove a comment above one, or reorder its parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_surgery.codemods.repair import Definition
 
 @dataclass
 class RemoveMethod(paths.ModuleTransformer):
-    """Takes a method out of its class, with the comments right above it; `pass` takes its place in an empty class."""
+    """Removes a method from its class, with the comments right above it; an empty class gets `pass`."""
 
     target: Definition
 
@@ -38,21 +38,18 @@ class RemoveMethod(paths.ModuleTransformer):
 
 @dataclass
 class RemoveComment(paths.ModuleTransformer):
-    """Takes out the line with a comment above a class or function, or between its decorators and it."""
+    """Removes the line with a comment above a class or function, or between its decorators and it."""
 
     target: Definition
     comment: str
 
     def _changed(self, tree: cst.Module) -> cst.CSTNode:
         around, owner = paths.definition_in(tree, self.target, cst.ClassDef, cst.FunctionDef)
-        kept = {
-            name: list(filter(self._stays, getattr(owner, name)))
-            for name in ("leading_lines", "lines_after_decorators")
-        }
+        kept: dict[str, list[cst.EmptyLine]] = {"leading_lines": [], "lines_after_decorators": []}
+        for name, lines in kept.items():
+            above: Sequence[cst.EmptyLine] = getattr(owner, name)
+            lines += [line for line in above if not line.comment or line.comment.value.strip() != self.comment]
         return paths.replaced(around, owner, owner.with_changes(**kept))
-
-    def _stays(self, line: cst.EmptyLine) -> bool:
-        return line.comment is None or line.comment.value.strip() != self.comment
 
 
 @dataclass

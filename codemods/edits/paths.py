@@ -1,4 +1,4 @@
-"""How a transformer reaches what it changes: down the named class and function, past everything else.
+"""Reach what a transformer changes: down the named class and function, past everything else.
 
 A visitor that enters every node of a modeling file takes most of a second. Here a transformer asks for the path to its
 target, and only the nodes on it are made anew: all others stay what they are, to the byte.
@@ -34,14 +34,14 @@ _BLANK = cst.Module([])
 
 
 class PlaceError(CkptSurgeryError, ValueError):
-    """What a transformer is to change is not in the module, or is not of the form that it can change."""
+    """The target of a transformer is not in the module, or has a form that cannot be changed."""
 
 
 class ModuleTransformer(cst.CSTTransformer):
     """A transformer of whole modules."""
 
     def transform_module(self, tree: cst.Module) -> cst.Module:
-        """The module after the change; the one that was given is not changed.
+        """Return the module after the change; the one that was given is not changed.
 
         Raises:
             PlaceError: the module does not have what is to be changed.
@@ -52,16 +52,16 @@ class ModuleTransformer(cst.CSTTransformer):
     def _changed(self, tree: cst.Module) -> cst.CSTNode: ...
 
     def visit_Module(self, node: cst.Module) -> bool:
-        """Not entered: it is changed as a whole."""
+        """Leave the nodes alone: the module is changed as a whole."""
         return False
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        """The module after the change."""
+        """Return the module after the change."""
         return self.transform_module(updated_node)
 
 
 def definition_in(tree: cst.Module, target: Definition, *kinds: type[_Node]) -> tuple[Path, _Node]:
-    """A class or function of one of these kinds, and the path to it.
+    """Return a class or function of one of these kinds, and the path to it.
 
     Raises:
         PlaceError: the module has no such class or function.
@@ -74,7 +74,7 @@ def definition_in(tree: cst.Module, target: Definition, *kinds: type[_Node]) -> 
 
 
 def _definitions(around: Path, names: list[str]) -> Iterator[tuple[Path, cst.CSTNode]]:
-    """The classes and functions of a qualified name in the last node of a path."""
+    """Yield the classes and functions of a qualified name in the last node of a path."""
     name, *inner = names
     for child in around[-1].children:
         if not isinstance(child, _DEFINITIONS):
@@ -90,7 +90,7 @@ def occurrence_in(
     what: str,
     counts: Callable[[Path, _Node], bool] | None = None,
 ) -> tuple[Path, _Node]:
-    """A node of this kind, of those that count, and the path to it.
+    """Return a node of this kind, among those that count, and the path to it.
 
     Raises:
         PlaceError: the module has no such node.
@@ -99,15 +99,15 @@ def occurrence_in(
     if target.definition.name:
         outer, definition = definition_in(tree, target.definition, *_DEFINITIONS)
         around = (*outer, definition)
-    found = (item for item in inside(around, kind) if counts is None or counts(*item))
-    for item in islice(found, target.index, None):
+    occurrences = (item for item in inside(around, kind) if counts is None or counts(*item))
+    for item in islice(occurrences, target.index, None):
         return item
     where = target.definition.name or "the module"
     raise PlaceError(f"there is no {f'{what} {target.code}'.strip()} number {target.index} in {where}")
 
 
 def inside(around: Path, kind: type[_Node]) -> Iterator[tuple[Path, _Node]]:
-    """The nodes of a kind in the last node of a path, in source order, each with the path to it."""
+    """Yield the nodes of a kind in the last node of a path, in source order, each with the path to it."""
     of_statements = issubclass(kind, cst.BaseStatement)
     for child in around[-1].children:
         if isinstance(child, kind):
@@ -117,7 +117,7 @@ def inside(around: Path, kind: type[_Node]) -> Iterator[tuple[Path, _Node]]:
 
 
 def replaced(around: Path, old: cst.CSTNode, *new: cst.CSTNode) -> cst.CSTNode:
-    """The first node of a path after others, or none, have taken the place of the node that it leads to."""
+    """Return the first node of a path with `new` nodes, or none, in the place of the node that it leads to."""
     for parent in reversed(around):
         changes: dict[str, object] = {}
         for name in parent.__dataclass_fields__:
@@ -132,26 +132,26 @@ def replaced(around: Path, old: cst.CSTNode, *new: cst.CSTNode) -> cst.CSTNode:
 
 
 def margin_of(around: Path, step: str) -> int:
-    """The indentation of what a path leads to, in columns, where `step` is that of one level."""
+    """Return the indentation of what a path leads to, in columns, where `step` is that of one level."""
     blocks = (node for node in around if isinstance(node, cst.IndentedBlock))
     return sum(columns(step if block.indent is None else block.indent) for block in blocks)
 
 
 def columns(text: str) -> int:
-    """How wide a text is that begins a line."""
+    """Return the width of a text that begins a line."""
     return len(text.expandtabs(_TAB))
 
 
 def leading_lines(node: cst.CSTNode) -> list[cst.EmptyLine]:
-    """The blank lines and comments above a statement."""
+    """Return the blank lines and comments above a statement."""
     return list(getattr(node, "leading_lines", ()))
 
 
 def code_of(node: cst.CSTNode) -> str:
-    """The code of a node, as if it stood at module level."""
+    """Return the code of a node, as if it stood at module level."""
     return _BLANK.code_for_node(node)
 
 
 def squeezed(node: cst.BaseExpression) -> str:
-    """The code of an expression without white space and without parentheses around it."""
+    """Return the code of an expression without white space and without parentheses around it."""
     return "".join(code_of(node.with_changes(lpar=(), rpar=())).split())

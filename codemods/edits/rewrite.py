@@ -1,4 +1,4 @@
-"""The transformers of a text's repairs, one after another: parsed once, changed by each, written once."""
+"""Run the transformers of a text's repairs: the text is parsed once, changed by each, and written once."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ TRANSFORMERS: Mapping[type[repair.SourceRepair], Callable[..., ModuleTransformer
 """What makes a repair. Each takes what its repair says beside file and span, under the same names."""
 
 
-def transformer_of(made: repair.SourceRepair) -> ModuleTransformer:
-    """The transformer that makes a repair."""
-    said = {field.name: getattr(made, field.name) for field in fields(made)}
-    options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
-    return TRANSFORMERS[type(made)](**options)
-
-
 def transformed(tree: cst.Module, repairs: Iterable[repair.SourceRepair]) -> cst.Module:
-    """A module after all its repairs, the last in the text first: what counts occurrences counts those before it.
+    """Return a module after all its repairs.
+
+    They are made from the last in the text to the first, as occurrences are counted from the start. None of them may
+    change what another one changes.
 
     None of the repairs may change what another one changes.
 
     Raises:
         PlaceError: the module does not have what one of them is to change.
     """
-    for one in sorted(dict.fromkeys(repairs), key=lambda one: one.span[:2] if one.span else (), reverse=True):
-        tree = transformer_of(one).transform_module(tree)
+    last_first = sorted(dict.fromkeys(repairs), key=lambda made: made.span[:2] if made.span else (), reverse=True)
+    for made in last_first:
+        said = {field.name: getattr(made, field.name) for field in fields(made)}
+        options = {name: value for name, value in said.items() if name not in ("path", "span") and value is not None}
+        tree = TRANSFORMERS[type(made)](**options).transform_module(tree)
     return tree
 
 
 def rewritten(text: str, repairs: Iterable[repair.SourceRepair], step: str = "") -> str | None:
-    """A part of a file after its repairs; None where one of them cannot be made, or the part is too deep for libcst.
+    """Return a part of a file after its repairs; None where one of them cannot be made.
 
-    `step` is the indentation of one level, if the part shows none.
+    Args:
+        text: the part. One that is nested too deep for libcst cannot be repaired either.
+        repairs: the repairs to make in it.
+        step: the indentation of one level, if the part shows none.
     """
     try:
         tree = cst.parse_module(text)

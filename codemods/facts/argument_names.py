@@ -1,4 +1,4 @@
-"""What the name of a forward's parameter, and its annotation, say about what it takes."""
+"""Judge a forward's parameter by its name and annotation: gradient, past state, option or table."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TYPE_FORMS = frozenset({"Optional", "Union", "None", "typing", "list", "List", 
 
 
 def is_past_state(name: str) -> bool:
-    """Whether a parameter of this name is a cache or recurrent state in every model that has one."""
+    """Tell whether a parameter of this name is a cache or recurrent state in every model that has one."""
     return name in PAST_STATE
 
 
 def is_gradient(name: str, annotation: str = "") -> bool:
-    """Whether a parameter of this name carries gradient.
+    """Tell whether a parameter of this name carries gradient.
 
     `position_embeddings` does not: a pair of rotary tables in most models, learned only in the families
     that say so. An annotation (its source text) without a tensor type decides against any name.
@@ -38,7 +38,7 @@ def is_gradient(name: str, annotation: str = "") -> bool:
 
 
 def is_switch(name: str, annotation: str = "") -> bool:
-    """Whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
+    """Tell whether a parameter is surely no gradient: an option, a mask, indices, a size, or of plain types."""
     types = set(_WORD.findall(annotation)) - _TYPE_FORMS
     if "LongTensor" in annotation or (types and types <= _PLAIN_TYPES):
         return True
@@ -46,25 +46,28 @@ def is_switch(name: str, annotation: str = "") -> bool:
 
 
 def may_carry_gradient(name: str, annotation: str = "") -> bool:
-    """Whether a parameter may carry gradient, for all its name tells: it is no option, mask, size or table."""
+    """Tell whether a parameter may carry gradient, as far as its name shows: it is no option, mask, size or table."""
     return not is_switch(name, annotation) and not is_table(name)
 
 
 def is_table(name: str) -> bool:
-    """Whether a parameter of this name holds positions, a table of them or lengths in most models."""
+    """Tell whether a parameter of this name holds positions, a table of them or lengths in most models."""
     return any(word in name for word in TABLES)
 
 
 def may_be_state(name: str) -> bool:
-    """Whether a parameter of this name is recurrent state in some models, so that what it is given proves nothing."""
+    """Tell whether a parameter of this name is recurrent state in some models.
+
+    What such a parameter is given proves nothing.
+    """
     return name in STATE_SOMEWHERE or name.endswith(STATE_ENDINGS)
 
 
 def is_surely_no_state(name: str, annotation: str = "") -> bool:
-    """Whether a parameter of this name is known for something else than a cache or recurrent state."""
+    """Tell whether a parameter of this name is known to be something other than a cache or recurrent state."""
     return is_gradient(name, annotation) or is_switch(name, annotation) or "position" in name or "embed" in name
 
 
 def is_container(annotation: str) -> bool:
-    """Whether an annotation (its source text) is that of a list, tuple or dict."""
+    """Tell whether an annotation (its source text) is that of a list, tuple or dict."""
     return _CONTAINER.search(annotation) is not None

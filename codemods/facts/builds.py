@@ -1,4 +1,4 @@
-"""What attributes are made of: `self.layers = nn.ModuleList([...])` and every other way to build a stack."""
+"""Find what attributes are made of: `self.layers = nn.ModuleList([...])`, and every other way to build a stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, Build
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.syntax import IN_PLACE, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, dotted, last_name, span_of
 
 _CONTAINERS = frozenset(
     {"ModuleList", "Sequential", "ModuleDict", "list", "tuple", "dict", "OrderedDict", "set", "reversed"}
@@ -39,32 +39,28 @@ class Builder(Interpreter[Build]):
         return [built for built in self.returned if built.kind != "unknown"]
 
     def join(self, values: Sequence[Build]) -> Build:
-        """Either of the values."""
         longest = max(values, key=lambda value: len(value.items))
         if all(value == longest or value.is_start_of(longest) for value in values):
             return longest  # a list that grows in a loop, or in one branch
         return Build("choice", items=tuple(values))
 
     def contain(self, values: Sequence[Build]) -> Build:
-        """A container of the values."""
         return Build("container", items=tuple(values[:_MOST_ITEMS]))
 
     def item(self, container: Build) -> Build:
-        """What an index picks, or a loop yields."""
         return Build("element", items=(container,))
 
     def spread(self, value: Build) -> Build:
-        """Any of what is spread."""
         return Build("choice", items=value.items)
 
     def name(self, node: ast.Name) -> Build:
-        """What a name is bound to; else a class of that name."""
+        """Return what a name is bound to; else a class of that name."""
         return self.env.get(node.id) or (
             _UNKNOWN if node.id.islower() else Build("class", node.id, span=span_of(node))
         )
 
     def attribute(self, node: ast.Attribute, base: Build) -> Build:
-        """An attribute of the class, or of what a name is bound to; else a class of a module."""
+        """Return an attribute of the class, or of what a name is bound to; else a class of a module."""
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             return Build("attribute", node.attr)
         if isinstance(node.value, ast.Name) and self.env.get(node.value.id, _UNKNOWN) != _UNKNOWN:
@@ -73,17 +69,15 @@ class Builder(Interpreter[Build]):
         return Build("class", text, span=span_of(node)) if is_class else _UNKNOWN
 
     def compute(self, values: Sequence[Build]) -> Build:
-        """Lists that are added, or repeated."""
+        """Join lists that are added, or repeated."""
         if not any(value.kind == "container" for value in values):
             return _UNKNOWN
         return Build("container", items=tuple(item for value in values for item in value.items))
 
     def compare(self, node: ast.Compare | ast.UnaryOp) -> Build:
-        """Nothing is built."""
         return _UNKNOWN
 
     def function(self, node: ast.Lambda) -> Build:
-        """What a lambda returns."""
         return self.value(node.body)
 
     def define(self, node: Function | ast.ClassDef) -> None:
@@ -93,7 +87,7 @@ class Builder(Interpreter[Build]):
             self.env[node.name] = Build("choice", items=tuple(made)) if made else _UNKNOWN
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, Build]]:
-        """`for cls in (A, B)` binds `cls` to either."""
+        """Bind `cls` to either of `(A, B)` for `for cls in (A, B)`."""
         if isinstance(target, ast.Name) and isinstance(iterable, ast.Tuple | ast.List):
             return [(target, Build("choice", items=self.value(iterable).items))]
         return []
@@ -124,7 +118,7 @@ class Builder(Interpreter[Build]):
                 self.attributes.setdefault(name, []).append(Build("container", items=tuple(items)))
 
     def call(self, node: ast.Call) -> Build:
-        """What a call makes, after what it adds to a container or to the class."""
+        """Return what a call makes, after recording what it adds to a container or to the class."""
         match node:
             case (
                 ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id="self"), name, value])
@@ -154,7 +148,9 @@ class Builder(Interpreter[Build]):
         if last == "dict" and node.keywords:
             return self.contain([self.value(keyword.value) for keyword in node.keywords])
         if last in _CONTAINERS:
-            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), tuple(self._unpacked(_held_by(node))))
+            modules = [keyword.value for keyword in node.keywords if keyword.arg == "modules"]
+            items = tuple(self._unpacked([*node.args, *modules]))
+            return Build("container", SEQUENTIAL * (last == SEQUENTIAL), items)
         if last in _SAME and owner:
             return self.value(owner)
         if "clone" in last.lower() and first:
@@ -170,37 +166,29 @@ class Builder(Interpreter[Build]):
         if name in self.env:
             return self.env[name]
         if name:
-            items = map(self.value, node.args) if name.islower() else ()
-            return Build("class", name, tuple(items), span_of(node.func))
+            given = map(self.value, node.args) if name.islower() else ()
+            return Build("class", name, tuple(given), span_of(node.func))
         return self.value(node.func)
 
     def _unpacked(self, arguments: list[ast.expr]) -> Iterator[Build]:
-        """The items of a container's arguments: a single list argument is the list of items."""
+        """Yield the items of a container's arguments: a single list argument is the list of items."""
         for argument in arguments[:_MOST_ITEMS]:
             built = self.value(argument.value if isinstance(argument, ast.Starred) else argument)
             if built.kind == "container":
                 yield from built.items
-            elif built.kind == "unknown" or (isinstance(argument, ast.Call) and _is_constructor(argument)):
-                yield built
+            elif built.kind == "unknown" or (
+                isinstance(argument, ast.Call) and not last_name(argument.func).islower()
+            ):
+                yield built  # `nn.Sequential(Block(), Block())` holds its arguments themselves
             else:
                 yield Build("spread", items=(built,))
 
 
 def is_learned(built: Build) -> bool:
-    """Whether a build is, or holds, a parameter or a module of torch's that has some."""
+    """Tell whether a build is, or holds, a parameter or one of torch's modules that have some."""
     return any(map(_LEARNED.match, built.class_names()))
 
 
 def _spread(built: Build) -> list[Build]:
-    """What a container holds, to be held by another one."""
+    """Return what a container holds, to be held by another one."""
     return list(built.items) if built.kind == "container" else [Build("spread", items=(built,))]
-
-
-def _held_by(call: ast.Call) -> list[ast.expr]:
-    """What the call of a container gives it to hold: `nn.ModuleList(modules=...)` has a name for it."""
-    return [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "modules")]
-
-
-def _is_constructor(call: ast.Call) -> bool:
-    """Whether a call is that of a class: `nn.Sequential(Block(), Block())` holds what its arguments are."""
-    return not dotted(call.func).rpartition(".")[2].islower()

@@ -1,4 +1,4 @@
-"""What a method does about caches: where it switches them off, makes them, and reads them out of a block's outputs."""
+"""Follow caches through a method: where it switches them off, makes them, and reads them from a block's outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import ModuleCall
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import Span, called, dotted, last_name, span_of, values_of, walk
 from ckpt_surgery.model_patches.release_names import CACHE_STOPPERS, CACHE_SWITCH
 
 _Tests: TypeAlias = tuple[ast.expr, ...]
@@ -17,11 +17,10 @@ _CACHE = "cache"
 
 
 def with_cache_flow(function: ast.FunctionDef, calls: Iterable[ModuleCall]) -> Iterator[ModuleCall]:
-    """A method's calls, with what it does about their caches."""
+    """Yield a method's calls, with what it does about their caches."""
     reader = _CacheReader()
     for decorator in function.decorator_list:
-        name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        if name.rpartition(".")[2] in CACHE_STOPPERS:
+        if last_name(called(decorator)) in CACHE_STOPPERS:
             reader.off[CACHE_SWITCH] = function.lineno
     reader.follow(function.body)
     for call in calls:
@@ -60,7 +59,7 @@ class _CacheReader(Interpreter[None]):
         return tuple(condition.test for condition in self.conditions if condition.truth)
 
     def join(self, values: Sequence[None]) -> None:
-        """No value is followed."""
+        """Ignore the values: none is followed."""
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, None]]:
         """Note what a loop goes over."""
@@ -75,7 +74,16 @@ class _CacheReader(Interpreter[None]):
         self.value(value)
         match target, value:
             case ast.Name(id=name), _:
-                self._note(name, value)
+                tests = self._tests
+                self._assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
+                if isinstance(value, ast.Call):
+                    self._results.setdefault(name, []).append(span_of(value))
+                is_false = isinstance(value, ast.Constant) and value.value in (False, None)
+                parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
+                if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
+                    self.off.setdefault(name, value.lineno)
+                elif any(map(_is_false_in_training, parts)):
+                    self._off_unless_asked.add(name)
             case ast.Tuple(elts=targets), ast.Name(id=name):
                 if not any(isinstance(inner, ast.Starred) for inner in targets):
                     self._reads(name)
@@ -89,24 +97,11 @@ class _CacheReader(Interpreter[None]):
                 self._reads(node.value.id)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
-        """Nothing to note."""
+        """Ignore the attribute."""
 
     def call(self, node: ast.Call) -> None:
-        """Note the call."""
         self._calls[span_of(node)] = node
         self.parts(node)
-
-    def _note(self, name: str, value: ast.expr) -> None:
-        tests = self._tests
-        self._assigned.setdefault(name, []).append(_GivenValue(value, tests, is_item=False))
-        if isinstance(value, ast.Call):
-            self._results.setdefault(name, []).append(span_of(value))
-        is_false = isinstance(value, ast.Constant) and value.value in (False, None)
-        parts = (inner for inner in walk(value) if isinstance(inner, ast.expr))
-        if (is_false and any(map(_asks_for_training, tests))) or _is_false_in_training(value):
-            self.off.setdefault(name, value.lineno)
-        elif any(map(_is_false_in_training, parts)):
-            self._off_unless_asked.add(name)
 
     def _reads(self, name: str) -> None:
         self._read.setdefault(name, set()).update(_names(self._tests))
@@ -114,24 +109,25 @@ class _CacheReader(Interpreter[None]):
     # -- what was collected, to be asked for once the whole method is read
 
     def reads_more_under(self, place: Span) -> tuple[str, ...]:
-        """The names that decide whether a later item of this call's result is read, and stay on in training."""
+        """Return the names that decide whether a later item of a call's result is read, and stay on in training."""
         results = (name for name, places in self._results.items() if place in places)
-        found = set[str]().union(*(self._read.get(name, ()) for name in results))
-        return tuple(sorted(name for name in found if self.off.get(name, place.line) >= place.line))
+        tested = set[str]().union(*(self._read.get(name, ()) for name in results))
+        return tuple(sorted(name for name in tested if self.off.get(name, place.line) >= place.line))
 
     def idle(self, place: Span) -> tuple[int, ...]:
-        """The positions of arguments that hold no cache in training, unless the method was called with one."""
+        """Return the positions of arguments that hold no cache in training, unless the method was called with one."""
         call = self._calls.get(place)
-        values = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
-        return tuple(position for position, value in enumerate(values) if self._is_idle(value))
-
-    def _is_idle(self, value: ast.expr) -> bool:
-        made = list(self._made(value, (), set()))
+        values = values_of(call) if call else []
         guarded = any(_CACHE in name for name in (*self.off, *self._off_unless_asked))
-        return (guarded or bool(made)) and all(self._is_off(tests, line) for tests, line in made)
+        idle: list[int] = []
+        for position, value in enumerate(values):
+            made = list(self._made(value, (), set()))
+            if (guarded or made) and all(self._is_off(tests, line) for tests, line in made):
+                idle.append(position)
+        return tuple(idle)
 
     def _made(self, value: ast.expr, tests: _Tests, seen: set[str]) -> Iterator[tuple[_Tests, int]]:
-        """Where what an expression stands for is made, and the tests under which it is."""
+        """Yield where what an expression stands for is made, and the tests under which it is."""
         match value:
             case ast.Name(id=name) if name not in seen:
                 seen.add(name)
@@ -154,7 +150,7 @@ class _CacheReader(Interpreter[None]):
                     yield tests, value.lineno
 
     def _is_off(self, tests: _Tests, line: int) -> bool:
-        """Whether what is made at a line, under these tests, is not made in training."""
+        """Tell whether what is made at a line, under these tests, is not made in training."""
         names = _names(tests)
         return (
             any(map(_is_false_in_training, tests))
@@ -164,7 +160,7 @@ class _CacheReader(Interpreter[None]):
 
 
 def _asks_for_training(test: ast.expr) -> bool:
-    """Whether a test holds where a model trains under checkpointing, or wherever it trains."""
+    """Tell whether a test holds where a model trains under checkpointing, or wherever it trains."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
             return any(map(_asks_for_training, values))
@@ -175,7 +171,7 @@ def _asks_for_training(test: ast.expr) -> bool:
 
 
 def _is_false_in_training(test: ast.expr) -> bool:
-    """`not self.training`, and what holds only with it."""
+    """Tell whether a test is `not self.training`, or holds only with it."""
     match test:
         case ast.BoolOp(op=ast.And(), values=values):
             return any(map(_is_false_in_training, values))
@@ -187,7 +183,7 @@ def _is_false_in_training(test: ast.expr) -> bool:
 
 
 def _holds_none_alone(value: ast.expr) -> bool:
-    """`[None] * n`, `tuple([None] * n)`: as many places as there are blocks, and nothing in them."""
+    """Tell whether a value only makes room: `[None] * n`, `tuple([None] * n)`."""
     lists = [inner for inner in walk(value) if isinstance(inner, ast.List | ast.ListComp | ast.Tuple | ast.Dict)]
     return bool(lists) and all(
         isinstance(inner, ast.List) and [ast.unparse(item) for item in inner.elts] == ["None"] for inner in lists
@@ -195,11 +191,11 @@ def _holds_none_alone(value: ast.expr) -> bool:
 
 
 def _names(expressions: Iterable[ast.expr]) -> set[str]:
-    """The names and attributes that expressions mention, what they call left out."""
-    found: set[str] = set()
+    """Return the names and attributes that expressions mention, what they call left out."""
+    mentioned: set[str] = set()
     for expression in expressions:
         nodes = walk(expression)
-        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called)
-        found.update(text for node in names if (text := dotted(node)))
-    return found
+        callees = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        names = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in callees)
+        mentioned.update(text for node in names if (text := dotted(node)))
+    return mentioned

@@ -1,4 +1,4 @@
-"""Where a forward reads its past state although it may be None, or reads what another block put there."""
+"""Find where a forward reads past state that may be None, or that another block wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_INDEX = frozenset(
 
 
 class ReadKind(Enum):
-    """What goes wrong with a read where a layer has set the past state to None."""
+    """What goes wrong with a read once a layer has set the past state to None."""
 
     NEEDED = "needed"
     """It fails: nothing asks whether there is any."""
@@ -34,7 +34,7 @@ class CacheRead(NamedTuple):
 
 
 def cache_reads(methods: Mapping[str, ast.FunctionDef], names: Collection[str]) -> Iterator[CacheRead]:
-    """The reads of a forward, and of methods that have a parameter of the same name, by these parameter names."""
+    """Yield the reads of these parameters by a forward, and by methods that have a parameter of the same name."""
     for function in methods.values():
         given = {node.arg for node in walk(function.args) if isinstance(node, ast.arg)} & set(names)
         for name in sorted(given) if function.name != "__init__" else ():
@@ -62,13 +62,13 @@ class _PastStateReader(Interpreter[None]):
         """Names that hold the past state, the outcome of a test of it, or part of it."""
 
     def join(self, values: Sequence[None]) -> None:
-        """No value is followed."""
+        """Ignore the values: none is followed."""
 
     def _is_guarded(self) -> bool:
         return bool(self.tries) or self._is_made or any(self._asks(each.test) for each in self.conditions)
 
     def _asks(self, test: ast.expr) -> bool:
-        """Whether a test is about the past state, or about whether any is wanted."""
+        """Tell whether a test is about the past state, or about whether any is wanted."""
         return any(isinstance(node, ast.Name) and node.id in self._asked for node in walk(test))
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
@@ -87,26 +87,16 @@ class _PastStateReader(Interpreter[None]):
             self._is_made |= all(self._asks(each.test) for each in self.conditions)
 
     def attribute(self, node: ast.Attribute, base: None) -> None:
-        """Note a read that fails without past state."""
         self._note_read(node)
 
     def subscript(self, node: ast.Subscript) -> None:
         """Note what is read or set at an index of the past state."""
         self._note_read(node)
         super().subscript(node)
-        if self._roots(node.value):
-            self.shared |= _is_of_another(node.slice)
+        if dotted(node.value).partition(".")[0] == self._name and dotted(node.slice) not in _OWN_INDEX:
+            attributes = [dotted(part) for part in walk(node.slice) if isinstance(part, ast.Attribute)]
+            self.shared |= any(name.startswith("self.") for name in attributes)
 
     def _note_read(self, node: ast.Attribute | ast.Subscript) -> None:
         if isinstance(node.value, ast.Name) and node.value.id == self._name and not self._is_guarded():
             self.needed = True
-
-    def _roots(self, node: ast.expr) -> bool:
-        """Whether an expression is the past state, or an attribute of it."""
-        return dotted(node).partition(".")[0] == self._name
-
-
-def _is_of_another(index: ast.expr) -> bool:
-    """Whether an index is made of attributes of the block, and is not its own number."""
-    own = [dotted(node) for node in walk(index) if isinstance(node, ast.Attribute)]
-    return any(name.startswith("self.") for name in own) and dotted(index) not in _OWN_INDEX

@@ -1,4 +1,4 @@
-"""What a file calls a checkpoint function, and what of its own checkpoints what it is given.
+"""Recognise checkpoint functions by a file's names for them, and helpers that checkpoint what they are given.
 
 `def run(block, x): return checkpoint(block, x)`, `self._checkpoint_fn = partial(checkpoint, use_reentrant=False)`.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, last_name, walk
 from ckpt_surgery.model_patches.release_names import FUNCTION
 
 TORCH = "torch.utils.checkpoint"
@@ -46,12 +46,12 @@ TORCH_OPTIONS = frozenset(
 
 
 def speaks_of_checkpointing(text: str) -> bool:
-    """Whether a file may checkpoint something, or switch it."""
+    """Tell whether a file may checkpoint something, or switch it."""
     return _SPEAKS.search(text) is not None
 
 
 def checkpoint_names(source: str) -> Mapping[str, str]:
-    """What a file calls a checkpoint function, each with its module; functions that import one themselves included.
+    """Return the names that a file has for checkpoint functions, each with the module of the function.
 
     The import statements are looked for in the text: a walk over the tree takes a fourth of the time of reading it.
     """
@@ -100,7 +100,7 @@ class _Uncurrying(ast.NodeTransformer):
 
 
 def is_checkpoint(function: ast.expr, names: Collection[str]) -> bool:
-    """Whether a call's function is a checkpoint function; `names` are those that the file has for one."""
+    """Tell whether a call's function is a checkpoint function; `names` are those that the file has for one."""
     if is_given(function):
         return True
     name = dotted(function)
@@ -143,17 +143,17 @@ def refused_keywords(call: ast.Call, functions: Mapping[str, Function]) -> tuple
 
 
 def is_given(function: ast.expr) -> bool:
-    """Whether a call's function is the one that transformers gives a module when it switches checkpointing on."""
+    """Tell whether a function is the one that transformers gives a module when it switches checkpointing on."""
     return isinstance(function, ast.Attribute) and function.attr in CHECKPOINT_ATTRIBUTES
 
 
 def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Collection[str] = ()) -> bool:
-    """Whether a value is, or may be, a checkpoint function, or one with some arguments filled in.
+    """Tell whether a value is, or may be, a checkpoint function, or one with some arguments filled in.
 
     `makers` are functions that return one.
     """
     match value:
-        case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+        case ast.Call(func=function, args=[inner, *_]) if last_name(function) == "partial":
             return is_checkpoint_function(inner, names, makers)
         case ast.Call(func=ast.Name(id=name)):
             return name in makers
@@ -167,7 +167,7 @@ def is_checkpoint_function(value: ast.expr, names: Collection[str], makers: Coll
 
 
 def runs_what_it_is_given(call: ast.Call, names: Collection[str]) -> bool:
-    """Whether a call checkpoints the modules that it is given in a form of its own.
+    """Tell whether a call checkpoints the modules that it is given in a form of its own.
 
     `checkpoint_sequential(self.layers, 2, x)`, `partial(checkpoint, layer)`, `OffloadedCheckpoint.apply(layer, x)`.
     """
@@ -188,7 +188,7 @@ class CheckpointHelpers:
     """Functions that return a checkpoint function."""
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a function's text is worth reading: most of them name no checkpoint function."""
+        """Tell whether a function's text is worth reading: most of them name no checkpoint function."""
         return any(sign in text for sign in (*_SIGNS, *self.names, *self.functions, *self.makers))
 
     def read(self, functions: Iterable[ast.FunctionDef]) -> None:
@@ -200,12 +200,12 @@ class CheckpointHelpers:
                 self.makers.add(function.name)
 
     def aliases(self, statements: Iterable[ast.stmt]) -> frozenset[str]:
-        """The names that a module binds to checkpoint functions, as in `remat = partial(checkpoint, ...)`."""
+        """Return the names that a module binds to checkpoint functions, as in `remat = partial(checkpoint, ...)`."""
         assigned = [node for node in statements if isinstance(node, ast.Assign) and self._is_function(node.value)]
         return frozenset(target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
 
     def of_class(self, methods: Iterable[ast.FunctionDef]) -> Iterator[tuple[str, Places]]:
-        """The methods and attributes of a class that checkpoint what they are given, and what of it."""
+        """Yield the methods and attributes of a class that checkpoint what they are given, and what of it."""
         for method in methods:
             if handed := self._hands_on(method):
                 yield method.name, handed
@@ -218,10 +218,11 @@ class CheckpointHelpers:
                         yield name, FIRST
 
     def _hands_on(self, function: ast.FunctionDef) -> Places:
-        """The parameters that a function gives to a checkpoint function to run."""
+        """Return the parameters that a function gives to a checkpoint function to run."""
         names = {*self.names, *self.functions}
-        positional, others = _parameters(function)
-        calls = _Handed({*positional, *others}, function).calls
+        arguments = function.args
+        positional = [node.arg for node in (*arguments.posonlyargs, *arguments.args) if node.arg != "self"]
+        calls = _Handed({*positional, *(node.arg for node in arguments.kwonlyargs)}, function).calls
         handed = _NONE.union(*(first for call, first in calls if is_checkpoint(call.func, names)))
         return handed | {positional.index(name) for name in handed if name in positional}
 
@@ -230,7 +231,7 @@ class CheckpointHelpers:
 
 
 def handed_to(function: ast.FunctionDef) -> Iterator[str]:
-    """The functions to which one hands its first parameter, or parts of it, as the first argument with others."""
+    """Yield the functions that get the first parameter of one, or parts of it, as their first argument of several."""
     first = {node.arg for node in (*function.args.posonlyargs, *function.args.args)[:1]}
     for call, handed in _Handed(first, function).calls:
         name = dotted(call.func)
@@ -255,30 +256,29 @@ class _Handed(Interpreter[frozenset[str]]):
         self.follow(function.body)
 
     def join(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """Any of the values."""
         return _NONE.union(*values)
 
     def compute(self, values: Sequence[frozenset[str]]) -> frozenset[str]:
-        """What is computed is no module."""
+        """Return nothing: what is computed is no module."""
         return _NONE
 
     def attribute(self, node: ast.Attribute, base: frozenset[str]) -> frozenset[str]:
-        """`layer.forward` means the layer."""
+        """Return the layer for `layer.forward`."""
         return base
 
     def function(self, node: ast.Lambda) -> frozenset[str]:
-        """A lambda runs what it calls."""
+        """Return what a lambda calls: it runs that."""
         self.value(node.body)
         return self._called_in(node)
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """A function inside runs what it calls."""
+        """Bind an inner function to what it calls: it runs that."""
         self.enter(node.body, dict(self.env))
         self.env[node.name] = self._called_in(node)
 
     def _called_in(self, node: ast.AST) -> frozenset[str]:
-        called = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
-        return self.join([self.env.get(inner.id, _NONE) for inner in called if isinstance(inner, ast.Name)])
+        callees = (inner.func for inner in walk(node) if isinstance(inner, ast.Call))
+        return self.join([self.env.get(callee.id, _NONE) for callee in callees if isinstance(callee, ast.Name)])
 
     def call(self, node: ast.Call) -> frozenset[str]:
         """Note the call; what it makes of a module runs it, as in `partial(layer, x)`."""
@@ -289,9 +289,3 @@ class _Handed(Interpreter[frozenset[str]]):
         self.calls.append((node, values[0] if values else _NONE))
         handed = [value for value, part in zip(values, node.args, strict=True) if isinstance(part, ast.Name)]
         return self.join([owner, *handed])  # `fn.to(dtype)` is fn again
-
-
-def _parameters(function: ast.FunctionDef) -> tuple[list[str], list[str]]:
-    """The parameters of a function without `self`: those that may be given by position, and the others."""
-    positional = [node.arg for node in (*function.args.posonlyargs, *function.args.args) if node.arg != "self"]
-    return positional, [node.arg for node in function.args.kwonlyargs]

@@ -1,4 +1,4 @@
-"""What expressions hold: the half of the interpreter that knows no statements."""
+"""Evaluate expressions: the half of the interpreter that knows no statements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import last_name
 
 V = TypeVar("V")
 Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
@@ -40,60 +40,60 @@ class Evaluator(Generic[V]):
     # -- what a reader says of its values
 
     def join(self, values: Sequence[V]) -> V:
-        """Any one of the values."""
+        """Return any one of the values."""
         raise NotImplementedError
 
     def compute(self, values: Sequence[V]) -> V:
-        """What is computed from the values by an operator."""
+        """Return what an operator computes from the values."""
         return self.join(values) if values else self.nothing
 
     def contain(self, values: Sequence[V]) -> V:
-        """A list, tuple, set or dict of the values."""
+        """Return a list, tuple, set or dict of the values."""
         return self.join(values) if values else self.nothing
 
     def collect(self, item: V) -> V:
-        """What a comprehension of such items makes."""
+        """Return what a comprehension of such items makes."""
         return self.contain([item])
 
     def item(self, container: V) -> V:
-        """What a loop over the value yields."""
+        """Return what a loop over the value yields."""
         return container
 
     def part(self, value: V, position: int) -> V:
-        """What one name gets where the value is unpacked into several."""
+        """Return what one name gets where the value is unpacked into several."""
         return self.item(value)
 
     def rest(self, value: V) -> V:
-        """What a starred name gets there."""
+        """Return what a starred name gets there."""
         return value
 
     def spread(self, value: V) -> V:
-        """What `*value` adds to a list or to the arguments of a call."""
+        """Return what `*value` adds to a list or to the arguments of a call."""
         return value
 
     def name(self, node: ast.Name) -> V:
-        """The value of a name."""
+        """Return the value of a name."""
         return self.env.get(node.id, self.nothing)
 
     def attribute(self, node: ast.Attribute, base: V) -> V:
-        """The value of `base.name`."""
+        """Return the value of `base.name`."""
         return self.nothing
 
     def subscript(self, node: ast.Subscript) -> V:
-        """The value of `base[index]`."""
+        """Return the value of `base[index]`."""
         self.value(node.slice)
         return self.item(self.value(node.value))
 
     def call(self, node: ast.Call) -> V:
-        """What a call returns."""
+        """Return what a call returns."""
         return self._rest(node)
 
     def function(self, node: ast.Lambda) -> V:
-        """The value of a lambda, which is not entered."""
+        """Return the value of a lambda, which is not entered."""
         return self.nothing
 
     def compare(self, node: ast.Compare | ast.UnaryOp) -> V:
-        """The outcome of a comparison, or of `not`."""
+        """Return the outcome of a comparison, or of `not`."""
         return self._rest(node)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: V) -> None:
@@ -128,9 +128,9 @@ class Evaluator(Generic[V]):
                 self.store(target, value)
 
     def items(self, target: ast.expr, iterable: ast.expr) -> list[tuple[ast.expr, V]]:
-        """What `for target in iterable` binds, and to what, also where it goes over several at once."""
+        """Return what `for target in iterable` binds, and to what, also where it goes over several at once."""
         match iterable, target:
-            case ast.Call(func=function, args=[first, *_]), _ if dotted(function).rpartition(".")[2] in SAME_ITEMS:
+            case ast.Call(func=function, args=[first, *_]), _ if last_name(function) in SAME_ITEMS:
                 return self.items(target, first)
             case ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]), ast.Tuple(elts=[_, inner]) as target:
                 return [(target.elts[0], self.nothing), *self.items(inner, first)]
@@ -149,7 +149,7 @@ class Evaluator(Generic[V]):
     # -- expressions
 
     def value(self, node: ast.expr) -> V:
-        """What an expression holds; the calls inside it are followed."""
+        """Return what an expression holds, after following the calls inside it."""
         value: V = getattr(self, _EXPRESSIONS.get(node.__class__, "_rest"))(node)
         return value
 
@@ -174,7 +174,7 @@ class Evaluator(Generic[V]):
                     self.parts(inner)
 
     def choice(self, node: ast.IfExp) -> V:
-        """The value of `body if test else orelse`."""
+        """Return the value of `body if test else orelse`."""
         self.value(node.test)
         before, conditions = self.env, self.conditions
         values: list[V] = []

@@ -1,4 +1,4 @@
-"""What a fact is: one thing that files, or their classes, say. A fact is declared in a module of `providers/`.
+"""Declare facts: one thing that files, or their classes, say. Facts are declared in the modules of `providers/`.
 
     FACT = ClassFact("may_evaluate", may_evaluate, nothing=False, signs=("eval", "train"))
 
@@ -31,7 +31,7 @@ class FileFact(NamedTuple, Generic[T]):
     worth: Callable[[str], bool] = lambda text: True
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a file of this text is worth parsing for this fact."""
+        """Tell whether a file of this text is worth parsing for this fact."""
         return any(sign in text for sign in self.signs) and self.worth(text)
 
 
@@ -49,7 +49,7 @@ class ClassFact(NamedTuple, Generic[T]):
 
 
 class Facts:
-    """What providers said, by the names of their facts. What says nothing is left out."""
+    """The values of facts by name. Facts that say nothing are left out."""
 
     __slots__ = ()
     provided: Mapping[str, object]

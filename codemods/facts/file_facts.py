@@ -1,4 +1,4 @@
-"""What every file says, as plain frozen values: classes, stacks, calls and inline branches. `providers/` has the rest.
+"""The facts of every file as plain frozen values: classes, stacks, calls and inline branches.
 
 No decision is made here and nothing of another file is known, so a file's facts depend on its text alone and can
 be cached by its digest. `extract.py` makes them, `tree/` joins them. What a file has many of is a named tuple: those
@@ -163,7 +163,7 @@ class Build(NamedTuple):
     span: Span | None = None
 
     def is_large(self) -> bool:
-        """Whether it has too many parts to follow: `x = f(x, x)`, repeated, doubles them each time."""
+        """Tell whether it has too many parts to follow: `x = f(x, x)`, repeated, doubles them each time."""
         waiting, seen = [self], 0
         while waiting and seen <= _LARGEST:
             seen += 1
@@ -171,16 +171,16 @@ class Build(NamedTuple):
         return seen > _LARGEST
 
     def is_start_of(self, other: Build) -> bool:
-        """Whether it is a container whose items the other one begins with."""
+        """Tell whether it is a container whose items the other one begins with."""
         same = self.kind == other.kind == "container" and self.name == other.name
         return same and self.items == other.items[: len(self.items)]
 
     def is_sequential(self) -> bool:
-        """Whether it is, or holds, a container that calls what it holds."""
+        """Tell whether it is, or holds, a container that calls what it holds."""
         return (self.kind == "container" and bool(self.name)) or any(item.is_sequential() for item in self.items)
 
     def class_names(self) -> Iterator[str]:
-        """Every class name that it mentions."""
+        """Yield every class name that it mentions."""
         if self.kind == "class":
             yield self.name
         for item in self.items:

@@ -1,4 +1,4 @@
-"""One file's syntax to its `FileFacts`: imports, classes, and what is bound to them at module level."""
+"""Turn a file's syntax into its `FileFacts`: imports, classes, and what is bound to them at module level."""
 
 from __future__ import annotations
 
@@ -24,8 +24,16 @@ from ckpt_surgery.codemods.facts.file_facts import (
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
 from ckpt_surgery.codemods.facts.method_reader import MethodReader, Wanted
 from ckpt_surgery.codemods.facts.module_flow import accessors
-from ckpt_surgery.codemods.facts.returns import nested_returns, returns_mapping
-from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, dotted, first_line_of, span_of, text_of
+from ckpt_surgery.codemods.facts.syntax import (
+    Span,
+    assigned_names,
+    dotted,
+    first_line_of,
+    imported_names,
+    last_name,
+    span_of,
+    text_of,
+)
 from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, KEEPS_CACHE, LAYER_CLASS
 
 _FLAGS = frozenset({CLAIM, "_no_split_modules", KEEPS_CACHE, FLAG, "model_type", "config_class", "config"})
@@ -38,8 +46,13 @@ _HANDED = re.compile(r"\(self\.[a-z_]+, ")
 _FUNCTION = re.compile(r"(?<![\w.])(?!isinstance|hasattr|setattr|zip)[a-z_]\w*$")
 _MAPPINGS = ("Output(", "dict(", "{", "[")
 """Without these, a forward returns no dict and no list."""
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+_NO_GRADIENT = re.compile(r"key|value|state\b|present|past|cache|attn|attention_w|weight|prob|logit|None")
+"""What the names of returned values hold that have no gradient."""
 _LAYER_ENDINGS = ("Layer", "Block", "Stage")
 _NOT_MODULES = ("torch.", "math.", "np.", "config.", "F.")
+_CLASS_VALUES = (ast.Call, ast.Dict, ast.IfExp, ast.Lambda, ast.List, ast.Name, ast.Tuple)
+"""What a name at module level may be bound to that holds or makes classes."""
 _COMMON = {f"nn.{name}" for name in ("Linear", "LayerNorm", "Dropout", "Embedding", "Identity", "Parameter", "Conv2d")}
 """Torch's own modules, which are in every model and say nothing about it."""
 
@@ -48,17 +61,30 @@ def read_facts(
     file: FileSyntax, of_file: Sequence[FileFact[object]], of_class: Sequence[ClassFact[object]]
 ) -> FileFacts:
     """Read the facts of a file: those that every rule stands on, and those that are given."""
-    imports = tuple(_imports(file))
+    imports = tuple(
+        Import(*imported, span_of(statement), guard)
+        for statement, guard in file.statements
+        for imported in imported_names(statement)
+    )
     layers = {item.name for item in imports if item.name.endswith(_LAYER_ENDINGS) and "modeling_" in item.module}
-    layers |= {node.name for node in file.tree.body if isinstance(node, ast.ClassDef) and _is_layer(node)}
+    layers |= {
+        node.name
+        for node in file.tree.body
+        if isinstance(node, ast.ClassDef)
+        and (node.name.endswith(_LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases))
+    }
     reader = _ClassReader(file, layers, of_class)
     classes, values = list[Class](), list[tuple[str, Build]]()
     for statement, guard in file.statements:
         match statement:
             case ast.ClassDef():
                 classes.append(reader.read(statement, guard))
-            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-                values += [(name, built) for name in assigned_names(statement)[:1] for built in _value(value)]
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value) if isinstance(
+                value, _CLASS_VALUES
+            ):
+                built = Builder().value(value)
+                if _holds_class(built):
+                    values += [(name, built) for name in assigned_names(statement)[:1]]
     return FileFacts(
         imports=imports,
         classes=tuple(classes),
@@ -73,33 +99,8 @@ def _provided(facts: Iterable[FileFact[object]] | Iterable[ClassFact[object]], *
     return {fact.name: value for fact, value in read if value != fact.nothing}
 
 
-def _imports(file: FileSyntax) -> Iterator[Import]:
-    for statement, guard in file.statements:
-        match statement:
-            case ast.ImportFrom(module=named, names=names, level=level):
-                module = "." * level + (named or "")
-                for alias in names:
-                    yield Import(alias.asname or alias.name, module, alias.name, span_of(statement), guard)
-            case ast.Import(names=names):
-                for alias in names:
-                    name = alias.asname or alias.name.partition(".")[0]
-                    yield Import(name, alias.name, "", span_of(statement), guard)
-
-
-def _is_layer(node: ast.ClassDef) -> bool:
-    """Whether a class is a block by its name, or a layer by its base."""
-    return node.name.endswith(_LAYER_ENDINGS) or any(dotted(base).endswith(LAYER_CLASS) for base in node.bases)
-
-
-def _value(value: ast.expr) -> Iterator[Build]:
-    if isinstance(value, ast.Dict | ast.Name | ast.IfExp | ast.List | ast.Tuple | ast.Call | ast.Lambda):
-        built = Builder().value(value)
-        if _holds_class(built):
-            yield built
-
-
 def maker_of(function: ast.FunctionDef) -> Maker | None:
-    """What a function of the module returns, where it makes modules."""
+    """Return what a function of the module makes; None where that is no module."""
     builder = Builder(_given(function))
     builder.follow(function.body)
     is_maker = any(map(_holds_class, builder.made))
@@ -129,6 +130,9 @@ class _ClassReader:
                             flags.append((name, ast.unparse(value)))
                         elif isinstance(value, ast.Name | ast.Dict | ast.IfExp):
                             class_values.append((name, builder.value(value)))
+        text, facts = self._file.text(node), self._facts
+        if node.name not in self._set:
+            facts = [fact for fact in facts if not fact.signs or any(sign in text for sign in fact.signs)]
         functions = methods_of(node)
         makers = list(self._makers(functions, builder))
         attributes = [(name, built) for name, all_ in builder.attributes.items() for built in all_ if _useful(built)]
@@ -154,20 +158,15 @@ class _ClassReader:
             calls=tuple(call for reader in readers for call in reader.calls.values()),
             inlines=tuple(inline for reader in readers for inline in reader.inlines.values()),
             handed_on=tuple(handed for reader in readers for handed in reader.handed_on),
-            provided=_provided(self._concerned(node), node, self._file),
+            provided=_provided(facts, node, self._file),
         )
 
-    def _concerned(self, node: ast.ClassDef) -> list[ClassFact[object]]:
-        """The facts that a class may have."""
-        if node.name in self._set:
-            return self._facts
-        text = self._file.text(node)
-        return [fact for fact in self._facts if not fact.signs or any(sign in text for sign in fact.signs)]
-
     def _makers(self, functions: Iterable[ast.FunctionDef], builder: Builder) -> Iterator[Maker]:
-        """The methods that return modules; what all of them set goes to `builder`."""
+        """Yield the methods that return modules; what all of them set goes to `builder`."""
         for function in functions:
-            if function.name == "__init__" or (function.name != "forward" and _may_make(self._file.text(function))):
+            text = self._file.text(function) if function.name != "forward" else ""
+            may_make = any(word in text for word in _ADDS) or _SETS.search(text) or _RETURNS.search(text)
+            if function.name == "__init__" or may_make:
                 own = Builder(_given(function))
                 own.attributes = builder.attributes
                 own.follow(function.body)
@@ -204,7 +203,7 @@ class _ClassReader:
 
 
 def _header(node: ast.ClassDef) -> Span:
-    """From `class` to the end of the last base (or of the name, where there is none)."""
+    """Return the span from `class` to the end of the last base (or of the name, where there is none)."""
     last = [*node.bases, *(keyword.value for keyword in node.keywords)]
     if last:
         return Span(node.lineno, node.col_offset, last[-1].end_lineno or 0, last[-1].end_col_offset or 0)
@@ -212,7 +211,7 @@ def _header(node: ast.ClassDef) -> Span:
 
 
 def _may_call_blocks(text: str) -> bool:
-    """Whether a method's text is worth reading: most methods loop over nothing and index nothing."""
+    """Tell whether a method's text is worth reading: most methods loop over nothing and index nothing."""
     if "checkpoint" in text or "](" in text or "getattr(" in text:
         return True
     for loop in _LOOP.finditer(text):
@@ -222,11 +221,6 @@ def _may_call_blocks(text: str) -> bool:
     # a stack that is handed to a function as a whole
     handed = (text[text.rfind("\n", 0, stack.start()) + 1 : stack.start()] for stack in _HANDED.finditer(text))
     return any(map(_FUNCTION.search, handed))
-
-
-def _may_make(text: str) -> bool:
-    """Whether a method sets attributes or may return modules: most do neither."""
-    return any(word in text for word in _ADDS) or bool(_SETS.search(text) or _RETURNS.search(text))
 
 
 def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
@@ -251,13 +245,13 @@ def _forward(function: ast.FunctionDef, text: str) -> ForwardSignature:
         add(node, "keyword", default)
     if arguments.kwarg:
         add(arguments.kwarg, "**", None)
-    nested = tuple(nested_returns(function.body))
-    mapping = any(word in text for word in _MAPPINGS) and returns_mapping(function.body)
+    nested = tuple(_nested_returns(function.body))
+    mapping = any(word in text for word in _MAPPINGS) and _returns_mapping(function.body)
     return ForwardSignature(span_of(function), tuple(params), tuple(spans), nested, mapping)
 
 
 def _given(function: ast.FunctionDef) -> Iterator[tuple[str, Build]]:
-    """What a function's parameters are made of: a constructor's annotations tell which layers it is handed."""
+    """Yield what a function's parameters are made of: a constructor's annotations name the layers it is handed."""
     for node in (*function.args.posonlyargs, *function.args.args):
         annotated = dotted(node.annotation) if node.annotation else ""
         if function.name != "__init__":
@@ -281,7 +275,7 @@ def _holds_class(built: Build) -> bool:
 
 
 def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[str, ...]:
-    """The attributes that have parameters, and the methods that return what one of them makes."""
+    """Return the attributes that have parameters, and the methods that return what one of them makes."""
     names = dict.fromkeys(name for name, builds in builder.attributes.items() if any(map(is_learned, builds)))
     for function in functions if names else ():
         match function.body[-1]:
@@ -291,7 +285,7 @@ def _learned(builder: Builder, functions: Iterable[ast.FunctionDef]) -> tuple[st
 
 
 def _useful(built: Build) -> bool:
-    """Whether an attribute's build can matter: it names a class, a maker or another attribute."""
+    """Tell whether an attribute's build can matter: it names a class, a maker or another attribute."""
     if built.kind in ("maker", "attribute"):
         return True
     if built.is_sequential() and not built.items:
@@ -299,3 +293,61 @@ def _useful(built: Build) -> bool:
     if built.kind == "class":
         return built.name not in _COMMON and not built.name.startswith(_NOT_MODULES)
     return any(map(_useful, built.items))
+
+
+def _nested_returns(statements: list[ast.stmt]) -> Iterator[Span]:
+    """Yield where a returned tuple is given a tuple of tensors as an item, directly or through a name."""
+    values: dict[str, list[ast.stmt]] = {}
+    returns: list[ast.Return] = []
+    for statement in _flat(statements):
+        if isinstance(statement, ast.Return):
+            returns.append(statement)
+            continue
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_nested(value):
+                values.setdefault(name, []).append(statement)
+    for returned in returns:
+        if returned.value is not None and _is_nested(returned.value):
+            yield span_of(returned)
+        elif isinstance(returned.value, ast.Name):
+            yield from map(span_of, values.pop(returned.value.id, ()))
+
+
+def _returns_mapping(statements: list[ast.stmt]) -> bool:
+    """Tell whether a dict or an output class is returned, directly or through a name."""
+    mappings: set[str] = set()
+    for statement in _flat(statements):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_mapping(value, mappings):
+                mappings.add(name)
+            case ast.Return(value=ast.expr() as value) if _is_mapping(value, mappings):
+                return True
+    return False
+
+
+def _is_mapping(value: ast.expr, names: set[str]) -> bool:
+    match value:
+        case ast.Call(func=function):
+            name = last_name(function)
+            return name == "dict" or name.endswith("Output")
+        case ast.Name(id=name):
+            return name in names
+    return isinstance(value, ast.Dict | ast.DictComp | ast.List)
+
+
+def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in statements:
+        yield statement
+        if isinstance(statement, _COMPOUND):
+            for name in ("body", "orelse", "finalbody"):
+                yield from _flat(getattr(statement, name, ()))
+
+
+def _is_nested(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_nested(value.left) or _is_nested(value.right)
+    return isinstance(value, ast.Tuple) and any(
+        isinstance(item, ast.Tuple | ast.List)
+        and any(not _NO_GRADIENT.search(ast.unparse(inner)) for inner in item.elts)
+        for item in value.elts
+    )

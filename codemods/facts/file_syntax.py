@@ -1,4 +1,4 @@
-"""One file while its facts are read: its text and tree, and what it calls a checkpoint function."""
+"""The text and tree of one file while its facts are read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import accumulate
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import CheckpointHelpers, checkpoint_names, speaks_of_checkpointing
+from ckpt_surgery.codemods.facts.checkpoint_helpers import (
+    TORCH,
+    CheckpointHelpers,
+    checkpoint_names,
+    speaks_of_checkpointing,
+)
 from ckpt_surgery.codemods.facts.syntax import dotted
 
 
 class FileSyntax:
-    """The syntax of a file, as all that reads facts shares it."""
+    """The syntax of a file, shared by everything that reads its facts."""
 
     def __init__(self, source: str, tree: ast.Module) -> None:
         self.source = source
@@ -22,11 +27,11 @@ class FileSyntax:
         """Characters before each line, line ends left out."""
 
     def mentions(self, *words: str) -> bool:
-        """Whether one of the words is anywhere in the file."""
+        """Tell whether one of the words is anywhere in the file."""
         return any(word in self.source for word in words)
 
     def text(self, node: ast.stmt) -> str:
-        """The lines of a statement, without its decorators."""
+        """Return the lines of a statement, without its decorators."""
         first, last = node.lineno - 1, node.end_lineno or node.lineno
         return self.source[self._lengths[first] + first : self._lengths[last] + last]
 
@@ -55,6 +60,11 @@ class FileSyntax:
         return dict(checkpoint_names(self.source))
 
     @cached_property
+    def torch_checkpoint_names(self) -> set[str]:
+        """What the file calls torch's own checkpoint function."""
+        return {f"{TORCH}.checkpoint", *(name for name, module in self.checkpoint_names.items() if module == TORCH)}
+
+    @cached_property
     def may_checkpoint(self) -> bool:
         """Whether the file speaks of checkpointing at all."""
         return speaks_of_checkpointing(self.source)
@@ -77,14 +87,14 @@ _GUARDS = (ast.If, ast.Try, ast.With)
 
 
 def own_statements(cls: ast.ClassDef) -> list[ast.stmt]:
-    """A class body's statements, also those under an `if`."""
+    """Return a class body's statements, also those under an `if`."""
     if any(isinstance(statement, _GUARDS) for statement in cls.body):
         return [statement for statement, _ in _guarded(cls.body, "")]
     return cls.body
 
 
 def methods_of(cls: ast.ClassDef) -> list[ast.FunctionDef]:
-    """The methods of a class, in order."""
+    """Return the methods of a class, in order."""
     return [statement for statement in own_statements(cls) if isinstance(statement, ast.FunctionDef)]
 
 

@@ -1,4 +1,4 @@
-"""The tests of inline branches, and guards in them: `if use_cache: use_cache = False`."""
+"""Read the tests of inline branches, and the guards in them: `if use_cache: use_cache = False`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRAINING = ("self.training", "training", "self._requires_grad", "torch.is_grad_
 
 
 def other_conditions(test: ast.expr) -> Iterator[str]:
-    """The terms of a test that are about something other than checkpointing and training."""
+    """Yield the terms of a test that are about something other than checkpointing and training."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
             yield from other_conditions(value)
@@ -25,7 +25,7 @@ def other_conditions(test: ast.expr) -> Iterator[str]:
 
 
 def guarded_name(statement: ast.stmt) -> str | None:
-    """`if use_cache: warn(...); use_cache = False` is a guard of `use_cache`; None for any other statement."""
+    """Return the name that a statement switches off, as in `if use_cache: use_cache = False`; None for any other."""
     if isinstance(statement, ast.If) and not statement.orelse:
         asked = {node.id for node in walk(statement.test) if isinstance(node, ast.Name)}
         for inner in statement.body:
@@ -36,7 +36,7 @@ def guarded_name(statement: ast.stmt) -> str | None:
 
 
 def is_read_behind(function: ast.FunctionDef, branch: Span, name: str) -> bool:
-    """Whether `name` is read after a branch, and no guard before the branch has switched it off already."""
+    """Tell whether `name` is read after a branch, and no guard before the branch has switched it off already."""
     nodes = walk(function)
     before = [node for node in nodes if isinstance(node, ast.If) and node.lineno < branch.line]
     asking = [node for node in before if "checkpoint" in ast.unparse(node.test)]

@@ -1,4 +1,4 @@
-"""One reader of a function's statements, for all facts that follow values through code.
+"""Follow a function's statements, for all facts that trace values through code.
 
 It knows the order of statements, which of them may not run, and what a name holds where branches meet. What a value
 is, and what calls and attributes make of values, is left to the reader that extends it. No code is run.
@@ -184,7 +184,7 @@ class Interpreter(Evaluator[V]):
         self.env, self.conditions = self.joined(going_on), conditions
 
     def joined(self, envs: Sequence[dict[str, V]]) -> dict[str, V]:
-        """What names hold where several ways meet. The first of them is changed."""
+        """Return what names hold where several ways meet. The first of them is changed."""
         first = envs[0]
         for other in envs[1:]:
             for name, value in other.items() if other != first else ():

@@ -1,4 +1,4 @@
-"""What a forward keeps beside what it returns: values that it puts into attributes, containers it is handed, globals.
+"""Find what a forward keeps beside its result, in attributes, globals and containers that it is handed.
 
 Followed by data flow from the forward through the methods and functions that it calls. A value comes from what the
 forward is given or from a parameter, with its gradient or (behind `detach` or `no_grad`) without.
@@ -14,7 +14,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.argument_names import is_switch, may_carry_gradient
 from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient, statements_below, walk
+from ckpt_surgery.codemods.facts.syntax import (
+    dotted,
+    drops_gradient,
+    last_name,
+    statements_below,
+    values_of,
+    walk,
+)
 
 _ADDING = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _SHAPES = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape", "size", "training"})
@@ -36,7 +43,7 @@ _DEEPEST = 4
 
 
 class ValueFlow(IntEnum):
-    """What a value has of what a forward was given."""
+    """How much of what a forward was given is in a value."""
 
     NOTHING = 0
     VALUE = 1
@@ -71,7 +78,7 @@ _NOTHING = _Held(ValueFlow.NOTHING)
 def kept_values(
     methods: Mapping[str, ast.FunctionDef], functions: Functions, *, is_block: bool = True
 ) -> tuple[KeptValue, ...]:
-    """What the forward among a class's methods keeps, gradient first.
+    """Return what the forward among a class's methods keeps, gradient first.
 
     Of a block what it writes into its own input counts, too: the recompute is given that.
     """
@@ -80,19 +87,19 @@ def kept_values(
         return ()
     reader = _ForwardReader(methods, functions)
     reader.run(forward, dict(_given(forward)))
-    found = [
+    candidates = [
         KeptValue(target, method, flow, target.removeprefix("self.").partition("[")[0] in reader.read)
         for (target, method), flow in reader.kept.items()
     ]
     changed = [place for place in reader.counted if place[0].removeprefix("self.") in reader.loaded]
     changed += [*reader.drawn, *(reader.inputs if is_block else ())]
-    found += [KeptValue(*place, ValueFlow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
-    kept = [value for value in found if value.flow is ValueFlow.GRADIENT or value.is_state]
+    candidates += [KeptValue(*place, ValueFlow.VALUE, is_state=True) for place in dict.fromkeys(changed)]
+    kept = [value for value in candidates if value.flow is ValueFlow.GRADIENT or value.is_state]
     return tuple(sorted(kept, key=lambda value: -value.flow))
 
 
 def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
-    """The parameters that a function writes into before it binds them to anything else, and how."""
+    """Return the parameters that a function writes into before it binds them to anything else, and how."""
     body: list[ast.stmt] = function.body if isinstance(function, ast.FunctionDef) else [ast.Return(function.body)]
     node = ast.FunctionDef("forward", function.args, body, [])
     reader = _ForwardReader({"forward": node}, lambda name: None)
@@ -101,7 +108,7 @@ def written_inputs(function: ast.FunctionDef | ast.Lambda) -> dict[str, Write]:
 
 
 def _given(forward: ast.FunctionDef) -> Iterator[tuple[str, ValueFlow]]:
-    """What the parameters of a forward hold. The first is what a block transforms."""
+    """Yield what the parameters of a forward hold. The first is what a block transforms."""
     nodes = [*forward.args.posonlyargs, *forward.args.args, *forward.args.kwonlyargs]
     for position, node in enumerate(node for node in nodes if node.arg != "self"):
         annotation = ast.unparse(node.annotation) if node.annotation else ""
@@ -134,8 +141,15 @@ class _ForwardReader(Interpreter[_Held]):
         self._inputs = frozenset(name for name, flow in _given(methods["forward"]) if flow is ValueFlow.GRADIENT)
         self._methods = methods
         self._functions = functions
-        self._attributes = dict.fromkeys(_parameters(methods), ValueFlow.GRADIENT)
-        self._modules = _assigned(methods.get("__init__"))
+        constructor = walk(methods["__init__"]) if "__init__" in methods else []
+        self._attributes = dict.fromkeys(_parameters(constructor), ValueFlow.GRADIENT)
+        self._modules = frozenset(  # most of what it sets to what a call returns are modules
+            target.attr
+            for node in constructor
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+            for target in node.targets
+            if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
+        )
         self._set: set[str] = set()
         self._most = ValueFlow.GRADIENT
         self._active: list[str] = []
@@ -172,32 +186,30 @@ class _ForwardReader(Interpreter[_Held]):
     # -- values
 
     def join(self, values: Sequence[_Held]) -> _Held:
-        """Any of the values."""
         places = {value.place for value in values}
         place = places.pop() if len(places) == 1 else ""  # what may be the function's own does not surely outlive it
         return _Held(max((value.flow for value in values), default=ValueFlow.NOTHING), place)
 
     def compute(self, values: Sequence[_Held]) -> _Held:
-        """What is computed is the function's own."""
+        """Return the flow alone: what is computed is the function's own."""
         return _Held(self.join(values).flow)
 
     contain = compute
 
     def part(self, value: _Held, position: int) -> _Held:
-        """One of several values."""
         return value
 
     def value(self, node: ast.expr) -> _Held:
-        """What an expression holds: no gradient where none is wanted."""
+        """Return what an expression holds: no gradient where none is wanted."""
         held = super().value(node)
         return held if held.flow <= self._most else held._replace(flow=self._most)
 
     def name(self, node: ast.Name) -> _Held:
-        """The value of a name: one that the function does not bind outlives the call."""
+        """Return the value of a name: one that the function does not bind outlives the call."""
         return self.env.get(node.id, _Held(ValueFlow.NOTHING, "" if node.id in self._own else node.id))
 
     def attribute(self, node: ast.Attribute, base: _Held) -> _Held:
-        """What an attribute holds; one of `self` is read."""
+        """Return what an attribute holds, and note that one of `self` is read."""
         name = node.attr
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             self.loaded.add(name)
@@ -208,13 +220,13 @@ class _ForwardReader(Interpreter[_Held]):
         return _Held(flow, base.place if base.place.startswith("self.") else ast.unparse(node) if base.place else "")
 
     def subscript(self, node: ast.Subscript) -> _Held:
-        """What an item holds: it lives as long as its container."""
+        """Return what an item holds: it lives as long as its container."""
         index, base = self.value(node.slice), self.value(node.value)
         is_option = base.place == "kwargs" and isinstance(node.value, ast.Name)
         return _Held(max(index.flow, base.flow), ast.unparse(node) if is_option else base.place)
 
     def compare(self, node: ast.Compare | ast.UnaryOp) -> _Held:
-        """A comparison has no gradient."""
+        """Return a value without gradient."""
         parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         return _Held(min(ValueFlow.VALUE, self._most_of(parts)))
 
@@ -269,7 +281,7 @@ class _ForwardReader(Interpreter[_Held]):
             self._keep(self._place(target), value.flow)
 
     def _place(self, node: ast.expr) -> str:
-        """What outlives the call and holds a target; empty for what is the function's own."""
+        """Return what outlives the call and holds a target; empty for what is the function's own."""
         match node:
             case ast.Subscript(value=ast.Name(id="kwargs")):
                 return "" if isinstance(node.ctx, ast.Store) else ast.unparse(node)
@@ -302,7 +314,7 @@ class _ForwardReader(Interpreter[_Held]):
                 self.inputs[(place, self._method)] = how
 
     def _without_load(self, attribute: str, value: ast.expr) -> tuple[_Held, bool]:
-        """What a value holds, and whether it reads an attribute: that alone does not count as read."""
+        """Return what a value holds, and whether it reads an attribute: that alone does not count as read."""
         before = attribute in self.loaded
         self.loaded.discard(attribute)
         held = self.value(value)
@@ -311,7 +323,7 @@ class _ForwardReader(Interpreter[_Held]):
         return held, loads
 
     def _is_tensor_write(self, target: ast.Subscript) -> bool:
-        """Whether a subscript writes into a tensor that the function was given, and not into a dict or list.
+        """Tell whether a subscript writes into a tensor that the function was given, and not into a dict or list.
 
         `hidden_states[:, 0] = x`: a container is indexed by a text or by the block's own number.
         """
@@ -329,8 +341,8 @@ class _ForwardReader(Interpreter[_Held]):
         return max((self.value(node).flow for node in nodes), default=ValueFlow.NOTHING)
 
     def call(self, node: ast.Call) -> _Held:
-        """What a call returns, after what it keeps is recorded."""
-        given = self._most_of([*node.args, *(keyword.value for keyword in node.keywords)])
+        """Return what a call returns, after recording what it keeps."""
+        given = self._most_of(values_of(node))
         if _RANDOM.match(name := dotted(node.func)):
             self.drawn[(name, self._method)] = None
         match node.func:
@@ -353,11 +365,15 @@ class _ForwardReader(Interpreter[_Held]):
         return _Held(max(given, self.value(node.func).flow))
 
     def _method_call(self, owner: ast.expr, name: str, node: ast.Call, given: ValueFlow) -> _Held:
-        """What a method of something other than the block returns."""
+        """Return what a method of something other than the block returns."""
         writes = name.endswith("_") and not name.startswith("_")
         attribute = _attribute_of(owner) if writes else ""
         if name in _ADDING:
-            self._add(owner, self._place(owner), given)
+            place = self._place(owner)
+            if isinstance(owner, ast.Name) and owner.id in self.env and not place:
+                self.env[owner.id] = _Held(max(given, self.env[owner.id].flow))
+            else:
+                self._keep(place, given)
         base, _ = self._without_load(attribute, owner)
         if name in _TAKING and base.place not in ("", "kwargs"):
             self.drawn[(base.place, self._method)] = None
@@ -371,15 +387,8 @@ class _ForwardReader(Interpreter[_Held]):
         flow = min(max(base.flow, given), ValueFlow.VALUE if name in _NO_GRADIENT else ValueFlow.GRADIENT)
         return _Held(flow, place)
 
-    def _add(self, container: ast.expr, place: str, given: ValueFlow) -> None:
-        name = container.id if isinstance(container, ast.Name) else ""
-        if name in self.env and not place:
-            self.env[name] = _Held(max(given, self.env[name].flow))
-        else:
-            self._keep(place, given)
-
     def _bound(self, function: ast.FunctionDef, call: ast.Call, *, skip: int) -> dict[str, ValueFlow]:
-        """What a call gives the parameters of a function; `skip` of them are bound already."""
+        """Return what a call gives the parameters of a function; `skip` of them are bound already."""
         names = [node.arg for node in (*function.args.posonlyargs, *function.args.args)]
         bound = {name: self.value(node).flow for name, node in zip(names[skip:], call.args, strict=False)}
         bound |= {keyword.arg: self.value(keyword.value).flow for keyword in call.keywords if keyword.arg}
@@ -387,7 +396,7 @@ class _ForwardReader(Interpreter[_Held]):
 
 
 def _attribute_of(node: ast.expr) -> str:
-    """The attribute of `self` that a chain of calls and subscripts begins with: `self.mean.mul_(0.9)`."""
+    """Return the attribute of `self` that a chain of calls and subscripts begins with: `self.mean.mul_(0.9)`."""
     while isinstance(node, ast.Call | ast.Subscript | ast.Attribute):
         if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
             return node.attr
@@ -395,22 +404,11 @@ def _attribute_of(node: ast.expr) -> str:
     return ""
 
 
-def _parameters(methods: Mapping[str, ast.FunctionDef]) -> Iterator[str]:
-    """The attributes that are parameters: `self.scale = nn.Parameter(...)`."""
-    for node in walk(methods["__init__"]) if "__init__" in methods else ():
+def _parameters(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the attributes that nodes make parameters: `self.scale = nn.Parameter(...)`."""
+    for node in nodes:
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)], value=ast.Call(func=function)
-            ) if dotted(function).rpartition(".")[2] == "Parameter":
+            ) if last_name(function) == "Parameter":
                 yield name
-
-
-def _assigned(function: ast.FunctionDef | None) -> frozenset[str]:
-    """The attributes that a constructor sets to what a call returns: most are modules."""
-    return frozenset(
-        target.attr
-        for node in (walk(function) if function else ())
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for target in node.targets
-        if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
-    )

@@ -1,4 +1,4 @@
-"""How a training script is launched, as far as the script itself says: plain frozen values, no decisions."""
+"""How a training script is launched, as far as the script itself shows: plain frozen values, no decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class LaunchSetup(NamedTuple):
     activation_checkpointing: bool = False
 
     def __str__(self) -> str:
-        """The words for it in a message."""
         if self.strategy is None:
             return "an unknown engine"
         return self.strategy.value if self.stage is None else f"{self.strategy.value}-{self.stage}"

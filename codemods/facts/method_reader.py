@@ -1,6 +1,4 @@
-"""Where a method calls modules that it reaches from `self`: in loops over stacks, by index, in closures, and in inline
-checkpoint branches.
-"""
+"""Find where a method calls modules of `self`: in loops over stacks, by index, in closures and inline branches."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ckpt_surgery.codemods.facts.argument_names import is_past_state, is_table, may_carry_gradient
-from ckpt_surgery.codemods.facts.call_counter import calls_several
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     function_of,
     is_checkpoint,
@@ -35,8 +32,18 @@ from ckpt_surgery.codemods.facts.file_facts import (
 )
 from ckpt_surgery.codemods.facts.guards import guarded_name, is_read_behind, other_conditions
 from ckpt_surgery.codemods.facts.interpreter import Function
-from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value
-from ckpt_surgery.codemods.facts.syntax import UNPACKED, Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.module_flow import NOTHING, ModuleFlow, Result, Value, calls_several
+from ckpt_surgery.codemods.facts.syntax import (
+    UNPACKED,
+    Argument,
+    Span,
+    arguments_of,
+    dotted,
+    last_name,
+    span_of,
+    values_of,
+    walk,
+)
 
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CALLS = ("forward", "__call__")
@@ -45,7 +52,7 @@ _OWN_CALLS = ("forward", "__call__")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader of methods looks for.
+    """The names that a reader of methods looks for.
 
     Attributes:
         direct: attributes whose own call (`self.layer(...)`) is wanted, besides elements of containers.
@@ -93,12 +100,19 @@ class MethodReader(ModuleFlow):
         self.follow(function.body)
         follows_all = any(_has_unknown_keyword(call.args) for call in self.calls.values())
         for place, call in self.calls.items():
-            follows = [follows_all or is_table(argument.name or "") for argument in call.args]
-            held = enumerate(zip(self._held.get(place, ()), follows, strict=False))
-            carried = (_carried(position, value, follow) for position, (value, follow) in held)
-            self.calls[place] = replace(call, carried=tuple(argument for argument in carried if argument.paths))
-        if self.inlines:
-            self._finish(function)
+            carried: list[CarriedArgument] = []
+            for position, (argument, value) in enumerate(zip(call.args, self._held.get(place, ()), strict=False)):
+                # all results count where names do not tell which arguments carry gradient
+                follows = follows_all or is_table(argument.name or "")
+                paths = {result.path for result in value.all if follows or result.plain}
+                inside = any(follows or result.plain for result in value.inside)
+                if paths:
+                    carried.append(CarriedArgument(position, tuple(sorted(paths)), in_container=inside))
+            self.calls[place] = replace(call, carried=tuple(carried))
+        for key, inline in self.inlines.items():
+            direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
+            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
+            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
 
     # -- statements
 
@@ -153,7 +167,9 @@ class MethodReader(ModuleFlow):
             self._enter_at(node, self._functions[node.func.id], values)
             return self._record(node, frozenset({(LOCAL, node.func.id)}), values)
         module = base if isinstance(node.func, ast.Attribute) and node.func.attr in _OWN_CALLS else callee
-        is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or _is_getattr(node.func)
+        is_plain = isinstance(node.func, ast.Name | ast.Attribute | ast.Subscript) or (
+            isinstance(node.func, ast.Call) and dotted(node.func.func) == "getattr"
+        )
         wanted = frozenset(path for path in module.paths if self._is_wanted(path)) if is_plain else None
         return self._record(node, wanted, values) if wanted else super().called(node, base, callee, values)
 
@@ -162,9 +178,11 @@ class MethodReader(ModuleFlow):
 
     def _record(self, node: ast.Call, paths: frozenset[AttributePath], values: Sequence[Value]) -> Value:
         place = span_of(node)
-        known = values if self.off else [value._replace(results=value.results | value.itself()) for value in values]
+        new_values = values
+        if not self.off:  # a module or parameter that is passed counts as a result
+            new_values = [value._replace(results=value.results | value.itself()) for value in values]
         held = self._held.get(place, [NOTHING] * len(values))
-        self._held[place] = [old | new for old, new in zip(held, known, strict=True)]
+        self._held[place] = [old | new for old, new in zip(held, new_values, strict=True)]
         self.calls[place] = ModuleCall(
             method=self._method,
             span=place,
@@ -179,9 +197,8 @@ class MethodReader(ModuleFlow):
         """Record the modules among a call's arguments: what is called may checkpoint them."""
         if all(value is NOTHING for value in values):
             return
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
         name = dotted(node.func)
-        pairs = list(zip(given, values, strict=True))
+        pairs = list(zip(values_of(node), values, strict=True))
         plain = [value for part, value in pairs if isinstance(part, ast.Name | ast.Attribute | ast.Subscript)]
         reached = [path for value in plain for path in value.paths]
         elements = [(*path, ELEMENT) for path in reached if path and path[-1] != ELEMENT]
@@ -215,7 +232,7 @@ class MethodReader(ModuleFlow):
     # -- inline branches
 
     def _head(self, node: ast.If | ast.IfExp, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> list[ast.Call]:
-        """The checkpoint calls of an inline branch, unless another has taken them.
+        """Return the checkpoint calls of an inline branch, unless another has taken them.
 
         It is one if its test asks for checkpointing, or if its else side calls what its body checkpoints.
         """
@@ -231,7 +248,7 @@ class MethodReader(ModuleFlow):
     def _called_directly(
         self, calls: Sequence[ast.Call], body: Sequence[ast.AST], orelse: Sequence[ast.AST]
     ) -> list[ast.Call]:
-        """The checkpoint calls of which the other side calls the same modules; what other tests decide is left out."""
+        """Return the checkpoint calls whose modules the other side calls too, where no inner test decides."""
         inside = [inner for part in body for inner in walk(part)]
         others = self._checkpoints_in([inner for inner in inside if isinstance(inner, ast.If | ast.IfExp)])
         called = [inner.func for part in orelse for inner in walk(part) if isinstance(inner, ast.Call)]
@@ -243,7 +260,7 @@ class MethodReader(ModuleFlow):
         return [c for c in calls if is_checkpoint(c.func, self._wanted.checkpoint_names) and function_of(c)]
 
     def _meant(self, test: ast.expr) -> ast.expr:
-        """What a test asks, where it is a name that one statement sets: `on = self.gradient_checkpointing`."""
+        """Return what a test asks, where it is a name set by one statement: `on = self.gradient_checkpointing`."""
         match test:
             case ast.Name(id=name) if len(values := [*self._assigned.get(name, {}).values()]) == 1:
                 return self._meant(values[0])
@@ -252,7 +269,6 @@ class MethodReader(ModuleFlow):
         return test
 
     def _asks(self, test: ast.expr) -> bool:
-        """Whether a test is about checkpointing."""
         return self._may_checkpoint and "checkpoint" in ast.unparse(test)
 
     def _branch(
@@ -269,7 +285,7 @@ class MethodReader(ModuleFlow):
         return InlineBranch(
             method=self._method,
             span=span_of(node),
-            checkpoints=tuple(self._checkpoint(call) for call in head),
+            checkpoints=tuple(self._checkpoints.get(id(call)) or self._checkpoint_here(call) for call in head),
             test=ast.unparse(test),
             conditions=tuple(other_conditions(test)) if self._asks(test) else (),
             is_elif=id(node) in self._elifs,
@@ -302,26 +318,20 @@ class MethodReader(ModuleFlow):
         if function_of(node) is None:
             return
         checkpoint = self._checkpoints.setdefault(id(node), self._checkpoint_here(node))
-        if id(node) not in self._taken and not self._is_helper(node):
-            branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
-            self.inlines.setdefault(id(node), branch)
-
-    def _is_helper(self, node: ast.Call) -> bool:
-        """Whether the method hands on what it is given itself: its callers say what is checkpointed."""
         match node.args:
             case [ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="__call__" | "forward"), *_]:
-                return name in self._parameters and name not in self.env
-        return False
-
-    def _checkpoint(self, node: ast.Call) -> CheckpointCall:
-        """A checkpoint call of a branch: as it was followed, or by itself where that was in a local function."""
-        return self._checkpoints.get(id(node)) or self._checkpoint_here(node)
+                if name in self._parameters and name not in self.env:
+                    return  # the method hands on what it is given: its callers say what is checkpointed
+        if id(node) not in self._taken:
+            branch = InlineBranch(self._method, span_of(self.statement), (checkpoint,))
+            self.inlines.setdefault(id(node), branch)
 
     def _checkpoint_here(self, node: ast.Call) -> CheckpointCall:
         callee = function_of(node)
         assert callee is not None, "it runs something"
         paths, wrapping = self._callable(callee)
-        local = self._local(node.args[0] if node.args else callee)
+        run = node.args[0] if node.args else callee
+        local = self._functions.get(run.id) if isinstance(run, ast.Name) else None
         match callee:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions and not paths:
                 self._made_by(self._functions[name])
@@ -339,20 +349,17 @@ class MethodReader(ModuleFlow):
         )
 
     def _callable(self, node: ast.expr) -> tuple[frozenset[AttributePath], Wrapping]:
-        """What a checkpoint function is given to run, and how it is wrapped."""
+        """Return what a checkpoint function is given to run, and how it is wrapped."""
         match node:
             case ast.Attribute(value=value, attr="__call__" | "forward"):
                 return self.value(value).paths, "plain"
-            case ast.Call(func=function, args=[inner, *_]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner, *_]) if last_name(function) == "partial":
                 return self._callable(inner)[0], "partial"
             case ast.Call(func=ast.Name(), args=[inner, *_]):
                 return self._callable(inner)[0], "custom"
             case ast.Name(id=name) if name in self._functions:
                 return frozenset(), "closure"
         return self.value(node.func if isinstance(node, ast.Call) else node).paths, "plain"
-
-    def _local(self, node: ast.expr) -> Function | None:
-        return self._functions.get(node.id) if isinstance(node, ast.Name) else None
 
     def _made_by(self, function: Function) -> None:
         """Record what the function runs that a local function makes to be checkpointed."""
@@ -365,7 +372,7 @@ class MethodReader(ModuleFlow):
             self.handed_on[HandedOn("", tuple(sorted(paths)))] = None
 
     def _runs_several(self, callee: ast.expr) -> bool:
-        """Whether what is checkpointed is a function, or made by one, that calls other than one module once."""
+        """Tell whether a function is checkpointed, or one it makes, that calls other than one module once."""
         match callee:
             case ast.Call(func=ast.Name(id=name), args=positional, keywords=keywords) if name != "partial":
                 values = [self.value(node) for node in (*positional, *(keyword.value for keyword in keywords))]
@@ -382,10 +389,10 @@ class MethodReader(ModuleFlow):
         return False
 
     def _given_on(self, node: ast.Call) -> tuple[Argument, ...]:
-        """What the callee of a wrapped checkpoint call gets: what the wrapper adds, too."""
+        """Return what the callee of a wrapped checkpoint call gets, with what the wrapper adds."""
         arguments = arguments_of(node, skip=1)
         match node.args[0]:
-            case ast.Call(func=function) as wrapper if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function) as wrapper if last_name(function) == "partial":
                 arguments = (*arguments_of(wrapper, skip=1), *arguments)
             case ast.Call(func=ast.Name(id=name), args=[_]) if name in self._functions:
                 inner = _call_of_parameter(self._functions[name])
@@ -394,23 +401,9 @@ class MethodReader(ModuleFlow):
                 arguments = (*arguments, UNPACKED)
         return tuple(sorted(arguments, key=lambda argument: argument.name is not None))
 
-    def _finish(self, function: ast.FunctionDef) -> None:
-        """Fill in what only the whole method tells: results in calls, and guards that later code needs."""
-        for key, inline in self.inlines.items():
-            direct = tuple(self.calls.get(call.span, call) for call in inline.direct)
-            needed = inline.guard is not None and is_read_behind(function, inline.span, inline.guard)
-            self.inlines[key] = replace(inline, direct=direct, guard_needed=needed)
-
-
-def _carried(position: int, value: Value, follows_all: bool) -> CarriedArgument:
-    """What an argument holds: all of it where names do not tell which arguments carry gradient."""
-    paths = {result.path for result in value.all if follows_all or result.plain}
-    inside = any(follows_all or result.plain for result in value.inside)
-    return CarriedArgument(position, tuple(sorted(paths)), in_container=inside)
-
 
 def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
-    """Whether a keyword argument may carry gradient, for all that its name tells: one that is unpacked, too."""
+    """Tell whether a keyword argument, perhaps an unpacked one, may carry gradient, as far as its name shows."""
     for argument in arguments:
         name = argument.name or "*"
         unpacked = name == "**" and not argument.text.endswith("kwargs")
@@ -421,7 +414,7 @@ def _has_unknown_keyword(arguments: Iterable[Argument]) -> bool:
 
 
 def _call_of_parameter(function: Function) -> ast.Call | None:
-    """Where a function calls its first parameter, as in `module(*inputs, mask)`; None where it is called otherwise."""
+    """Find where a function calls its first parameter, as in `module(*inputs, mask)`; None for any other call."""
     names = [node.arg for node in function.args.args[:1]]
     calls = [node for node in walk(function) if isinstance(node, ast.Call) and dotted(node.func) in names]
     match calls:
@@ -431,7 +424,7 @@ def _call_of_parameter(function: Function) -> ast.Call | None:
 
 
 def _name_run(checkpoint: ast.Call) -> str:
-    """What a checkpoint call runs, by the name that a direct call has."""
+    """Return what a checkpoint call runs, by the name that a direct call has."""
     run = function_of(checkpoint)
     if isinstance(run, ast.Call) and run.args:
         run = run.args[0]
@@ -440,7 +433,3 @@ def _name_run(checkpoint: ast.Call) -> str:
 
 def _name_of_module(node: ast.expr) -> str:
     return dotted(node).removesuffix(".__call__").removesuffix(".forward")
-
-
-def _is_getattr(function: ast.expr) -> bool:
-    return isinstance(function, ast.Call) and dotted(function.func) == "getattr"

@@ -1,4 +1,4 @@
-"""What values of a method are to the calls of blocks: modules reached from `self`, and what calls of these returned.
+"""Trace modules reached from `self`, and the results of calling them, through a method.
 
 A result stays one through unpacking, subscripts, attributes, arithmetic and plain assignments, and inside the lists,
 tuples and dicts that are built of results. Functions that only compute hand it on, too, but such a result is not
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ckpt_surgery.codemods.facts.evaluator import SAME_ITEMS
 from ckpt_surgery.codemods.facts.file_facts import DYNAMIC, ELEMENT, AttributePath
-from ckpt_surgery.codemods.facts.interpreter import Interpreter
-from ckpt_surgery.codemods.facts.syntax import drops_gradient
+from ckpt_surgery.codemods.facts.interpreter import Function, Interpreter
+from ckpt_surgery.codemods.facts.syntax import dotted, drops_gradient
 
 _VIEWS = frozenset({"children", "values", "modules"})
 _ADDING = frozenset({"append", "extend", "insert", "add"})
@@ -68,11 +68,11 @@ class Value(NamedTuple):
         return self.results | self.inside
 
     def itself(self) -> Results:
-        """What it is itself, as a result: a parameter, or what a module returns."""
+        """Return what it is itself, as a result: a parameter, or what a module returns."""
         return frozenset(Result(path, plain=False) for path in self.paths if path)
 
     def without_results(self) -> Value:
-        """The modules alone."""
+        """Return the modules alone."""
         return Value(self.paths, self.elements)
 
 
@@ -95,47 +95,42 @@ class ModuleFlow(Interpreter[Value]):
         """Whether no gradient is wanted where the statement stands."""
 
     def join(self, values: Sequence[Value]) -> Value:
-        """Any of the values."""
         total = NOTHING
         for value in values:
             total |= value
         return total
 
     def compute(self, values: Sequence[Value]) -> Value:
-        """What arithmetic makes of results, or of parameters."""
+        """Return what arithmetic makes of results, or of parameters."""
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
         return Value(results=total.results if self.off else total.results | total.itself(), inside=total.inside)
 
     def contain(self, values: Sequence[Value]) -> Value:
-        """What a list or dict holds."""
         total = self.join(values)
         if total is NOTHING:
             return NOTHING
         return Value(elements=total.paths, inside=total.all if self.off else total.all | total.itself())
 
     def collect(self, item: Value) -> Value:
-        """What a comprehension makes may be anything: masks, sizes, shapes."""
+        """Return nothing: a comprehension may make masks, sizes or shapes."""
         return NOTHING
 
     def item(self, container: Value) -> Value:
-        """What a loop over a stack or a list yields, or an index picks."""
         if container is NOTHING:
             return NOTHING
         below = frozenset((*path, ELEMENT) for path in container.paths)
         return Value(below | container.elements, results=container.all)
 
     def part(self, value: Value, position: int) -> Value:
-        """One of several results."""
         return value if value is NOTHING else Value(results=value.all)
 
     def rest(self, value: Value) -> Value:
-        """Those that are left."""
         return Value(inside=value.all)
 
     def attribute(self, node: ast.Attribute, base: Value) -> Value:
-        """A part of a module or of a result; what the method has set it to, where it is one of `self`."""
+        """Return a part of a module or of a result; of `self`, what the method has set it to."""
         if base is NOTHING:
             return NOTHING
         paths = frozenset((*path, node.attr) for path in base.paths)
@@ -144,7 +139,7 @@ class ModuleFlow(Interpreter[Value]):
         return Value(paths) if node.attr in _NO_TENSORS else Value(paths, results=base.results, inside=base.inside)
 
     def subscript(self, node: ast.Subscript) -> Value:
-        """An item; of a slice the same again."""
+        """Return an item; for a slice, the value itself."""
         self.value(node.slice)
         value = self.value(node.value)
         return value if isinstance(node.slice, ast.Slice) else self.item(value)
@@ -174,7 +169,7 @@ class ModuleFlow(Interpreter[Value]):
         return NOTHING
 
     def defaults(self, arguments: ast.arguments) -> dict[str, Value]:
-        """What the parameters of a function inside the method hold where a call does not say."""
+        """Return what the parameters of a function inside the method hold where a call does not say."""
         parameters = [*arguments.posonlyargs, *arguments.args]
         values = dict.fromkeys((node.arg for node in (*parameters, *arguments.kwonlyargs)), NOTHING)
         pairs = [*zip(reversed(parameters), reversed(arguments.defaults), strict=False)]
@@ -184,7 +179,6 @@ class ModuleFlow(Interpreter[Value]):
         return values | {node.arg: self.value(value) for node, value in pairs}
 
     def call(self, node: ast.Call) -> Value:
-        """What a call returns."""
         base = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else NOTHING
         callee = self.attribute(node.func, base) if isinstance(node.func, ast.Attribute) else self.value(node.func)
         values = [self.value(argument) for argument in node.args]
@@ -192,7 +186,7 @@ class ModuleFlow(Interpreter[Value]):
         return self.called(node, base, callee, values)
 
     def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
-        """What a call with these values returns; `base` is what the method belongs to that is called."""
+        """Return what a call with these values returns; `base` is what the called method belongs to."""
         if base is callee is NOTHING and all(value is NOTHING for value in values):
             return NOTHING
         given = values[0] if node.args else NOTHING
@@ -225,13 +219,78 @@ class ModuleFlow(Interpreter[Value]):
 
 
 def accessors(functions: Iterable[ast.FunctionDef]) -> dict[str, Value]:
-    """What the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
-    found: dict[str, Value] = {}
+    """Return what the methods return that do nothing else: `def _layer(self, i): return self.layers[i]`."""
+    by_method: dict[str, Value] = {}
     for function in functions:
         body = function.body
         match body[1:] if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body:
             case [ast.Return(value=ast.expr() as value)]:
                 returned = ModuleFlow({}).value(value).without_results()
                 if returned.paths and () not in returned.paths:
-                    found[f"self.{function.name}()"] = returned
-    return found
+                    by_method[f"self.{function.name}()"] = returned
+    return by_method
+
+
+class _CallCounter(ModuleFlow):
+    """Counts the calls of modules in a local function; one in a loop counts twice."""
+
+    passes = 1
+
+    def __init__(self, env: dict[str, Value], functions: Collection[str]) -> None:
+        super().__init__(env)
+        self.calls = 0
+        self.calls_of: set[str] = set()
+        """The names that are called."""
+        self._functions = functions
+        self._taken: dict[int, int] = {}
+
+    def count(self, function: Function, given: Mapping[str, Value]) -> None:
+        """Count the calls of a function and of those that it defines."""
+        self.enter(function.body, self.env | self.defaults(function.args) | dict(given))
+
+    def define(self, node: Function | ast.ClassDef) -> None:
+        """Count what a function inside calls."""
+        if isinstance(node, Function):
+            self.count(node, {})
+
+    def side(self, node: ast.If, truth: bool) -> bool:
+        """Count the side of an `if` that calls more."""
+        before = self.calls
+        ended = super().side(node, truth)
+        if truth:
+            self._taken[id(node)], self.calls = self.calls - before, before
+        else:
+            self.calls = before + max(self._taken[id(node)], self.calls - before)
+        return ended
+
+    def called(self, node: ast.Call, base: Value, callee: Value, values: Sequence[Value]) -> Value:
+        """Count it; a local function that is called may call several."""
+        name = dotted(node.func)
+        self.calls_of.add(name)
+        if callee.paths:
+            self.calls += 2 if self.loops else 1
+        elif name in self._functions:
+            self.calls += 2
+        return super().called(node, base, callee, values)
+
+
+def calls_several(
+    function: Function, env: Mapping[str, Value], functions: Collection[str], given: Mapping[str, Value] = {}
+) -> bool:
+    """Tell whether a local function calls other than one module once.
+
+    That is: several, one in a loop, or none that is understood. Modules that it is handed with the checkpoint call are
+    not counted, as in Idefics of transformers 4.52.
+
+    Args:
+        function: the local function.
+        env: the values of the names around it.
+        functions: the names of local functions; one that it calls counts as several modules.
+        given: the values of its parameters.
+    """
+    counter = _CallCounter(dict(env), functions)
+    counter.count(function, given)
+    handed = {node.arg for node in function.args.args} - {name for name, value in given.items() if value.paths}
+    if not counter.calls and counter.calls_of & handed:
+        return False
+    return counter.calls != 1

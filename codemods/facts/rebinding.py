@@ -1,4 +1,4 @@
-"""Which names of a function have another value after a call: those that loops around it or later statements rebind."""
+"""Find the names of a function that loops around a call, or later statements, rebind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _SAME_FOR_ALL = frozenset({"shape", "dtype", "device", "ndim", "size"})
 
 
 def rebound_by_loops(call: ast.Call, at: ast.stmt, around: Sequence[ast.AST]) -> set[str]:
-    """The names that have another value after the loops around a call: their targets, and what is made of these.
+    """Return the names that have another value after the loops around a call.
+
+    They are the targets of the loops, and what is made of these.
 
     A loop that runs the backward pass itself is over before it rebinds anything.
     """
@@ -44,7 +46,7 @@ def rebound_by_loops(call: ast.Call, at: ast.stmt, around: Sequence[ast.AST]) ->
 
 
 def rebound_later(names: set[str], statement: ast.stmt, function: ast.FunctionDef) -> set[str]:
-    """Those of a function's names to which a statement, or a later one that surely runs, gives another value."""
+    """Return those of a function's names that a statement, or a later one that surely runs, gives another value."""
     suite = _suite_of(statement, function) if names else []
     later = suite[suite.index(statement) :] if suite else []
     assigned = [node for node in later if isinstance(node, ast.Assign | ast.AugAssign)]
@@ -54,14 +56,14 @@ def rebound_later(names: set[str], statement: ast.stmt, function: ast.FunctionDe
 
 
 def _suite_of(statement: ast.stmt, node: ast.AST) -> list[ast.stmt]:
-    """The statements that run with one inside a node."""
+    """Return the statements that run with one inside a node."""
     holders = (node, *statements_below(node))
     suites = (getattr(inner, part, None) for inner in holders for part in ("body", "orelse"))
     return next((suite for suite in suites if isinstance(suite, list) and statement in suite), [])
 
 
 def _is_over(loop: ast.AST) -> bool:
-    """Whether a loop may run the backward pass before it goes on, itself or by whom it yields to."""
+    """Tell whether a loop may run the backward pass before it goes on, itself or by whom it yields to."""
     return any(
         isinstance(node, ast.Yield | ast.YieldFrom)
         or (isinstance(node, ast.Attribute) and (node.attr == "backward" or dotted(node).endswith("autograd.grad")))
@@ -70,7 +72,7 @@ def _is_over(loop: ast.AST) -> bool:
 
 
 def _is_same_for_all(value: ast.expr) -> bool:
-    """Whether a value is a size or type of a tensor, as in `x.size(0)` and `x.shape[:2]`."""
+    """Tell whether a value is a size or type of a tensor, as in `x.size(0)` and `x.shape[:2]`."""
     if isinstance(value, ast.Tuple):
         return all(map(_is_same_for_all, value.elts))
     while isinstance(value, ast.Subscript | ast.Call):
@@ -79,19 +81,19 @@ def _is_same_for_all(value: ast.expr) -> bool:
 
 
 def parameters_of(arguments: ast.arguments) -> set[str]:
-    """The names of all parameters."""
+    """Return the names of all parameters."""
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return {argument.arg for argument in every if argument}
 
 
 def nodes_of(function: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
-    """Every node of a function's body."""
+    """Return every node of a function's body."""
     body = function.body if isinstance(function, ast.FunctionDef) else [function.body]
     return [node for part in body for node in walk(part)]
 
 
 def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
-    """The names that a function, or one inside it, binds itself."""
+    """Return the names that a function, or one inside it, binds itself."""
     own = parameters_of(function.args)
     for node in nodes_of(function):
         if isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -102,12 +104,12 @@ def bound_in(function: ast.FunctionDef | ast.Lambda) -> set[str]:
 
 
 def makes_functions(text: str) -> bool:
-    """Whether a function of this text makes another: its own `def` is among the first characters."""
+    """Tell whether a function of this text makes another: its own `def` is among the first characters."""
     return "lambda" in text or text.find("def ", len("        def ")) > 0
 
 
 def read_late(maker: ast.FunctionDef) -> set[str]:
-    """The names around a function that the functions which it returns look up when they run.
+    """Return the names around a function that the functions it returns look up when they run.
 
     Past state is left out: in training it is None for each block.
     """

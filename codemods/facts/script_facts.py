@@ -1,4 +1,4 @@
-"""What one training script says, as plain frozen values: signs of several processes, and what goes wrong among them.
+"""The facts of a training script as plain frozen values: signs of several processes, and what goes wrong there.
 
 No decision is made here. `scripts/` makes these from one file's text; the rules about training scripts read them.
 """
@@ -131,5 +131,5 @@ class ScriptFacts(NamedTuple):
     trainers: tuple[str, ...] = ()
 
     def sign(self, *kinds: SignKind) -> Sign | None:
-        """The first sign of the first of these kinds that has any."""
+        """Return the first sign of the first of these kinds that has any."""
         return next((sign for kind in kinds for sign in self.signs if sign.kind == kind), None)

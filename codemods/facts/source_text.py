@@ -1,4 +1,4 @@
-"""A file's text by the positions that `ast` gives: spans to offsets, lines, indentation."""
+"""Locate `ast` positions in a file's text: offsets of spans, lines and indentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SourceText:
             self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))][:-1]
 
     def offset(self, line: int, column: int) -> int:
-        """The character offset of a line (from 1) and a byte column (from 0)."""
+        """Return the character offset of a line (from 1) and a byte column (from 0)."""
         start = self._starts[line - 1]
         if column == 0:
             return start
@@ -34,26 +34,26 @@ class SourceText:
         return start + len(content.encode()[:column].decode(errors="ignore"))
 
     def range(self, span: Span) -> tuple[int, int]:
-        """Start and end offsets of a span."""
+        """Return the start and end offsets of a span."""
         return self.offset(span.line, span.column), self.offset(span.end_line, span.end_column)
 
     def of(self, span: Span) -> str:
-        """The text of a span."""
+        """Return the text of a span."""
         start, end = self.range(span)
         return self.text[start:end]
 
     def line_start(self, offset: int) -> int:
-        """Where the line of an offset begins."""
+        """Return where the line of an offset begins."""
         return self._starts[bisect_right(self._starts, offset) - 1]
 
     def line_end(self, offset: int) -> int:
-        """Where the line of an offset ends, the newline left out."""
+        """Return where the line of an offset ends, the newline left out."""
         end = self.text.find("\n", offset)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > offset and self.text[end - 1] == "\r" else end
 
     def indent(self, offset: int) -> str:
-        """The white space that the line of an offset begins with."""
+        """Return the white space that the line of an offset begins with."""
         start = self.line_start(offset)
         line = self.text[start : self.line_end(offset)]
         return line[: len(line) - len(line.lstrip())]

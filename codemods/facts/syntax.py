@@ -1,4 +1,4 @@
-"""Pieces of Python syntax that every reader of a file needs: places, dotted names, the arguments of a call."""
+"""Helpers for Python syntax that every reader shares: places, dotted names, imports, arguments of calls."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ UNPACKED = Argument("*", "", "other", Span(0, 0, 0, 0))
 
 
 def span_of(node: ast.expr | ast.stmt | ast.keyword) -> Span:
-    """The place of a node."""
+    """Return the place of a node."""
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """Every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
+    """Return every node inside a node, itself first, in the order of `ast.walk`, which takes three times as long.
 
     What is inside a name is left out: whether it is read or bound is its `ctx`.
     """
@@ -65,7 +65,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def statements_below(node: ast.AST) -> Iterator[ast.AST]:
-    """Every statement inside a node, and what holds some of them: a walk that enters no expression."""
+    """Yield every statement inside a node, and what holds some of them, without entering expressions."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.stmt | ast.excepthandler | ast.match_case):
             yield inner
@@ -73,7 +73,7 @@ def statements_below(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` for names and attributes, empty for anything else."""
+    """Return `a.b.c` for names and attributes; empty for anything else."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -84,18 +84,47 @@ def dotted(node: ast.expr) -> str:
     return ".".join(reversed(names))
 
 
+def last_name(node: ast.expr) -> str:
+    """Return the last name of a dotted one: `checkpoint` of `utils.checkpoint`; empty for anything else."""
+    return dotted(node).rpartition(".")[2]
+
+
+def values_of(call: ast.Call) -> list[ast.expr]:
+    """Return what a call passes, by position and then by keyword."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def passes_false(call: ast.Call) -> bool:
+    """Tell whether one of a call's arguments is the constant False: `model.train(False)`."""
+    return any(isinstance(value, ast.Constant) and value.value is False for value in values_of(call))
+
+
+def imported_names(statement: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield each name that an import statement binds, with its module and its name there.
+
+    The module keeps its leading dots. The name there is empty where a module itself is imported.
+    """
+    match statement:
+        case ast.ImportFrom(module=module, names=names, level=level):
+            for alias in names:
+                yield alias.asname or alias.name, "." * level + (module or ""), alias.name
+        case ast.Import(names=names):
+            for alias in names:
+                yield alias.asname or alias.name.partition(".")[0], alias.name, ""
+
+
 def called(node: ast.expr) -> ast.expr:
-    """The callee of a call, as of a decorator with arguments; anything else as it is."""
+    """Return the callee of a call, as of a decorator with arguments; anything else as it is."""
     return node.func if isinstance(node, ast.Call) else node
 
 
 def drops_gradient(node: ast.expr) -> bool:
     """Tell whether a decorator or a context says that no gradient is wanted."""
-    return dotted(called(node)).rpartition(".")[2] in NO_GRADIENT
+    return last_name(called(node)) in NO_GRADIENT
 
 
 def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
-    """The names that a statement gives a value, those inside tuples left out."""
+    """Return the names that a statement gives a value, those inside tuples left out."""
     match statement:
         case ast.Assign(targets=targets):
             return tuple(target.id for target in targets if isinstance(target, ast.Name))
@@ -105,12 +134,12 @@ def assigned_names(statement: ast.stmt) -> tuple[str, ...]:
 
 
 def first_line_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The line of the first decorator, or of the definition where there is none."""
+    """Return the line of the first decorator, or of the definition where there is none."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def text_of(node: ast.expr) -> str:
-    """What `ast.unparse` returns, but cheap for the names and simple types that most annotations are."""
+    """Return what `ast.unparse` does, but cheaply for the names and simple types that most annotations are."""
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | None):
         return repr(node.value)
     name = dotted(node)
@@ -127,7 +156,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def arguments_of(call: ast.Call, skip: int = 0) -> tuple[Argument, ...]:
-    """The arguments of a call in source order, the first `skip` positional ones left out."""
+    """Return the arguments of a call in source order, the first `skip` positional ones left out."""
     arguments: list[Argument] = []
     for node in call.args[skip:]:
         name = "*" if isinstance(node, ast.Starred) else None

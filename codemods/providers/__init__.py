@@ -1,4 +1,4 @@
-"""Facts that rules ask for, beside those that every rule stands on: each is found by being in a module here."""
+"""Facts that only some rules ask for. Each is found by being declared in a module here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def declared_facts(package: str = __name__) -> tuple[tuple[FileFact[object], ...
     for name in names:
         for value in vars(importlib.import_module(f"{package}.{name}")).values():
             if isinstance(value, FileFact | ClassFact):
-                known, where = declared.setdefault((type(value), value.name), (value, name))
-                if known is not value:
+                first, where = declared.setdefault((type(value), value.name), (value, name))
+                if first is not value:
                     raise ValueError(f"{where} and {name} of {package} both declare a fact {value.name!r}")
     facts = [value for value, _ in declared.values()]
     return (

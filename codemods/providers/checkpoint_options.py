@@ -1,4 +1,4 @@
-"""Options of checkpoint calls: those of torch's function that are reentrant, and what keeps no random state."""
+"""Find options of checkpoint calls: reentrant calls of torch's function, and those that keep no random state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ckpt_surgery.codemods.facts.checkpoint_helpers import TORCH, speaks_of_checkpointing
+from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
@@ -31,7 +31,7 @@ class Unkept(NamedTuple):
 
 
 def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:
-    own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
+    own = file.torch_checkpoint_names
     for node in walk(file.tree) if file.mentions(*(f"{name}(" for name in own)) else ():
         if isinstance(node, ast.Call) and dotted(node.func) in own:
             arguments = arguments_of(node)

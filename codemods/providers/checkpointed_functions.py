@@ -1,4 +1,4 @@
-"""Calls of a checkpoint function on functions: local ones, lambdas, methods, partials, functions of the module.
+"""Find checkpoint calls on functions: local ones, lambdas, methods, partials, functions of the module.
 
 A helper that hands its first parameter to a checkpoint function counts as one, with the helper's mode.
 What such a function captures from around it is recorded, and which of that the loop around the call rebinds. Any other
@@ -17,7 +17,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from ckpt_surgery.codemods.facts.argument_names import is_gradient
 from ckpt_surgery.codemods.facts.checkpoint_helpers import (
     CHECKPOINT_ATTRIBUTES,
-    TORCH,
     is_checkpoint,
     is_given,
     refused_keywords,
@@ -37,7 +36,8 @@ from ckpt_surgery.codemods.facts.rebinding import (
     rebound_by_loops,
     rebound_later,
 )
-from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, last_name, span_of, values_of
+from ckpt_surgery.codemods.scripts.names import keywords
 
 ReentrantOption: TypeAlias = Literal["reentrant", "non_reentrant", "default", "unknown", "model"]
 """What a checkpoint call says of `use_reentrant`: True, False, nothing, or what the file does not show; `model` where
@@ -130,7 +130,7 @@ class Checkpointed:
 
 
 def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
-    own = {f"{TORCH}.checkpoint", *(name for name, module in file.checkpoint_names.items() if module == TORCH)}
+    own = file.torch_checkpoint_names
     functions = {node.name: node for node in file.functions}
     scopes: list[tuple[ast.FunctionDef, str, Mapping[str, ast.FunctionDef]]]
     scopes = [(node, node.name, {}) for node in file.functions]
@@ -145,8 +145,8 @@ def _checkpointed_functions(file: FileSyntax) -> Checkpointed:
             calls.learn(*scope)
     texts = ((scope, file.text(scope[0])) for scope in scopes)
     concerned = [scope for scope, text in texts if makes_functions(text) or (has_calls and calls.may_be_in(text))]
-    found = tuple(call for scope in concerned for call in calls.read(*scope))
-    return Checkpointed((*found, *calls.in_helpers()), tuple(calls.late))
+    read = tuple(call for scope in concerned for call in calls.read(*scope))
+    return Checkpointed((*read, *calls.in_helpers()), tuple(calls.late))
 
 
 class _Calls:
@@ -173,17 +173,17 @@ class _Calls:
         """For each helper that is called, whether it runs functions alone."""
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a function of this text may call a checkpoint function, or a helper."""
+        """Tell whether a function of this text may call a checkpoint function, or a helper."""
         helpers = (name.rpartition(".")[2] in text for name in self._helpers)
         return self._words.search(text) is not None or any(helpers)
 
     def is_one(self, function: ast.expr) -> bool:
-        """Whether a call's function is a checkpoint function, or a helper."""
+        """Tell whether a call's function is a checkpoint function, or a helper."""
         name = dotted(function)
         return is_given(function) or name in self._torch_names or name in self._helpers
 
     def learn(self, function: ast.FunctionDef, scope: str, methods: Mapping[str, ast.FunctionDef]) -> None:
-        """See whether a function is a helper, which hands its first parameter to a checkpoint function."""
+        """Note a function as a helper if it hands its first parameter to a checkpoint function."""
         first = next((argument.arg for argument in function.args.args if argument.arg != "self"), "")
         for place in _Scope(function, self, methods).places.values():
             if dotted(place.call.args[0]) == first:
@@ -202,8 +202,8 @@ class _Calls:
             if captures is not None:
                 call = self._made(place, scope, captures)
                 containers, written = tuple(sorted(place.containers)), tuple(reader.written(place))
-                known = self.functions | {inner.name: inner for inner in reader.inner}
-                refused = refused_keywords(place.call, known)
+                local = self.functions | {inner.name: inner for inner in reader.inner}
+                refused = refused_keywords(place.call, local)
                 dropped = reader.dropped(place)
                 yield replace(call, containers=containers, dropped=dropped, written=written, refused=refused)
         self.late += reader.late(scope)
@@ -211,7 +211,7 @@ class _Calls:
             yield from self.read(inner, scope, methods)
 
     def in_helpers(self) -> Iterator[CheckpointedFunction]:
-        """The calls inside those helpers that run functions alone."""
+        """Yield the calls inside those helpers that run functions alone."""
         return (call for name, call in self._helpers.items() if self._running.get(name))
 
     def _made(self, place: _Place, scope: str, captures: tuple[Capture, ...]) -> CheckpointedFunction:
@@ -232,7 +232,7 @@ class _Calls:
             return helper.option if helper.option == "non_reentrant" else "unknown"
         if is_given(call.func):
             return "model"
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given = keywords(call)
         match given.get("use_reentrant"):
             case ast.Constant(value=bool(value)):
                 return "reentrant" if value else "non_reentrant"
@@ -303,7 +303,7 @@ class _Scope(ModuleFlow):
     # -- what was read, to be asked for once the whole function is
 
     def captures(self, place: _Place) -> tuple[Capture, ...] | None:
-        """What the function of a checkpoint call captures; None where it is no function, or not known to be one."""
+        """Return what the function of a checkpoint call captures; None where it may be no function."""
         names = self._captured(place.call.args[0])
         if names is None:
             return None
@@ -314,7 +314,7 @@ class _Scope(ModuleFlow):
         )
 
     def late(self, scope: str) -> Iterator[LateBinding]:
-        """The calls that get a function which looks up what the loops around them rebind."""
+        """Yield the calls that get a function which looks up what the loops around them rebind."""
         for place in (*self.others.values(), *self.places.values()):
             call = place.call
             given: list[tuple[int | str, ast.expr]] = [*enumerate(call.args)]
@@ -328,26 +328,24 @@ class _Scope(ModuleFlow):
                 later = rebound_later(looked_up - in_loop, place.statement, self._function)
                 for names in (set[str]() if said else in_loop, later):
                     if names:
-                        span, line, found = span_of(call), place.statement.lineno, tuple(sorted(names))
+                        span, line, rebound = span_of(call), place.statement.lineno, tuple(sorted(names))
                         text, callees = ast.unparse(value), tuple(dict.fromkeys(self._callees(call.func)))
-                        yield LateBinding(scope, span, line, text, found, names is in_loop, at, callees)
+                        yield LateBinding(scope, span, line, text, rebound, names is in_loop, at, callees)
 
     def _looked_up(self, node: ast.expr) -> set[str]:
-        """What a function looks up when it runs, also one that a local function makes: `make(layer)`."""
+        """Return what a function looks up when it runs, also one that a local function makes: `make(layer)`."""
         may_be = node.id in self._made if isinstance(node, ast.Name) else isinstance(node, ast.Lambda | ast.Call)
         if not may_be:
             return set()
         captured = self._captured(node)
-        made = [read_late(maker) for maker in self._makers(node)]
-        return {name for name, (late, _) in (captured or {}).items() if late} | set[str]().union(*made) & self._bound
-
-    def _makers(self, node: ast.expr) -> Iterator[ast.FunctionDef]:
         values = self._made.get(node.id, []) if isinstance(node, ast.Name) else [node]
-        for call in (value for value in values if isinstance(value, ast.Call)):
-            yield from (made for made in self._made.get(dotted(call.func), []) if isinstance(made, ast.FunctionDef))
+        callees = [dotted(value.func) for value in values if isinstance(value, ast.Call)]
+        makers = [made for name in callees for made in self._made.get(name, []) if isinstance(made, ast.FunctionDef)]
+        by_makers = set[str]().union(*map(read_late, makers)) & self._bound
+        return {name for name, (late, _) in (captured or {}).items() if late} | by_makers
 
     def _callees(self, node: ast.expr, asked: frozenset[str] = frozenset()) -> Iterator[str]:
-        """What a call's function may be."""
+        """Yield what a call's function may be."""
         match node:
             case ast.Name(id=name) if name in self._aliases and name not in asked:
                 for value in self._aliases[name]:
@@ -355,31 +353,31 @@ class _Scope(ModuleFlow):
             case ast.IfExp(body=body, orelse=orelse):
                 yield from self._callees(body, asked)
                 yield from self._callees(orelse, asked)
-            case ast.Call(func=function, args=[inner]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner]) if last_name(function) == "partial":
                 yield from self._callees(inner, asked)
             case ast.Name() | ast.Attribute():
                 yield "" if is_checkpoint(node, self._calls.names) else dotted(node)
 
     def dropped(self, place: _Place) -> tuple[str, ...]:
-        """The names that a statement before the call sets to None."""
+        """Return the names that a statement before the call sets to None."""
         return tuple(dict.fromkeys(name for line, name in self._none.items() if line < place.statement.lineno))
 
     def written(self, place: _Place) -> Iterator[WrittenInput]:
-        """The arguments of a checkpoint call that its function writes into."""
+        """Yield the arguments of a checkpoint call that its function writes into."""
         function, *given = place.call.args
-        keywords = {keyword.arg: keyword.value for keyword in place.call.keywords}
+        named = keywords(place.call)
         for node in self._functions(function):
             names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args)]
             arguments = dict(zip([name for name in names if name != "self"], given, strict=False))
             for name, how in written_inputs(node).items():
-                value = arguments.get(name, keywords.get(name))
+                value = arguments.get(name, named.get(name))
                 carried = isinstance(value, ast.Name) and value.id in place.names
                 has_gradient = carried or is_gradient(name)
                 if value is not None and (has_gradient or how in ("method", "method again")):
                     yield WrittenInput(name, how, name not in arguments, has_gradient)
 
     def _functions(self, node: ast.expr) -> list[ast.FunctionDef | ast.Lambda]:
-        """What a function of this scope, of the module or of the class is."""
+        """Return the functions of this scope, of the module or of the class that an expression may be."""
         match node:
             case ast.Lambda():
                 return [node]
@@ -392,7 +390,7 @@ class _Scope(ModuleFlow):
         return []
 
     def _captured(self, node: ast.expr | ast.FunctionDef) -> dict[str, tuple[bool, bool]] | None:
-        """The names that a function captures: whether it looks them up when it runs, and whether it passes them on."""
+        """Return the names that a function captures: whether it looks them up late, and whether it passes them on."""
         match node:
             case ast.Lambda() | ast.FunctionDef():
                 return self._of_function(node)
@@ -405,7 +403,7 @@ class _Scope(ModuleFlow):
                 return {} if name in self._calls.functions and name not in self._bound else None
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 return {} if name in self._methods else None
-            case ast.Call(func=function, args=[inner, *rest]) if dotted(function).rpartition(".")[2] == "partial":
+            case ast.Call(func=function, args=[inner, *rest]) if last_name(function) == "partial":
                 captured = self._captured(inner)
                 given = [*rest, *(keyword.value for keyword in node.keywords)]
                 early = {name: (False, True) for value in given for name in self._values(value)}
@@ -417,19 +415,14 @@ class _Scope(ModuleFlow):
         captured = {name: (False, True) for value in early for name in self._values(value)}
         nodes = nodes_of(function)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
-        values = [value for call in calls for value in (*call.args, *(keyword.value for keyword in call.keywords))]
-        given = {value.id for value in values if isinstance(value, ast.Name)}
-        captured.update({name: (True, name in given) for name in self._free(function)})
+        given = {value.id for call in calls for value in values_of(call) if isinstance(value, ast.Name)}
+        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        looked_up = (loaded - bound_in(function)) & self._bound
+        captured.update({name: (True, name in given) for name in looked_up})
         return captured
 
-    def _free(self, function: ast.FunctionDef | ast.Lambda) -> set[str]:
-        """The names of this scope that a function looks up when it runs."""
-        nodes = nodes_of(function)
-        loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-        return (loaded - bound_in(function)) & self._bound
-
     def _values(self, value: ast.expr) -> set[str]:
-        """The names of this scope that an expression hands on as they are."""
+        """Return the names of this scope that an expression hands on as they are."""
         items = value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
         return {item.id for item in items if isinstance(item, ast.Name)} & self._bound
 

@@ -1,4 +1,4 @@
-"""`# Copied from` comments, and the modular file that a generated one is made from."""
+"""Read `# Copied from` comments, and the name of the modular file that a generated one is made from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _comments(file: FileSyntax) -> Iterator[CopiedFrom]:
 
 
 def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
-    """First line (decorators included) and place of every class and function, methods included."""
+    """Yield the first line (decorators included) and the place of every class and function, methods included."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.ClassDef | ast.FunctionDef):
             first = first_line_of(inner)
@@ -50,13 +50,13 @@ def _objects(node: ast.AST) -> Iterator[tuple[int, Span]]:
             yield from _objects(inner)
 
 
-def _generated_from(file: FileSyntax) -> str:
-    match = _GENERATED.search(file.source, 0, _HEAD)
-    return match.group(1) if match else ""
-
-
 COPIES = FileFact[tuple[CopiedFrom, ...]](
     "copies", lambda file: tuple(_comments(file)), nothing=(), signs=("Copied from transformers.",)
 )
-GENERATED_FROM = FileFact("generated_from", _generated_from, nothing="", signs=("modular_",))
+GENERATED_FROM = FileFact(
+    "generated_from",
+    lambda file: "".join(_GENERATED.findall(file.source, 0, _HEAD)[:1]),
+    nothing="",
+    signs=("modular_",),
+)
 """The modular file named in a generated file's header; empty where there is none."""

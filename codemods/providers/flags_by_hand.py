@@ -1,4 +1,4 @@
-"""Where a file sets `gradient_checkpointing` of what is surely a model of transformers.
+"""Find where a file sets `gradient_checkpointing` on what is surely a model of transformers.
 
 `self.tower = SiglipVisionModel(config)` in a class, and `self.tower.gradient_checkpointing = True` in it; the same of
 names in one function, or at module level. A name that is also bound to anything else is not followed.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import IN_PLACE, Span, dotted, imported_names, last_name, span_of, walk
 from ckpt_surgery.model_patches.release_names import FLAG, INNER_SWITCH, SWITCH_ON
 
 _SET = re.compile(rf"\.{FLAG}\s*=[^=]")
@@ -43,8 +43,13 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
         return
     nodes = walk(file.tree)
     flags = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == FLAG)
-    read = {dotted(node.value).rpartition(".")[2] for node in flags if isinstance(node.ctx, ast.Load)}
-    imported = dict(_imported(nodes))
+    read = {last_name(node.value) for node in flags if isinstance(node.ctx, ast.Load)}
+    imported = {
+        name: original
+        for node in nodes
+        for name, module, original in imported_names(node)
+        if module == "transformers" or (original and module.startswith("transformers."))
+    }
     module = [statement for statement, _ in file.statements if not isinstance(statement, ast.ClassDef)]
     scopes = [_Region("", "", [node for node in module if not isinstance(node, ast.FunctionDef)])]
     for node in nodes:
@@ -52,33 +57,20 @@ def _flags(file: FileSyntax) -> Iterator[FlagByHand]:
             scopes.append(_Region(node.name, "self.", walk(node)))
         elif isinstance(node, ast.FunctionDef):
             scopes.append(_Region(node.name, "", walk(node)))
-    found = (flag for scope in scopes for flag in _in_scope(scope, imported, file))
-    yield from {flag.span: flag for flag in found if flag.target.rpartition(".")[2] not in read}.values()
-
-
-def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """The names that stand for something of transformers, each with what that is called there."""
-    for node in nodes:
-        match node:
-            case ast.ImportFrom(module=str(module), names=names, level=0) if (
-                module.partition(".")[0] == "transformers"
-            ):
-                yield from ((alias.asname or alias.name, alias.name) for alias in names)
-            case ast.Import(names=names):
-                yield from ((alias.asname or alias.name, "") for alias in names if alias.name == "transformers")
-
-
-def _in_scope(scope: _Region, imported: Mapping[str, str], file: FileSyntax) -> Iterator[FlagByHand]:
-    bound = _Bound(scope.nodes, imported)
-    for node in scope.nodes:
-        match node:
-            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
-                target = dotted(owner)
-                own = target.startswith(scope.start) if scope.start else "." not in target
-                switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
-                off = isinstance(value, ast.Constant) and not value.value
-                if own and not (off or switched) and bound.is_model(target):
-                    yield FlagByHand(target, span_of(node), scope.name)
+    set_by_hand: dict[Span, FlagByHand] = {}
+    for scope in scopes:
+        bound = _Bound(scope.nodes, imported)
+        for node in scope.nodes:
+            match node:
+                case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)], value=value) if name == FLAG:
+                    target = dotted(owner)
+                    own = target.startswith(scope.start) if scope.start else "." not in target
+                    switched = any(f"{target}.{switch}(" in file.source for switch in (*SWITCH_ON, INNER_SWITCH))
+                    off = isinstance(value, ast.Constant) and not value.value
+                    is_read = target.rpartition(".")[2] in read
+                    if own and not (off or switched or is_read) and bound.is_model(target):
+                        set_by_hand[span_of(node)] = FlagByHand(target, span_of(node), scope.name)
+    yield from set_by_hand.values()
 
 
 class _Bound:
@@ -107,7 +99,7 @@ class _Bound:
                     self._values.setdefault(dotted(part), []).append(value)
 
     def is_model(self, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Whether all that a name is bound to is a model of transformers; None aside."""
+        """Tell whether all that a name is bound to is a model of transformers; None aside."""
         values = self._values.get(name, []) if name not in asked else []
         return bool(values) and all(self._makes_one(value, asked | {name}) for value in values)
 

@@ -1,4 +1,4 @@
-"""Which attributes of other objects the functions and classes of a file read that checkpoint something.
+"""Find code that checkpoints, and the attributes of other objects that it reads.
 
 `for layer in model.layers: x = checkpoint(layer, x)` outside the class of the model checkpoints its blocks, too.
 """
@@ -30,17 +30,13 @@ def _read(file: FileSyntax) -> Iterator[ForeignStacks]:
     calls = [f"{name}(" for name in names if f"{name}(" in file.source]
     for node in file.tree.body if calls else ():
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and any(call in file.text(node) for call in calls):
-            attributes = frozenset(_attributes(node))
+            nodes = [inner for inner in walk(node) if isinstance(inner, ast.Attribute)]
+            owners = ((dotted(inner.value), inner.attr) for inner in nodes if isinstance(inner.ctx, ast.Load))
+            attributes = frozenset(
+                name for owner, name in owners if owner not in ("", "self") and not _SETTINGS.search(owner)
+            )
             if attributes:
                 yield ForeignStacks(node.name, attributes)
-
-
-def _attributes(scope: ast.AST) -> Iterator[str]:
-    for node in walk(scope):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            owner = dotted(node.value)
-            if owner not in ("", "self") and not _SETTINGS.search(owner):
-                yield node.attr
 
 
 FOREIGN_STACKS = FileFact[tuple[ForeignStacks, ...]](

@@ -1,4 +1,4 @@
-"""Where a file puts another forward in the place of one, and what decorates the one that a class has."""
+"""Find where a file replaces a forward, and what decorates the forward of a class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from ckpt_surgery.codemods.facts.fact import ClassFact, FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of, own_statements
-from ckpt_surgery.codemods.facts.syntax import Span, assigned_names, called, dotted, span_of, statements_below
+from ckpt_surgery.codemods.facts.syntax import (
+    Span,
+    assigned_names,
+    called,
+    dotted,
+    imported_names,
+    span_of,
+    statements_below,
+)
 
 _ASSIGNED = re.compile(r"""\.forward\s*=[^=]|setattr\([^\n]*["']forward["']""")
 _REPLACES = re.compile(r"forward ?=(?!=)(?:(?<=\.forward =)|(?<=\.forward=)|(?<=\s\sforward =)|(?<=\s\sforward=))")
@@ -45,34 +53,26 @@ class _Use(NamedTuple):
 
 
 def _may_patch(text: str) -> bool:
-    """Whether a file has to do with transformers, and assigns a forward."""
+    """Tell whether a file has to do with transformers, and assigns a forward."""
     return ("transformers" in text or "modeling_" in text) and _ASSIGNED.search(text) is not None
 
 
 def _forward_patches(file: FileSyntax) -> tuple[ForwardPatch, ...]:
     if not _may_patch(file.source):
         return ()
-    imported = dict(_imports(file.tree))
+    imports = (imported for node in statements_below(file.tree) for imported in imported_names(node))
+    modules = {name: module for name, module, _ in imports}
     uses = list(_uses(file.tree, file, "", {}))
     read = {use.target for use in uses if use.span is None}
     return tuple(
-        ForwardPatch(target, imported.get(target.partition(".")[0], ""), stack, span, span.line, scope)
+        ForwardPatch(target, modules.get(target.partition(".")[0], ""), stack, span, span.line, scope)
         for target, scope, stack, span in uses
         if span and target not in ("", "self", *read)
     )
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in statements_below(tree):
-        match node:
-            case ast.ImportFrom(module=module, names=names, level=level):
-                yield from ((alias.asname or alias.name, "." * level + (module or "")) for alias in names)
-            case ast.Import(names=names):
-                yield from ((alias.asname or alias.name.partition(".")[0], alias.name) for alias in names)
-
-
 def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]) -> Iterator[_Use]:
-    """Every use of a forward below a node; `stacks` are the loops around it, by their variables."""
+    """Yield every use of a forward below a node; `stacks` are the loops around it, by their variables."""
     if isinstance(node, ast.stmt) and "forward" not in file.text(node) and not getattr(node, "decorator_list", ()):
         return
     match node:
@@ -99,7 +99,7 @@ def _uses(node: ast.AST, file: FileSyntax, scope: str, stacks: Mapping[str, str]
 
 
 def _is_function(value: ast.expr) -> bool:
-    """Whether a value is a function, bound or not: what is made by another call may call the old forward."""
+    """Tell whether a value is a function, bound or not: what another call makes may call the old forward."""
     match value:
         case ast.Name() | ast.Attribute() | ast.Lambda():
             return True
@@ -109,7 +109,7 @@ def _is_function(value: ast.expr) -> bool:
 
 
 def _loop_variables(target: ast.expr, looped: ast.expr) -> Iterator[tuple[str, str]]:
-    """The variable that goes through a stack of blocks, and the stack."""
+    """Yield the variable that goes through a stack of blocks, with the stack."""
     match target, looped:
         case ast.Tuple(elts=[_, ast.Name() as variable]), ast.Call(func=ast.Name(id="enumerate"), args=[stack, *_]):
             pass

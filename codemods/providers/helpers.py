@@ -1,4 +1,4 @@
-"""What of a file checkpoints what it is given: its functions, and the methods and attributes of its classes."""
+"""Find the functions, methods and attributes of a file that checkpoint what they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a script asks for the checkpointing of transformers and gets none: what its models and options go through."""
+"""Find where a script asks for checkpointing and gets none, by what its models and options go through."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, passes_false, values_of, walk
 from ckpt_surgery.codemods.scripts.names import (
     Names,
     ScriptNode,
@@ -82,7 +82,7 @@ def _switches(file: FileSyntax) -> Iterator[IneffectiveSwitch]:
 
 
 def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[ScriptNode, ast.expr, bool]]:
-    """What is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
+    """Yield what is assigned to a model where it is switched on; an attribute of `self` anywhere in the class.
 
     The last tells whether it alone is assigned to, and not a tuple with it in it.
     """
@@ -92,7 +92,7 @@ def _values(names: Names, place: ScriptNode, model: str) -> Iterator[tuple[Scrip
 
 
 def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
-    """Whether a node stands in the function of a place; for an attribute of `self`, in its class."""
+    """Tell whether a node stands in the function of a place; for an attribute of `self`, in its class."""
     if model.startswith("self."):
         return at.scope.rpartition(".")[0] == place.scope.rpartition(".")[0] != ""
     return at.scope == place.scope
@@ -101,7 +101,7 @@ def _beside(at: ScriptNode, place: ScriptNode, model: str) -> bool:
 def _wrapped(
     names: Names, place: ScriptNode, switch: ast.Call, values: list[tuple[ScriptNode, ast.expr, bool]]
 ) -> tuple[NoEffect, ast.Call] | None:
-    """The wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
+    """Find the wrapping in DistributedDataParallel, or by accelerate, that surely came before a switch."""
     before = [value for value in values if value[1].lineno < switch.lineno]
     match max(before, key=lambda value: value[1].lineno, default=None):
         case (at, ast.Call(func=func) as last, _) if not at.conditional and not any(
@@ -118,7 +118,7 @@ def _wrapped(
 def _evaluated(
     names: Names, place: ScriptNode, model: str, values: list[ast.expr]
 ) -> tuple[NoEffect, ast.Call] | None:
-    """What has a model of transformers train in evaluation mode in the function that switches it on."""
+    """Find what has a model of transformers train in evaluation mode in the function that switches it on."""
     beside = [(at, call) for at, call in names.calls if _beside(at, place, model)]
     returned = [
         node.value for at in names.places if at.scope == place.scope and isinstance(node := at.node, ast.Return)
@@ -134,13 +134,19 @@ def _evaluated(
     own_class = names.classes.get(place.scope.rpartition(".")[0]) if model.startswith("self.") else None
     backward = [(at.scope, call.lineno) for at, call in names.calls if tail(call.func) == "backward"]
     made = [source for value in values if dotted(source := _source(value)) != model]
-    training = [at for at, call in names.calls if tail(call.func) == "train" and not _is_off(call)]
+    training = [at for at, call in names.calls if tail(call.func) == "train" and not passes_false(call)]
     adapted = any(tail(call.func) in ("get_peft_model", "add_adapter") for _, call in names.calls)
-    frozen = any(tail(call.func) == "requires_grad_" and _owner(call) == model and _is_off(call) for _, call in beside)
+    freezing = [call for _, call in beside if tail(call.func) == "requires_grad_" and passes_false(call)]
+    frozen = any(_owner(call) == model for call in freezing)
+    foreign = [
+        source
+        for source in made
+        if not (isinstance(source, ast.Call) and names.origin(source.func).startswith("transformers."))
+    ]
     if (
         not any(scope in scopes for scope, _ in backward)
         or not made
-        or not all(isinstance(source, ast.Call) and _is_transformers(names, source) for source in made)
+        or foreign
         or not all(_beside(at, place, model) for at in training)
         or (frozen and not adapted)
         or (own_class and names.foreign_bases(own_class))
@@ -156,13 +162,17 @@ def _evaluated(
             if _ends_training(call, model) and at.scope == place.scope and not at.conditional
         ]
         causes = [call for call in stops if call.lineno < last]
-        causes += [call for call in chained if tail(call.func) == "eval" or (call in made and _loads(call))]
+        causes += [
+            call
+            for call in chained
+            if tail(call.func) == "eval" or (call in made and tail(call.func) == "from_pretrained")
+        ]
         if causes:
             return NoEffect.EVALUATION, causes[0]
     for loop in (at.node for at in names.places if _beside(at, place, model)):
         calls = [node for node in walk(loop) if isinstance(node, ast.Call)] if isinstance(loop, _LOOPS) else []
         tails = {tail(call.func) for call in calls}
-        if "backward" in tails and not any(tail(call.func) == "train" and not _is_off(call) for call in calls):
+        if "backward" in tails and not any(tail(call.func) == "train" and not passes_false(call) for call in calls):
             for block in _blocks(loop):
                 for number, statement in enumerate(block):
                     leaves = any(isinstance(node, _LEAVES) for later in block[number:] for node in walk(later))
@@ -173,7 +183,7 @@ def _evaluated(
 
 
 def _source(value: ast.expr) -> ast.expr:
-    """The expression that a model comes from, before what returns it again: `Model()` of `Model().eval()`."""
+    """Return the expression that a model comes from: `Model()` of `Model().eval()`."""
     match value:
         case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in _OF_ITSELF:
             return _source(owner)
@@ -182,31 +192,18 @@ def _source(value: ast.expr) -> ast.expr:
     return value
 
 
-def _is_transformers(names: Names, call: ast.Call) -> bool:
-    return names.origin(call.func).startswith("transformers.")
-
-
-def _loads(call: ast.Call) -> bool:
-    return tail(call.func) == "from_pretrained"
-
-
 def _owner(call: ast.Call) -> str:
     return dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
-def _is_off(call: ast.Call) -> bool:
-    values = [*call.args, *keywords(call).values()]
-    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
-
-
 def _ends_training(call: ast.Call, model: str) -> bool:
-    """Whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
+    """Tell whether a call takes a model out of training mode: `model.eval()`, `model.train(False)`."""
     name = tail(call.func)
-    return _owner(call) == model and (name == "eval" or (name == "train" and _is_off(call)))
+    return _owner(call) == model and (name == "eval" or (name == "train" and passes_false(call)))
 
 
 def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The blocks of statements of a loop, those inside its statements too."""
+    """Yield the blocks of statements of a loop, those inside its statements too."""
     for node in walk(loop):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list):
@@ -214,26 +211,26 @@ def _blocks(loop: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
-    """The options that would switch checkpointing on, of a parser or a dataclass, where nothing reads them."""
+    """Yield the options, of a parser or a dataclass, that would switch checkpointing on and that nothing reads."""
     nodes = walk(names.tree)
     declared: set[int] = set()
-    found: list[tuple[ScriptNode, ast.expr, str, str]] = []
+    options: list[tuple[ScriptNode, ast.expr, str, str]] = []
     for place in names.places:
         match place.node:
             case ast.Call(func=func, args=[ast.Constant(value=str(flag)) as first, *_]) as call:
                 if tail(func) == "add_argument" and flag.lstrip("-").replace("-", "_") in TRAINING_SWITCH:
                     declared.add(id(first))
                     if "dest" not in keywords(call):
-                        found.append((place, call, flag, ""))
+                        options.append((place, call, flag, ""))
             case ast.AnnAssign(target=ast.Name(id=name) as target) if name in TRAINING_SWITCH:
                 cls = names.classes.get(place.prefix.rstrip("."))
                 declared.add(id(target))
                 if cls and not names.foreign_bases(cls):
-                    found.append((place, target, name, cls.name))
+                    options.append((place, target, name, cls.name))
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     read |= {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in declared}
     read |= {str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in declared}
-    unread = [each for each in found if each[2].lstrip("-").replace("-", "_") not in read]
+    unread = [option for option in options if option[2].lstrip("-").replace("-", "_") not in read]
     returned = [id(at.node.value) for at in names.places if isinstance(at.node, ast.Return)] if unread else []
     for place, node, text, cls_name in unread:
         parsed = set(_parsed(names, cls_name))
@@ -242,7 +239,7 @@ def _unread(names: Names) -> Iterator[IneffectiveSwitch]:
 
 
 def _parsed(names: Names, cls: str) -> Iterator[str]:
-    """The names that hold what a parser made of the command line: of its options, or of a dataclass."""
+    """Yield the names that hold the parsed command line: the options, or an instance of the dataclass `cls`."""
     orders = [
         ast.unparse(call.args[0]) for _, call in names.calls if tail(call.func) == "HfArgumentParser" and call.args
     ]
@@ -260,7 +257,7 @@ def _parsed(names: Names, cls: str) -> Iterator[str]:
 
 
 def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()) -> bool:
-    """Whether any of these names is used whole where code that is not in the file may do anything with it.
+    """Tell whether any of these names is used whole where code outside the file may do anything with it.
 
     `known` are the identities of nodes that are not. Functions of the file are followed by their parameters' names.
     """
@@ -280,7 +277,7 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
                         followed.add(function.name)
                         harmless.add(id(value))
             elif tail(call.func) in _ONLY_LOOK | _KEEP_MODE or names.is_wrapper(call.func):
-                harmless |= {id(part) for value in (*call.args, *keywords(call).values()) for part in _shown(value)}
+                harmless |= {id(part) for value in values_of(call) for part in _shown(value)}
     for place in names.places:
         match place.node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) as function if name not in followed:
@@ -290,7 +287,7 @@ def _handed_on(names: Names, objects: Collection[str], known: Iterable[int] = ()
 
 
 def _shown(value: ast.expr) -> tuple[ast.expr, ...]:
-    """What is looked at where this is: itself, and what it shows as a dict, as in `vars(options)`."""
+    """Return the expressions that a look at one looks at: itself, and what it shows, as in `vars(options)`."""
     match value:
         case ast.Call(func=ast.Name(id="vars" | "asdict" | "dict" | "str"), args=[inner]):
             return (value, *_shown(inner))

@@ -1,4 +1,4 @@
-"""Where reentrant checkpointing gets no input with gradient, and where embeddings are written that may be leaves."""
+"""Find reentrant checkpoints whose input has no gradient, and in-place writes to embeddings that may be leaves."""
 
 from __future__ import annotations
 
@@ -70,21 +70,23 @@ class InputGradients(NamedTuple):
 
 
 def _read(file: FileSyntax) -> InputGradients:
-    source = file.source
-    writes = tuple(_leaf_writes(file)) if _may_write(source) else ()
-    cut_off = tuple(_cut_off(names_of(file.tree))) if _may_cut_off(source) else ()
-    return InputGradients(cut_off, writes)
+    writes: list[LeafWrite] = []
+    for node in statements_below(file.tree) if _may_write(file.source) else ():
+        if isinstance(node, Function) and not _SAMPLES.search(node.name):
+            writes += _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
+    cut_off = _cut_off(names_of(file.tree)) if _may_cut_off(file.source) else ()
+    return InputGradients(tuple(cut_off), tuple(writes))
 
 
 def _may_cut_off(text: str) -> bool:
-    """Whether a file of this text may checkpoint behind frozen embeddings."""
+    """Tell whether a file of this text may checkpoint behind frozen embeddings."""
     switches = any(switch in text for switch in _SWITCHES)
     freezes = any(word in text for word in ("get_peft_model(", ".add_adapter(", "requires_grad"))
     return switches and freezes and not _FEEDS.search(text)
 
 
 def _may_write(text: str) -> bool:
-    """Whether a file of this text may write into embeddings, of models of transformers alone."""
+    """Tell whether a file of this text may write into embeddings, of models of transformers alone."""
     is_model = "PreTrainedModel" in text or _CALLS[0] in text
     lines = (before.rpartition("\n")[2] for call in _CALLS for before in text.split(call)[:-1]) if is_model else ()
     names = {match[1] for line in lines if (match := _HOLDS.fullmatch(line))}
@@ -93,7 +95,7 @@ def _may_write(text: str) -> bool:
 
 
 def _cut_off(names: Names) -> Iterator[CutOff]:
-    """The switches behind which nothing has a gradient up to transformers 4.57.
+    """Yield the switches behind which nothing has a gradient up to transformers 4.57.
 
     There `gradient_checkpointing_enable` has the embeddings need gradient only where adapters of transformers' own
     (`add_adapter`) are loaded already, and PEFT's `get_peft_model` where checkpointing is on already.
@@ -127,7 +129,7 @@ def _cut_off(names: Names) -> Iterator[CutOff]:
 
 
 def _frozen(names: Names) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
-    """What leaves the parameters before a model's first block frozen, the model, and by what means."""
+    """Yield what leaves the parameters before a model's first block frozen, the model, and by what means."""
     for place, call in names.calls:
         name, owner = tail(call.func), call.func.value if isinstance(call.func, ast.Attribute) else None
         if place.conditional:
@@ -149,7 +151,7 @@ def _frozen(names: Names) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
 
 
 def _front(names: Names, place: ScriptNode, owner: ast.expr) -> Iterator[tuple[ScriptNode, ast.expr, str, str]]:
-    """What is frozen, where that is a model's embeddings, or all of a model some of whose blocks are trained again."""
+    """Yield what is frozen if it is a model's embeddings, or a whole model some of whose blocks are trained again."""
     text = ast.unparse(owner)
     model = text.partition(".")[0]
     if _EMBEDDINGS.search(text) or (text == model and any(_trains_blocks(at.node, model) for at in names.places)):
@@ -167,14 +169,8 @@ def _trains_blocks(node: ast.AST, model: str) -> bool:
     return trained and ast.unparse(owner).startswith(f"{model}.") and bool(_BLOCKS.search(ast.unparse(owner)))
 
 
-def _leaf_writes(file: FileSyntax) -> Iterator[LeafWrite]:
-    for node in statements_below(file.tree):
-        if isinstance(node, Function) and not _SAMPLES.search(node.name):
-            yield from _writes(node) if not any(map(drops_gradient, node.decorator_list)) else ()
-
-
 def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWrite]:
-    """What a function writes into embeddings that it made, statement by statement."""
+    """Yield what a function writes into embeddings that it made, statement by statement."""
     held: dict[str, ast.expr] = {}
     unseen = {
         id(inner)
@@ -199,7 +195,7 @@ def _writes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[LeafWr
 
 
 def _written(statement: ast.stmt) -> ast.expr | None:
-    """What a statement writes into in place."""
+    """Return what a statement writes into in place."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=written)]) | ast.AugAssign(target=ast.Subscript(value=written)):
             return written

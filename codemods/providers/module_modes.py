@@ -1,4 +1,4 @@
-"""What a class does to modules that it holds: which it sets to eval mode, and which it keeps in plain lists."""
+"""Find the modules that a class sets to eval mode, and those that it keeps in plain lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ckpt_surgery.codemods.facts.fact import ClassFact
 from ckpt_surgery.codemods.facts.file_facts import AttributePath
 from ckpt_surgery.codemods.facts.module_flow import SELF, ModuleFlow, Value
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, last_name, passes_false, walk
 
 _PLAIN = (ast.List, ast.ListComp, ast.Tuple, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.Set, ast.SetComp)
 _PLAIN_CALLS = frozenset({"dict", "list", "tuple", "deque"})
@@ -24,7 +24,7 @@ _SIGNS = ("eval", ".train(", ".train =", ".train=", ".training =", ".training=",
 
 
 def held_in_eval(cls: ast.ClassDef, functions: Callable[[str], ast.FunctionDef | None]) -> frozenset[AttributePath]:
-    """The paths to what the methods of a class take out of training mode, the class itself left out.
+    """Return the paths to what the methods of a class take out of training mode, the class itself left out.
 
     `self.blocks.eval()`, `block.train(False)` in a loop over them, `block.train = disabled`, and what is handed to one
     of the `functions` that do so, or that are not at hand and called `set_eval` or the like.
@@ -60,30 +60,24 @@ class _EvalReader(ModuleFlow):
         match node:
             case ast.Call(func=ast.Attribute(attr="eval"), args=[]):
                 self.held |= base.paths
-            case ast.Call(func=ast.Attribute(attr="train")) if _is_false(node):
+            case ast.Call(func=ast.Attribute(attr="train")) if passes_false(node):
                 self.held |= base.paths
             case ast.Call(func=ast.Attribute(attr="apply"), args=[function]) if _evaluates(function):
                 self.held |= base.paths
             case ast.Call(func=ast.Name(id=name), args=[_, *_]) if values[0].paths:
-                known = self._functions(name)
-                if _evaluates(known) if known else _EVAL.search(name):
+                function_node = self._functions(name)
+                if _evaluates(function_node) if function_node else _EVAL.search(name):
                     self.held |= values[0].paths
         return super().called(node, base, callee, values)
 
 
 def _evaluates(function: ast.AST) -> bool:
-    """Whether a function takes a module out of training mode."""
     calls = [node for node in walk(function) if isinstance(node, ast.Call)]
     return any(isinstance(call.func, ast.Attribute) and call.func.attr == "eval" for call in calls)
 
 
-def _is_false(call: ast.Call) -> bool:
-    values = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(isinstance(value, ast.Constant) and value.value is False for value in values)
-
-
 def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
-    """The attributes that are lists, tuples or dicts of Python and nothing else, where nothing else registers them."""
+    """Return the attributes that are lists, tuples or dicts of Python, unless something registers modules by name."""
     plain: set[str] = set()
     others: set[str] = set()
     for method in cls.body:
@@ -100,7 +94,7 @@ def plain_lists(cls: ast.ClassDef) -> frozenset[str]:
                         (names.add if is_plain else names.discard)(target.id)
                     elif isinstance(target, ast.Attribute) and dotted(target.value) == "self":
                         (plain if is_plain else others).add(target.attr)
-                case ast.Call(func=function) if dotted(function).rpartition(".")[2] in _REGISTERS:
+                case ast.Call(func=function) if last_name(function) in _REGISTERS:
                     return frozenset()
     return frozenset(plain - others)
 

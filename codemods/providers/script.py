@@ -1,4 +1,4 @@
-"""What a file says as a training script; None where no rule about scripts has anything to look at."""
+"""The facts of a file as a training script; None where no rule about scripts has anything to look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of selective checkpointing that decide by what they count."""
+"""Find policies of selective checkpointing that decide by what they count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax, methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
-from ckpt_surgery.codemods.facts.syntax import Span, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import Span, dotted, last_name, span_of, walk
 
 _CONTEXTS = "create_selective_checkpoint_contexts"
 
@@ -34,7 +34,7 @@ def _counting(file: FileSyntax) -> Iterator[CountingPolicy]:
             case _:
                 continue
         maker = policy.func if isinstance(policy, ast.Call) else policy
-        match made.get(dotted(maker).rpartition(".")[2]):
+        match made.get(last_name(maker)):
             case ast.ClassDef() as cls:
                 functions = [method for method in methods_of(cls) if method.name == "__call__"]
             case ast.FunctionDef() as function:
@@ -48,7 +48,7 @@ def _counting(file: FileSyntax) -> Iterator[CountingPolicy]:
 
 
 def _counters(function: ast.FunctionDef) -> Iterator[str]:
-    """What a policy counts in and decides by, kept from call to call; nothing where it tells the recompute apart."""
+    """Yield what a policy counts in and decides by; nothing where it tells the recompute apart."""
     nodes = walk(function)
     if any(isinstance(node, ast.Attribute) and node.attr == "is_recompute" for node in nodes):
         return

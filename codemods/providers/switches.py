@@ -1,4 +1,4 @@
-"""How a class switches its checkpointing by itself: as before transformers 4.35, or where transformers would not."""
+"""Find how a class switches its checkpointing itself: as before transformers 4.35, or in a way of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _old_switch(cls: ast.ClassDef, file: FileSyntax) -> OldSwitch | None:
 
 
 def _is_old(function: ast.FunctionDef) -> bool:
-    """Whether a method has the parameter by which transformers tells the old form."""
+    """Tell whether a method has the parameter by which transformers tells the old form."""
     return any(parameter.arg == "value" for parameter in function.args.args)
 
 
@@ -72,38 +72,30 @@ class OwnSwitch(NamedTuple):
 
 
 def _switches(cls: ast.ClassDef, file: FileSyntax) -> Iterator[OwnSwitch]:
-    """What the methods of a class set, and which of them, or of what is assigned, replace those of transformers."""
+    """Yield what the methods of a class set, and what replaces the methods of transformers."""
     for statement in own_statements(cls):
         yield from (OwnSwitch(f"self.{name}", "") for name in assigned_names(statement) if name in SWITCHES)
     for function in methods_of(cls):
         text = file.text(function)
         if "checkpointing" in text and _SIGN.search(text):
-            yield from _of_method(function)
+            if function.name == FLAG:  # a property
+                yield OwnSwitch(f"self.{FLAG}", "")
+            callees = [node.func for node in walk(function) if isinstance(node, ast.Call)]
+            hands_over = any(isinstance(each, ast.Attribute) and each.attr in SWITCHES for each in callees)
+            if function.name in SWITCHES and not (_is_old(function) or hands_over):
+                yield OwnSwitch(f"self.{function.name}", "")
+            for node in walk(function):
+                match node:
+                    case (
+                        ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
+                        | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
+                    ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
+                        text = ast.unparse(value)
+                        if text not in _OFF:
+                            yield OwnSwitch(dotted(target), text)
     for owner, name, _ in file.set_attributes:
         if owner == cls.name and name in SWITCHES:
             yield OwnSwitch(f"self.{name}", "")
-
-
-def _of_method(function: ast.FunctionDef) -> Iterator[OwnSwitch]:
-    if function.name == FLAG:  # a property
-        yield OwnSwitch(f"self.{FLAG}", "")
-    if function.name in SWITCHES and not _is_old(function) and not _hands_over(function):
-        yield OwnSwitch(f"self.{function.name}", "")
-    for node in walk(function):
-        match node:
-            case (
-                ast.Assign(targets=[ast.Attribute(attr=name) as target], value=value)
-                | ast.AnnAssign(target=ast.Attribute(attr=name) as target, value=ast.expr() as value)
-            ) if name in (FLAG, FUNCTION) and dotted(target).startswith("self."):
-                text = ast.unparse(value)
-                if text not in _OFF:
-                    yield OwnSwitch(dotted(target), text)
-
-
-def _hands_over(function: ast.FunctionDef) -> bool:
-    """Whether a method calls that of another class or module: `super()`, `self.model`."""
-    calls = (node.func for node in walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Attribute) and called.attr in SWITCHES for called in calls)
 
 
 OWN_SWITCHES = ClassFact[tuple[OwnSwitch, ...]](

@@ -1,4 +1,4 @@
-"""The attributes that a class makes parameters of, and that nothing in it freezes."""
+"""Find the attributes that a class makes parameters of, and that nothing in it freezes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ckpt_surgery.codemods.facts.fact import ClassFact
-from ckpt_surgery.codemods.facts.syntax import dotted, walk
+from ckpt_surgery.codemods.facts.syntax import last_name, walk
 
 
 def _trained(cls: ast.ClassDef) -> Iterator[str]:
@@ -15,7 +15,7 @@ def _trained(cls: ast.ClassDef) -> Iterator[str]:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=name)],
                 value=ast.Call(func=func, args=[_], keywords=[]),
-            ) if dotted(func).rpartition(".")[2] == "Parameter":
+            ) if last_name(func) == "Parameter":
                 yield name
 
 

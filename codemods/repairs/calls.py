@@ -1,4 +1,4 @@
-"""The repairs of one place in a file: another argument list, another name, the import of the layer class."""
+"""Make the repairs of one place in a file: another argument list, another name, the import of the layer class."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ckpt_surgery.model_patches.release_names import LAYER_CLASS
 
 
 def call_repair(tree: SourceTree, path: str, call: Span, arguments: Sequence[NewArgument]) -> PassArguments:
-    """The call at a span with these arguments."""
+    """Return the repair that gives the call at a span these arguments."""
     return PassArguments(path, call, tree.places(path).call(call), tuple(arguments), tree.width)
 
 
 def name_repair(tree: SourceTree, path: str, name: Span, new: str) -> ReplaceName:
-    """Another name, or constant, in the place of the one at a span."""
+    """Return the repair that puts another name, or constant, in the place of the one at a span."""
     return ReplaceName(path, name, tree.places(path).name(name), new)
 
 
 def layer_import(tree: SourceTree, path: str) -> tuple[ImportName, ...]:
-    """What imports the layer class into a file; nothing where it is imported already.
+    """Return the import of the layer class into a file; nothing where it is imported already.
 
     It comes from `...modeling_layers` where the file reaches transformers' core by dots, by its full name elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Making a plain class a checkpointing layer: which class to change, the import, and what else has to change with it.
+"""Make a plain class a checkpointing layer: which class to change, the import, and what changes with it.
 
 Methods that keep late releases from switching layers on are taken out. A class that must stay plain, as it is imported
 or used elsewhere too, gets a layer class beside it.
@@ -76,8 +76,15 @@ def convert(
 ) -> Conversion | Because:
     """Make `ref` a GradientCheckpointingLayer, in the class of its base chain that is a plain module.
 
-    `repairs` are those that this run makes to the arguments of calls. `recomputed` says that the class is checkpointed
-    already, in the mode that it will have: what it keeps beside its result is recomputed as it was.
+    Args:
+        tree: the tree of files.
+        ref: the class.
+        repairs: what this run repairs about the arguments of calls.
+        recomputed: whether the class is checkpointed already, in the mode that it will have: what it keeps beside its
+            result is recomputed as it was.
+
+    Returns:
+        The repairs and a doubt, if they are not safe; or why the class is not made a layer.
     """
     answer = tree.bases.is_layer(ref)
     if answer is Answer.YES:
@@ -95,7 +102,12 @@ def convert(
     missing = next(filter(None, map(tree.switches.of_layer, twins)), None)
     if missing:
         return missing
-    made = [repair for twin in twins for repair in (*layer_import(tree, twin.path), _layer(tree, twin))]
+    made: list[SourceRepair] = []
+    for twin in twins:
+        start = twin.cls.base_spans[0][:2]
+        bases = zip(twin.cls.bases, twin.cls.base_spans, strict=True)
+        span = next((span for base, span in bases if base in MODULES), Span(*start, *start))  # in front of the first
+        made += [*layer_import(tree, twin.path), MakeLayer(twin.path, span, tree.places(twin.path).cls(twin.cls))]
     layers = dict.fromkeys(layer for twin in twins for layer in (twin, *tree.bases.heirs(twin)))
     for model in old_switches(tree, layers):
         if (switch := model.cls[OLD_SWITCH]) and not switch.only_flags:
@@ -107,9 +119,18 @@ def convert(
 def _doubts(
     tree: SourceTree, layers: Collection[ClassRef], repairs: Collection[ArgumentRepair], *, recomputed: bool
 ) -> Iterator[Because]:
-    """Why it is not safe to make these classes layers."""
+    """Yield why it is not safe to make these classes layers."""
     for layer in layers:
-        yield from _ways_round(tree, layer, layers)
+        at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
+        if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
+            yield Doubt.ORDER.about(layer.name)
+        if layer.cls[OWN_SWITCHES]:
+            yield Doubt.OWN_FLAG.about(layer.name)
+        for ref in tree.bases.lineage(layer):
+            names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
+            yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
+            if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
+                yield Doubt.OWN_FORWARD.about(ref.name)
     calls = [(layer, owner, call) for layer in layers for owner, call in tree.blocks.callers.get(layer, ())]
     for layer, owner, call in calls:
         site = tree.calls.of(owner, call, layers)
@@ -125,62 +146,33 @@ def _doubts(
     for layer in layers:
         yield from commented_out(tree, layer)
     for layer in () if recomputed else layers:
-        yield from _containers(tree, layer, layers)
+        forward = tree.bases.forward(layer)
+        if forward and (forward[1].nested_returns or forward[1].returns_mapping):
+            yield Doubt.RETURNS_CONTAINER.about(layer.name)
+        for owner, call in tree.blocks.callers.get(layer, ()):
+            site = tree.calls.of(owner, call, layers)
+            if site and tree.calls.plan(site).containers:
+                yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
     for layer in layers:
-        yield from _side_effects(tree, layer, recomputed=recomputed)
-
-
-def _ways_round(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """What of a new layer, or of its bases, would lead round it or stop it."""
-    at = next((at for at, base in enumerate(layer.cls.bases) if base.rpartition(".")[2] == LAYER_CLASS), None)
-    if at is not None and any(ref.name in layer.cls.bases[at + 1 :] for ref in layers):
-        yield Doubt.ORDER.about(layer.name)
-    if layer.cls[OWN_SWITCHES]:
-        yield Doubt.OWN_FLAG.about(layer.name)
-    for ref in tree.bases.lineage(layer):
-        names = [method.name for method in ref.cls.methods if method.name in ("__call__", "__init_subclass__")]
-        yield from (Doubt.OWN_METHOD.about(ref.name, name) for name in names)
-        if _ASSIGNED.search(tree.source(ref.path).of(ref.cls.span)):
-            yield Doubt.OWN_FORWARD.about(ref.name)
+        kept = None if recomputed else kept_value(tree, layer)
+        if kept:
+            lost = kept.value.flow is ValueFlow.GRADIENT
+            reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
+            yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
+        needed = needed_cache(tree, layer)
+        if needed:
+            fails = needed.read.kind is ReadKind.NEEDED
+            reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
+            yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def commented_out(tree: SourceTree, layer: ClassRef) -> Iterator[Because]:
-    """The methods that call a block and hold a checkpoint call that is a comment."""
+    """Yield the methods that call a block and hold a checkpoint call that is a comment."""
     for owner, call in tree.blocks.callers.get(layer, ()):
-        if _is_disabled(tree, owner, call.method):
+        source, methods = tree.source(owner.path), owner.cls.methods
+        lines = [Span(each.first_line, 0, each.end_line, 0) for each in methods if each.name == call.method]
+        if any(_DISABLED.search(text) for text in map(source.of, lines) if "checkpoint" in text):
             yield Doubt.DISABLED.about(f"{owner.name}.{call.method}", layer.name)
-
-
-def _is_disabled(tree: SourceTree, owner: ClassRef, name: str) -> bool:
-    """Whether a checkpoint call is commented out in a method."""
-    methods = (method for method in owner.cls.methods if method.name == name)
-    texts = (tree.source(owner.path).of(Span(method.first_line, 0, method.end_line, 0)) for method in methods)
-    return any("checkpoint" in text and _DISABLED.search(text) for text in texts)
-
-
-def _containers(tree: SourceTree, layer: ClassRef, layers: Collection[ClassRef]) -> Iterator[Because]:
-    """Tensors with gradient in containers, on their way out of a new layer or into it."""
-    forward = tree.bases.forward(layer)
-    if forward and (forward[1].nested_returns or forward[1].returns_mapping):
-        yield Doubt.RETURNS_CONTAINER.about(layer.name)
-    for owner, call in tree.blocks.callers.get(layer, ()):
-        site = tree.calls.of(owner, call, layers)
-        if site and tree.calls.plan(site).containers:
-            yield Doubt.TAKES_CONTAINER.about(owner.name, layer.name)
-
-
-def _side_effects(tree: SourceTree, layer: ClassRef, *, recomputed: bool) -> Iterator[Because]:
-    """What a new layer does that does not go with a recompute, or with a cache that is cleared."""
-    kept = None if recomputed else kept_value(tree, layer)
-    if kept:
-        lost = kept.value.flow is ValueFlow.GRADIENT
-        reason = Doubt.KEPT_GRADIENT if lost else Doubt.KEPT_STATE
-        yield reason.about(f"{kept.owner}.{kept.value.method}", kept.value.target)
-    needed = needed_cache(tree, layer)
-    if needed:
-        fails = needed.read.kind is ReadKind.NEEDED
-        reason = Doubt.NEEDED_CACHE if fails else Doubt.SHARED_CACHE
-        yield reason.about(f"{needed.owner}.{needed.read.method}", needed.read.name)
 
 
 def _names_module(ref: ClassRef) -> bool:
@@ -188,7 +180,7 @@ def _names_module(ref: ClassRef) -> bool:
 
 
 def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
-    """The class to change: the one that names nn.Module, where all that inherit from it are blocks or unheld.
+    """Find the class to change: the one that names nn.Module, if all that inherit from it are blocks or unheld.
 
     Otherwise the class itself, with the layer in front of a base that stays what it is.
     """
@@ -201,17 +193,8 @@ def _root(tree: SourceTree, ref: ClassRef) -> ClassRef | None:
     return ref if tree.bases.is_module(ref) and ref.cls.bases else None
 
 
-def _layer(tree: SourceTree, root: ClassRef) -> MakeLayer:
-    """The class as a layer. What changes is its base, or the place in front of its first one."""
-    spans = zip(root.cls.bases, root.cls.base_spans, strict=True)
-    first = root.cls.base_spans[0]
-    front = Span(first.line, first.column, first.line, first.column)
-    span = next((span for base, span in spans if base in MODULES), front)
-    return MakeLayer(root.path, span, tree.places(root.path).cls(root.cls))
-
-
 def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[ClassRef]:
-    """The models of transformers with an old switch in the files of these layers and of what runs them."""
+    """Yield the models of transformers with an old switch in the files of these layers and of what runs them."""
     owners = {owner for layer in layers for owner, _ in tree.blocks.callers.get(layer, ())}
     paths = {layer.path for layer in layers} | {owner.path for owner in owners}
     paths |= {base.path for owner in owners for base in tree.bases.lineage(owner)}
@@ -220,12 +203,12 @@ def old_switches(tree: SourceTree, layers: Collection[ClassRef]) -> Iterator[Cla
 
 
 def switches_a_model(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether a class is a model of transformers, or a mixin of one."""
+    """Tell whether a class is a model of transformers, or a mixin of one."""
     return any(map(tree.bases.is_pretrained, (ref, *tree.bases.heirs(ref))))
 
 
 def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
-    """The class without its old switch."""
+    """Return the repair that drops the old switch of a class."""
     switch = ref.cls[OLD_SWITCH]
     assert switch is not None
     span = switch.span._replace(line=switch.first_line)
@@ -233,7 +216,7 @@ def without_switch(tree: SourceTree, ref: ClassRef) -> DropMethod:
 
 
 def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRepair, ...]:
-    """A class that an availability guard imports under the block's name becomes a layer of that name.
+    """Return the repairs that make a block, imported by an availability guard under another name, a layer.
 
     `from package import Block as FooBlock` beside `class FooBlock` turns into the plain import and
     `class FooBlock(GradientCheckpointingLayer, Block)`.
@@ -246,7 +229,7 @@ def aliased(tree: SourceTree, owner: ClassRef, ref: ClassRef) -> tuple[SourceRep
 
 
 def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
-    """The guarded import statement that brings a class in as `name`, where it brings in nothing else."""
+    """Return the guarded import statement that brings in a class as `name`, and nothing else."""
     facts = tree.names.facts(path)
     imports = [item for item in facts.imports if item.guard] if facts else []
     alias = next((item for item in imports if item.name == name != item.original != ""), None)
@@ -256,7 +239,7 @@ def alias_of(tree: SourceTree, path: str, name: str) -> Import | None:
 def derive(
     tree: SourceTree, owner: ClassRef, paths: tuple[AttributePath, ...], ref: ClassRef
 ) -> tuple[SourceRepair, ...]:
-    """A subclass of `ref` that is a layer, made for one stack: elsewhere `ref` stands inside other blocks."""
+    """Return the repairs that make a subclass of `ref` a layer for one stack: elsewhere `ref` is in other blocks."""
     derived = family_facts(owner.path).derived
     attribute = next((path[0] for path in paths if path and path[0] in derived), None)
     if attribute is None or ref.path != owner.path:

@@ -1,4 +1,4 @@
-"""Which lines of a file its repairs are made in.
+"""Find the lines of a file in which its repairs are made.
 
 libcst needs a fifth of a second for a modeling file. Only the methods and the heads of classes that are changed are
 parsed, and the head of the file where its imports are; all else is passed through.
@@ -35,11 +35,11 @@ class Part(NamedTuple):
 def by_part(
     text: str, facts: FileFacts, repairs: Collection[repair.SourceRepair]
 ) -> Mapping[Part, Sequence[repair.SourceRepair]]:
-    """The repairs of a file by the part of its text that they are made in. No two parts overlap."""
+    """Return the repairs of a file by the part of its text that they are made in. No two parts overlap."""
     parts = _Parts(text, facts)
     grouped: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
-    for one in repairs:
-        grouped[parts.of(one)].append(one)
+    for change in repairs:
+        grouped[parts.of(change)].append(change)
     disjoint: dict[Part, list[repair.SourceRepair]] = defaultdict(list)
     outer = Part(0, 0)
     for part in sorted(grouped, key=lambda part: (part.start, -part.end)):
@@ -66,35 +66,35 @@ class _Parts:
             if last and self._ends_line(last.end_line, last.end_column, _NOTHING):
                 self._imports = self._lines(1, last.end_line, step=step)
 
-    def of(self, one: repair.SourceRepair) -> Part:
-        """The head of a class, a method, the class, the imports or the head of the file, or all of it."""
-        if isinstance(one, repair.ImportName):
+    def of(self, change: repair.SourceRepair) -> Part:
+        """Return the part for a change: the head of a class or file, a method, a class, the imports, or the file."""
+        if isinstance(change, repair.ImportName):
             return self._imports
-        if isinstance(one, repair.DropImports):
+        if isinstance(change, repair.DropImports):
             return self._head
-        target = one.target.definition if isinstance(one.target, repair.Occurrence) else one.target
+        target = change.target.definition if isinstance(change.target, repair.Occurrence) else change.target
         name, _, inner = target.name.partition(".") if target else ("", "", "")
         cls = self._classes.get(name)
-        if cls is None or (isinstance(one, repair.DropComment) and not inner):
+        if cls is None or (isinstance(change, repair.DropComment) and not inner):
             return self._whole  # the comment above a class is not in its lines
         methods = [method for method in cls.methods if method.name == inner.partition(".")[0]]
-        in_method = isinstance(one, repair.OrderParameters) or isinstance(one.target, repair.Occurrence)
+        in_method = isinstance(change, repair.OrderParameters) or isinstance(change.target, repair.Occurrence)
         if in_method and len(methods) == 1:
             before = f"class {name}:{self._source.newline}"  # as if the class held nothing else
             return self._lines(methods[0].first_line, methods[0].end_line, before=before)
-        if isinstance(one, repair.MakeLayer) and self._ends_line(
+        if isinstance(change, repair.MakeLayer) and self._ends_line(
             cls.header.end_line, cls.header.end_column, _HEAD_END
         ):
             return self._lines(cls.first_line, cls.header.end_line, after=f"    pass{self._source.newline}")
         return self._lines(cls.first_line, cls.span.end_line)
 
     def _ends_line(self, line: int, column: int, rest: re.Pattern[str]) -> bool:
-        """Whether nothing but this pattern follows on a line."""
+        """Tell whether nothing but this pattern follows on a line."""
         start = self._source.offset(line, column)
         return rest.fullmatch(self._source.text, start, self._source.line_end(start)) is not None
 
     def _lines(self, first: int, last: int, **options: str) -> Part:
-        """From the beginning of one line to the end of another, its newline included."""
+        """Return the text from the beginning of one line to the end of another, its newline included."""
         start, end = self._source.offset(first, 0), self._source.line_end(self._source.offset(last, 0))
         newline = self._source.text.find("\n", end)
         return Part(start, len(self._source.text) if newline < 0 else newline + 1, **options)

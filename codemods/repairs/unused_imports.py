@@ -1,4 +1,4 @@
-"""The repair that drops imported names which only the removed text used (`partial`, mostly)."""
+"""Drop imported names that only the removed text used (`partial`, mostly)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IMPORTS = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\s+(?:\([^)]*\)|[^\n]*)",
 
 
 def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: int) -> DropImports | None:
-    """What drops the names that `before` used and `after` does not; None where there are none."""
+    """Return what drops the names that `before` used and `after` does not; None where there are none."""
     lines = set(after.split("\n"))
     gone = set(_WORD.findall("\n".join(line for line in before.split("\n") if line not in lines)))
     top = [item for item in facts.imports if not item.guard and item.module != "__future__"]
@@ -23,16 +23,13 @@ def unused_imports(path: str, facts: FileFacts, before: str, after: str, width: 
     if not top:
         return None
     then, now = _words(before), _words(after)
-    unused = (item for item in top if then[item.name] and not now[item.name])
-    names = dict.fromkeys(item.name for item in unused if not _is_own(path, item.module))
+    # other files may take from here what is imported from the file's own package
+    packages = re.split(r"[/\\]", path)
+    own = {item for item in top if path and item.module.partition(".")[0] in ("", *packages)}
+    names = dict.fromkeys(item.name for item in top if then[item.name] and not now[item.name] and item not in own)
     return DropImports(path, None, None, tuple(names), width) if names else None
 
 
-def _is_own(path: str, module: str) -> bool:
-    """Whether a module is of the file's own package: other files may take from here what is imported from there."""
-    return bool(path) and (module.startswith(".") or module.partition(".")[0] in re.split(r"[/\\]", path))
-
-
 def _words(text: str) -> Counter[str]:
-    """How often each word stands in a text outside its import statements."""
+    """Count each word of a text outside its import statements."""
     return Counter(_WORD.findall(_IMPORTS.sub("", text)))

@@ -119,7 +119,7 @@ def _drawn(unkept: Unkept) -> str:
 
 
 def _bound_late(function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
-    """What is wrong with a call where the loop around it rebinds what its function looks up."""
+    """Yield what is wrong with a call where the loop around it rebinds what its function looks up."""
     rebound = [capture.name for capture in function.captures if capture.rebound]
     if rebound:
         yield _late(function.callee, rebound, "the loop rebinds"), Applicability.UNSAFE
@@ -134,7 +134,7 @@ def _late(function: str, names: Collection[str], how: str) -> str:
 
 
 def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> Iterator[tuple[str, Applicability]]:
-    """What is wrong with a call, and what that is worth. A repair puts right what is safe."""
+    """Yield what is wrong with a call, and what that is worth. A repair puts right what is safe."""
     callee, option = function.callee, function.option
     keywords = passed_on(argument.name for argument in function.args)
     if function.refused:
@@ -162,7 +162,10 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
         faults += _lost(function, rebound)
     if faults:
         yield "; ".join(faults), Applicability.UNSAFE
-    elif option == "default" and not _is_distributed(context, path):
+    elif option == "default":
+        script = context.tree.names.files[path][SCRIPT]
+        if script and data_parallel(script):
+            return  # CKPT104 looks at the call
         message = (
             f"{callee} is checkpointed without {_OPTION}, which means True up to torch 2.13: pass use_reentrant=False"
         )
@@ -170,7 +173,7 @@ def _faults(context: RuleContext, path: str, function: CheckpointedFunction) -> 
 
 
 def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterator[str]:
-    """What the function writes into, so that the recompute begins with other values.
+    """Yield what the function writes into, so that the recompute begins with other values.
 
     Torch notices for tensors that it is given by position, and raises; in reentrant mode for those with gradient.
     """
@@ -188,7 +191,7 @@ def _written(function: CheckpointedFunction, option: ReentrantOption) -> Iterato
 
 
 def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[str]:
-    """What a reentrant checkpoint loses the gradient of."""
+    """Yield what a reentrant checkpoint loses the gradient of."""
     captured = [
         capture.name
         for capture in function.captures
@@ -213,7 +216,7 @@ def _lost(function: CheckpointedFunction, rebound: Collection[str]) -> Iterator[
 
 
 def _past(function: CheckpointedFunction) -> list[str]:
-    """Past state that the function gets, or captures and hands to a call."""
+    """Return the past state that the function gets, or captures and hands to a call."""
     names = [
         argument.text
         for argument in function.args[1:]
@@ -223,14 +226,8 @@ def _past(function: CheckpointedFunction) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in function.dropped]
 
 
-def _is_distributed(context: RuleContext, path: str) -> bool:
-    """Whether CKPT104 looks at the call."""
-    script = context.tree.names.files[path][SCRIPT]
-    return script is not None and data_parallel(script) is not None
-
-
 def _repair(context: RuleContext, path: str, function: CheckpointedFunction) -> SourceRepair:
-    """The same call with `use_reentrant=False`."""
+    """Return the repair that adds `use_reentrant=False` to the call."""
     option = NewArgument(None, _OPTION, "False")
     arguments = [
         option if argument.name == _OPTION else NewArgument(position, argument.name)

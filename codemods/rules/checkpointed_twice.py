@@ -43,7 +43,7 @@ _REFUSED = "a Trainer stops with ValueError; leave it to FSDP"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every switch of checkpointing that a launch of the script switches on a second time."""
+    """Yield a finding for every switch of checkpointing that a launch of the script switches on a second time."""
     for path, script in context.tree.scripts():
         launches = known_launches(path, script, context.tree.configuration)
         doubling = [launch for launch in launches if launch.setup.activation_checkpointing]

@@ -43,7 +43,7 @@ RULE = Declaration(code="CKPT102", subject=Subject.SCRIPT, repair=RepairKind.NON
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every collective that some ranks do not call."""
+    """Yield a finding for every collective that some ranks do not call."""
     for path, script in context.tree.scripts():
         for collective in script.collectives:
             yield context.script_finding(RULE, path, collective.spot, _message(collective))

@@ -38,7 +38,7 @@ RULE = Declaration(code="CKPT101", subject=Subject.SCRIPT, repair=RepairKind.NON
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every forward around a wrapper that a backward pass depends on."""
+    """Yield a finding for every forward around a wrapper that a backward pass depends on."""
     for path, script in context.tree.scripts():
         for bypass in script.bypasses:
             message, applicability = _verdict(bypass, script)
@@ -50,7 +50,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _verdict(bypass: Bypass, script: ScriptFacts) -> tuple[str, Applicability]:
-    """The message, and how sure it is: the file has to show the wrapping, and the call has to run the module."""
+    """Return the message, and how sure it is: the file has to show the wrapping, and the call to run the module."""
     backward = f"the backward on line {bypass.backward}" if bypass.backward else "the Trainer's backward"
     if not bypass.sure and not script.sign("ddp", "accelerate"):
         return (

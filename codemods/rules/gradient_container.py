@@ -38,8 +38,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
         positions = dict.fromkeys(context.tree.calls.plan(site).containers)
         bound = bind(site.call.args, forward)
         if not isinstance(bound, Unknown):
-            known = family_facts(block.path).containers
-            positions |= {position: None for name, position in bound.items() if name in known}
+            containers = family_facts(block.path).containers
+            positions |= {position: None for name, position in bound.items() if name in containers}
         for argument in (site.call.args[position] for position in positions):
             if argument.is_value:
                 message = f"{block.name} gets gradient tensors inside a container, `{argument.text}`"

@@ -69,7 +69,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, AttributePath, CheckpointCall, Import, InlineBranch
+from ckpt_surgery.codemods.facts.file_facts import ELEMENT, LOCAL, CheckpointCall, InlineBranch
 from ckpt_surgery.codemods.facts.syntax import Argument
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.providers.checkpoint_options import REENTRANT
@@ -78,7 +78,6 @@ from ckpt_surgery.codemods.repairs.calls import call_repair
 from ckpt_surgery.codemods.repairs.conversion import Conversion, alias_of, aliased, convert, derive
 from ckpt_surgery.codemods.tree.blocks import paths_behind
 from ckpt_surgery.codemods.tree.branches import (
-    Disagreement,
     asks_for_flag,
     disagreements,
     finds_last_values,
@@ -180,8 +179,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair: _Repair) -> Finding:
     tree, names = context.tree, list(dict.fromkeys(checkpoint.callee for checkpoint in inline.checkpoints))
-    found = [*disagreements(tree, owner, inline)]
-    harmful = [item for item in found if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
+    differences = [*disagreements(tree, owner, inline)]
+    harmful = [item for item in differences if not (item.withholds or "cache" in item.name or item.name in _RETURNED)]
     notes = {} if repair.repairs and tree.layers.is_core(owner.path) else dict(_notes(tree, owner, inline))
     twice = ", ".join(dict.fromkeys(_checkpointed_twice(context, owner, inline)))
     nested = any(reason.reason is Obstacle.NESTED for reason in repair.reasons)
@@ -191,7 +190,10 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
     is_fault = stops or bool(harmful or twice or nested)
     goes = bool(repair.repairs) and (is_fault or not tree.keeps_branches(owner.path))
     said = [f"{listed(names)} {'are' if names[1:] else 'is'} checkpointed by {_form(inline)}"]
-    told = dict.fromkeys(map(_difference, found if goes else harmful))
+    told = dict.fromkeys(
+        f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
+        for item in (differences if goes else harmful)
+    )
     if told:
         said.append(f"the branches disagree: {'; '.join(told)}")
     if twice:
@@ -223,7 +225,7 @@ def _finding(context: RuleContext, owner: ClassRef, inline: InlineBranch, repair
 
 
 def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[str]:
-    """The layers that a branch checkpoints once more, where a model of transformers switches both on."""
+    """Yield the layers that a branch checkpoints once more, where a model of transformers switches both on."""
     tree = context.tree
     if inline.conditions or tree.switches.of_branches(owner) or _switched(context, owner, inline):
         return
@@ -233,7 +235,7 @@ def _checkpointed_twice(context: RuleContext, owner: ClassRef, inline: InlineBra
 
 
 def _form(inline: InlineBranch) -> str:
-    """What a checkpoint call is part of; one that stands under no test is done by hand."""
+    """Return what a checkpoint call is part of; one that stands under no test is done by hand."""
     if inline.test is None:
         return "hand"
     if inline.is_expression:
@@ -242,7 +244,7 @@ def _form(inline: InlineBranch) -> str:
 
 
 def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[str, bool]]:
-    """What is to be said of the mode and the keywords of checkpoint calls, and whether it is a fault."""
+    """Yield remarks on the mode and the keywords of checkpoint calls, and whether each is a fault."""
     reentrant = tree.names.read(owner.path)[REENTRANT]
     for call in inline.checkpoints:
         keywords = quoted(call.refused or call.keywords)
@@ -265,16 +267,12 @@ def _notes(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[
                 yield text, bool(freezing)
 
 
-def _difference(item: Disagreement) -> str:
-    return f"`{item.name}`: {_shown(item.branch)} under checkpointing, {_shown(item.direct)} otherwise"
-
-
 def _shown(argument: Argument | None) -> str:
     return "left out" if argument is None else f"`{'**' * (argument.name == '**')}{argument.text}`"
 
 
 def _modes(inline: InlineBranch) -> Iterator[str]:
-    """The modes that the checkpoint calls of a branch set, as they are written."""
+    """Yield the modes that the checkpoint calls of a branch set, as they are written."""
     arguments = (argument for checkpoint in inline.checkpoints for argument in checkpoint.args)
     return (f"use_reentrant={argument.text}" for argument in arguments if argument.name == "use_reentrant")
 
@@ -299,14 +297,21 @@ def _repair(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> _Rep
     for call, plan in context.tree.calls.lost_with(owner, inline):
         if plan.repair:
             made.append(call_repair(context.tree, owner.path, call.span, plan.repair))
-    repairs = (*dict.fromkeys(made), _without(context, owner, inline))
+    # the guards that later code relies on stay
+    needed = inline.guard is not None and inline.guard_needed
+    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
+    branch = context.tree.places(owner.path).branch(inline.span)
+    kept = KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
+    repairs = (*dict.fromkeys(made), kept)
     return _Repair(repairs, tuple(_doubts(context, owner, inline, layers)))
 
 
 def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs: str) -> Because:
-    """What the branch is to layers of transformers, in the releases that the package asks for."""
+    """Return why layers of transformers need no branch, in the releases that the package asks for."""
     required = context.tree.layers.required(owner.path)
-    gone = next(filter(_is_gone, context.tree.names.read(owner.path).imports), None)
+    imports = [item for item in context.tree.names.read(owner.path).imports if item.original.endswith("_DOCSTRING")]
+    # docstrings of models went when layers came: such an import works in older releases alone
+    gone = next((item for item in imports if item.module.startswith("transformers.models.")), None)
     if gone or only_before(LAYERS_SINCE, required):
         return Obstacle.NESTED_LATER.about(theirs, f"releases with {gone.original}" if gone else ", ".join(required))
     modes = {*_modes(inline)} or {"" if call.is_given else "torch's" for call in inline.checkpoints}
@@ -314,13 +319,8 @@ def _nested(context: RuleContext, owner: ClassRef, inline: InlineBranch, theirs:
     return (Obstacle.NESTED_IDLY if idle else Obstacle.NESTED).about(theirs)
 
 
-def _is_gone(item: Import) -> bool:
-    """Whether an import works in older releases alone: docstrings of models went when layers came."""
-    return item.module.startswith("transformers.models.") and item.original.endswith("_DOCSTRING")
-
-
 def _obstacle(inline: InlineBranch) -> Because | None:
-    """Why there is no direct call that could take the place of a branch."""
+    """Return why there is no direct call that could take the place of a branch."""
     if inline.test is None:
         return Obstacle.NO_BRANCH.about()
     if not inline.orelse or inline.orelse_is_elif:
@@ -332,7 +332,7 @@ def _obstacle(inline: InlineBranch) -> Because | None:
 
 
 def _switched(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Because | None:
-    """A checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
+    """Return the checkpointed function that sets a layer's own flag, as one does that checkpoints layers itself."""
     source = context.tree.source(owner.path)
     switching = (call.callee for call in inline.checkpoints if call.body and FLAG in source.of(call.body))
     return next(map(Obstacle.SWITCHES.about, switching), None)
@@ -346,16 +346,8 @@ def _is_called_directly(checkpoint: CheckpointCall, inline: InlineBranch) -> boo
     return not in_stack or any(set(call.paths) & set(checkpoint.paths) for call in inline.direct)
 
 
-def _without(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> KeepElseBranch:
-    """The else branch in the place of the whole, which keeps the guards that later code relies on."""
-    needed = inline.guard is not None and inline.guard_needed
-    guards = tuple(at for at, kind in enumerate(inline.body_kinds) if kind == "guard" and needed)
-    branch = context.tree.places(owner.path).branch(inline.span)
-    return KeepElseBranch(owner.path, inline.span, branch, guards, context.tree.width)
-
-
 def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers: list[_Repair]) -> Iterator[Because]:
-    """Why the repair of a branch is not safe."""
+    """Yield why the repair of a branch is not safe."""
     tree, test = context.tree, inline.test or ""
     if "other" in inline.body_kinds:
         yield Obstacle.OTHER_STATEMENTS.about()
@@ -366,7 +358,13 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
     by_forward = next((call.callee for call in inline.direct if call.callee.endswith(".forward")), None)
     if by_forward:
         yield Obstacle.BY_FORWARD.about(by_forward)
-    yield from _unreached(context, owner, inline)
+    # blocks whose own mode or place would keep a layer from being switched on where the branch was
+    paths = dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
+    for ref in context.tree.containers.classes_at(owner, paths):
+        if holder := context.tree.modes.in_eval.get(ref):
+            yield Obstacle.IN_EVAL.about(holder.name, ref.name)
+    stacks = (context.tree.modes.unregistered_at(owner, path) for path in paths)
+    yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
     together = [call for call in inline.checkpoints if call.runs_several]
     several = [call.callee for call in together if not finds_last_values(tree, owner, call)]
     if several:
@@ -386,28 +384,10 @@ def _doubts(context: RuleContext, owner: ClassRef, inline: InlineBranch, layers:
         yield from (reason for part in layers for reason in part.reasons)
 
 
-def _unreached(context: RuleContext, owner: ClassRef, inline: InlineBranch) -> Iterator[Because]:
-    """Blocks whose own mode or place would keep a layer from being switched on where the branch was."""
-    for ref in _blocks(context.tree, owner, inline):
-        if holder := context.tree.modes.held_in_eval_by(ref):
-            yield Obstacle.IN_EVAL.about(holder.name, ref.name)
-    stacks = (context.tree.modes.unregistered_at(owner, path) for path in _paths(owner, inline))
-    yield from (Obstacle.UNREGISTERED.about(stack) for stack in stacks if stack)
-
-
-def _paths(owner: ClassRef, inline: InlineBranch) -> dict[AttributePath, None]:
-    return dict.fromkeys(path for call in inline.checkpoints for path in paths_behind(owner, inline, call))
-
-
-def _blocks(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> tuple[ClassRef, ...]:
-    """The classes that the checkpoint calls of a branch run."""
-    return tree.containers.classes_at(owner, _paths(owner, inline))
-
-
 def _layers(
     context: RuleContext, owner: ClassRef, checkpoint: CheckpointCall, inline: InlineBranch
 ) -> _Repair | Because:
-    """What makes the classes behind a checkpoint call layers, or why they are not made such."""
+    """Return what makes the classes behind a checkpoint call layers, or why they are not made such."""
     tree = context.tree
     paths = paths_behind(owner, inline, checkpoint)
     refs = tree.containers.classes_at(owner, paths)

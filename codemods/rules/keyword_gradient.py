@@ -35,7 +35,6 @@ from dataclasses import replace
 
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.tree.arguments import ArgumentRepair
-from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.wording import quoted, replaced_text
 
 RULE = Declaration(
@@ -49,44 +48,42 @@ RULE = Declaration(
 def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for every call of a block with gradient arguments by keyword."""
     for site in context.tree.calls.all():
-        yield from _findings(context, site)
+        plan = context.tree.calls.plan(site, frozenset({*context.argument_repairs, ArgumentRepair.GRADIENT}))
+        block, spans = site.blocks[0][0].name, {argument.name: argument.span for argument in site.call.args}
+        if plan.unknown:
+            message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"
+            yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
+        unpacked = context.tree.calls.unpacked(site.owner, site.call)
+        fault = Applicability.UNSAFE
+        if unpacked or plan.keyword_gradient:
+            fault = context.if_reentrant(RULE, site.owner.path, fault)
+        if unpacked:
+            message = (
+                f"{block} gets tensors with gradient by `{unpacked}`: the gradient is lost with use_reentrant=True"
+            )
+            yield context.call_finding(RULE, site, message, fault)
+        for name in plan.hidden if not unpacked else ():
+            message = f"`**` may pass {name} of {block} by keyword"
+            yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
+        arguments = None if plan.unknown else plan.arguments
+        staying = {argument.keyword for argument in arguments or ()}
+        names = [name for name in plan.keyword_gradient if name not in (*plan.blocked, *staying)]
+        alone = [name for name in plan.keyword_gradient if name not in plan.blocked and name in staying]
+        if alone:
+            message = f"{block} takes {quoted(alone)} by keyword alone: the gradient is lost with use_reentrant=True"
+            yield context.call_finding(RULE, site, message, fault, span=spans[alone[0]])
+        if names:
+            message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
+            applicability = context.if_reentrant(RULE, site.owner.path, Applicability.SAFE) if arguments else fault
+            yield context.call_finding(RULE, site, message, applicability, span=spans[names[0]], arguments=arguments)
+        behind = [name for name in plan.blocked if name in plan.keyword_gradient]
+        if behind:
+            message = (
+                f"{block} gets {quoted(behind)} by keyword: with use_reentrant=True the gradient is lost, or the "
+                "backward pass stops; its signature has past state before it, and CKPT005 reorders it (--unsafe)"
+            )
+            yield replace(context.call_finding(RULE, site, message, fault, span=spans[behind[0]]), follows="CKPT005")
     for owner, call, ref in context.tree.calls.replaced():
         message = f"the arguments of {call.callee}(...) cannot be determined: {replaced_text(ref.name)}"
         line = call.statement.line
         yield context.finding(RULE, owner.path, call.span, owner.name, message, Applicability.UNKNOWN, first_line=line)
-
-
-def _findings(context: RuleContext, site: CallSite) -> Iterator[Finding]:
-    plan = context.tree.calls.plan(site, {*context.argument_repairs, ArgumentRepair.GRADIENT})
-    block, spans = site.blocks[0][0].name, {argument.name: argument.span for argument in site.call.args}
-    if plan.unknown:
-        message = f"the arguments of {site.call.callee}(...) cannot be determined: {plan.unknown.text}"
-        yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
-    unpacked = context.tree.calls.unpacked(site.owner, site.call)
-    fault = Applicability.UNSAFE
-    if unpacked or plan.keyword_gradient:
-        fault = context.if_reentrant(RULE, site.owner.path, fault)
-    if unpacked:
-        message = f"{block} gets tensors with gradient by `{unpacked}`: the gradient is lost with use_reentrant=True"
-        yield context.call_finding(RULE, site, message, fault)
-    for name in plan.hidden if not unpacked else ():
-        message = f"`**` may pass {name} of {block} by keyword"
-        yield context.call_finding(RULE, site, message, Applicability.UNKNOWN)
-    arguments = None if plan.unknown else plan.arguments
-    staying = {argument.keyword for argument in arguments or ()}
-    names = [name for name in plan.keyword_gradient if name not in (*plan.blocked, *staying)]
-    alone = [name for name in plan.keyword_gradient if name not in plan.blocked and name in staying]
-    if alone:
-        message = f"{block} takes {quoted(alone)} by keyword alone: the gradient is lost with use_reentrant=True"
-        yield context.call_finding(RULE, site, message, fault, span=spans[alone[0]])
-    if names:
-        message = f"{block} gets {quoted(names)} by keyword: the gradient is lost with use_reentrant=True"
-        applicability = context.if_reentrant(RULE, site.owner.path, Applicability.SAFE) if arguments else fault
-        yield context.call_finding(RULE, site, message, applicability, span=spans[names[0]], arguments=arguments)
-    behind = [name for name in plan.blocked if name in plan.keyword_gradient]
-    if behind:
-        message = (
-            f"{block} gets {quoted(behind)} by keyword: with use_reentrant=True the gradient is lost, or the backward "
-            "pass stops; its signature has past state before it, and CKPT005 reorders it (--unsafe)"
-        )
-        yield replace(context.call_finding(RULE, site, message, fault, span=spans[behind[0]]), follows="CKPT005")

@@ -42,7 +42,7 @@ def _is_layer(context: RuleContext, ref: ClassRef) -> bool:
 
 
 def _layers_inside(context: RuleContext, ref: ClassRef) -> Iterator[ClassRef]:
-    """The layers that a class holds, those inside other layers left out."""
+    """Yield the layers that a class holds, those inside other layers left out."""
     seen = {ref}
     waiting = [ref]
     while waiting:

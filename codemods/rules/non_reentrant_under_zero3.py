@@ -56,28 +56,23 @@ _ADVICE = "update DeepSpeed to 0.19.3, or pass use_reentrant=True"
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
+    """Yield a finding for every non-reentrant checkpoint in a script that trains adapters under ZeRO-3."""
     for path, script in context.tree.scripts():
         if script.modes or script.switches:
             launches = known_launches(path, script, context.tree.configuration)
             for launch in launches:
-                adapters = _adapters(launch, script)
+                sign = script.sign("adapters", "some_adapters")
+                adapters = sign.place if sign else ""
+                if launch.adapters and not script.sign("adapters"):
+                    adapters = f"{launch.adapters} on line {launch.line}"
                 if adapters and launch.setup.strategy is Strategy.ZERO and launch.setup.stage == 3:
                     only = all(other.setup == launch.setup for other in launches) and not launch.conditional
                     yield from _findings(context, path, script, launch, adapters, repair=only)
                     break
 
 
-def _adapters(launch: Launch, script: ScriptFacts) -> str:
-    """What shows that the launch trains adapters, or may; empty where nothing does."""
-    sign = script.sign("adapters", "some_adapters")
-    if launch.adapters and not script.sign("adapters"):
-        return f"{launch.adapters} on line {launch.line}"
-    return sign.place if sign else ""
-
-
 def _sets_the_mode(origin: str) -> bool:
-    """Whether a Trainer, by its full name, is one of those of trl; those of `trl.experimental` are not."""
+    """Tell whether a Trainer, by its full name, is one of trl's; those of `trl.experimental` are not."""
     package, _, name = origin.rpartition(".")
     return package.partition(".")[0] == "trl" and "experimental" not in package and name in _FORCED
 

@@ -96,7 +96,7 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _block(context: RuleContext, element: StackElement) -> Finding:
-    """The finding of a block that is no layer."""
+    """Return the finding of a block that is no layer."""
     tree, ref = context.tree, element.element
 
     def finding(message: str, applicability: Applicability, repairs: tuple[SourceRepair, ...] = ()) -> Finding:
@@ -113,7 +113,10 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
         message += f"; {owner.name} hands it to {function}, which is not at hand: "
         message += "whether that checkpoints it is not known"
         return finding(message, Applicability.UNKNOWN)
-    called = _is_called(context, element)
+    built = (built for _, built in tree.bases.attribute(element.holder, element.attribute))
+    twins = (twin for twin in tree.lineages.same(ref))
+    kin = (each for twin in twins for each in (twin, *tree.bases.heirs(twin)))
+    called = any(each.is_sequential() for each in built) or any(each in tree.blocks.callers for each in kin)
     elsewhere = tree.blocks.reached_by(element)
     if not elsewhere:
         message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
@@ -132,15 +135,6 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     applicability = Applicability.UNSAFE if reasons else Applicability.SAFE
     repairs = (*conversion.repairs, *aliased(tree, element.holder, ref))
     return finding("; ".join([message, *reasons]), applicability, repairs)
-
-
-def _is_called(context: RuleContext, element: StackElement) -> bool:
-    """Whether a call of the block was found, by its stack or by a method: what it passes is looked at then."""
-    tree = context.tree
-    if any(built.is_sequential() for _, built in tree.bases.attribute(element.holder, element.attribute)):
-        return True
-    twins = tree.lineages.same(element.element)
-    return any(ref in tree.blocks.callers for twin in twins for ref in (twin, *tree.bases.heirs(twin)))
 
 
 def _stack(element: StackElement) -> str:

@@ -52,7 +52,7 @@ _WRAPPER = Strategy.DDP.value
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every reentrant checkpoint in a script that trains, or may train, under the wrapper."""
+    """Yield a finding for every reentrant checkpoint in a script that trains, or may train, under the wrapper."""
     for path, script in context.tree.scripts():
         sign = data_parallel(script)
         if sign and (script.modes or script.switches):
@@ -97,7 +97,7 @@ def _findings(
 
 
 def _doubt(sign: Sign, launches: Sequence[Launch]) -> str:
-    """What keeps this script's wrapper from being known."""
+    """Return what keeps this script's wrapper from being known."""
     for launch in launches:
         if launch.unread:
             return f"what {launch.unread} (line {launch.line}) asks for is not known"
@@ -108,7 +108,7 @@ def _doubt(sign: Sign, launches: Sequence[Launch]) -> str:
 
 
 def _repair(context: RuleContext, path: str, mode: CheckpointMode) -> SourceRepair:
-    """`True` becomes `False`; where the option is left out it comes last."""
+    """Return the repair that makes `True` `False`, or adds the option last."""
     if mode.mode == "reentrant":
         return name_repair(context.tree, path, mode.spot.span, "False")
     arguments = [NewArgument(position, argument.name) for position, argument in enumerate(mode.args)]

@@ -43,7 +43,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
     """Yield a finding for each forward that is put in the place of a layer's."""
     for path in context.tree.checked:
         for patch in context.tree.names.files[path][FORWARD_PATCHES]:
-            if _is_of_a_layer(context, path, patch) and not _is_older(context, path):
+            is_older = only_before(_FIRST, context.tree.layers.required(path))
+            if _is_of_a_layer(context, path, patch) and not is_older:
                 message = (
                     f"{patch.target}.forward is replaced: from transformers 5.23 on the layer's own checkpoints, "
                     "and this one does not; call wrap_blocks(model) after it, or patch what the layer holds"
@@ -51,13 +52,8 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.finding(RULE, path, patch.span, patch.scope, message, first_line=patch.first_line)
 
 
-def _is_older(context: RuleContext, path: str) -> bool:
-    """Whether a file is only run with releases in which the layer's `__call__` checkpoints."""
-    return only_before(_FIRST, context.tree.layers.required(path))
-
-
 def _is_of_a_layer(context: RuleContext, path: str, patch: ForwardPatch) -> bool:
-    """Whether what is patched is surely a layer of transformers, or one that this tree makes."""
+    """Tell whether what is patched is surely a layer of transformers, or one that this tree makes."""
     if patch.stack:
         return True
     classes = [target for target in context.tree.names.named(path, patch.target) if isinstance(target, ClassRef)]

@@ -26,12 +26,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ckpt_surgery.codemods.facts.file_facts import Parameter
 from ckpt_surgery.codemods.facts.syntax import Span
 from ckpt_surgery.codemods.finding import Applicability, Declaration, Finding, RepairKind, RuleContext
 from ckpt_surgery.codemods.repair import NewArgument, OrderParameters, SourceRepair
 from ckpt_surgery.codemods.repairs.calls import call_repair
-from ckpt_surgery.codemods.tree.arguments import Meaning, reordered
+from ckpt_surgery.codemods.tree.arguments import reordered
 from ckpt_surgery.codemods.tree.call_sites import CallSite
 from ckpt_surgery.codemods.tree.classes import ClassRef
 from ckpt_surgery.codemods.wording import Because, WordedReason, quoted
@@ -88,13 +87,13 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _owners(context: RuleContext, site: CallSite) -> tuple[ClassRef, ...]:
-    """The classes whose forwards a call runs."""
+    """Return the classes whose forwards a call runs."""
     forwards = (context.tree.bases.forward(block) for block, _ in site.blocks)
     return tuple(dict.fromkeys(forward[0] for forward in forwards if forward))
 
 
 def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[ClassRef, ...]:
-    """The classes that share calls with `owner`, itself first: they are reordered together or not at all."""
+    """Return the classes that share calls with `owner`, itself first: all are reordered, or none."""
     group = {owner: None}
     waiting = [owner]
     while waiting:
@@ -106,7 +105,7 @@ def _group(context: RuleContext, owner: ClassRef, callers: _Callers) -> tuple[Cl
 
 
 def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) -> Iterator[Because]:
-    """The uses of a class's forward that no repair here follows."""
+    """Yield the uses of a class's forward that no repair here follows."""
     tree = context.tree
     for heir in tree.bases.heirs(owner):
         if heir.cls.forward and (heir not in group or "super().forward" in tree.source(heir.path).of(heir.cls.span)):
@@ -128,7 +127,7 @@ def _uses(context: RuleContext, owner: ClassRef, group: tuple[ClassRef, ...]) ->
 def _repairs(
     context: RuleContext, group: tuple[ClassRef, ...], names: tuple[str, ...], callers: _Callers
 ) -> tuple[SourceRepair, ...]:
-    """The new signatures and calls; nothing where one of them cannot be written."""
+    """Return the new signatures and calls; nothing where one of them cannot be written."""
     repairs: dict[SourceRepair, None] = {}
     new_calls: dict[CallSite, tuple[NewArgument, ...]] = {}
     for owner in group:
@@ -136,7 +135,10 @@ def _repairs(
         if forward is None or owner.path not in context.tree.checked:
             return ()
         meaning = context.tree.calls.meaning(owner)
-        params = _order(meaning, [param for param in forward.params if param.kind == "positional"], names)
+        positional = [param for param in forward.params if param.kind == "positional"]
+        rest = [param for param in positional if param.name not in names]
+        wall = next(index for index, param in enumerate(rest) if meaning.past(param))
+        params = [*rest[:wall], *(param for param in positional if param.name in names), *rest[wall:]]
         defaults = [param.default is not None for param in params]
         if defaults != sorted(defaults):
             return ()  # one without a default would stand behind one that has one
@@ -153,10 +155,3 @@ def _repairs(
                 return ()
     calls = (call_repair(context.tree, s.owner.path, s.call.span, arguments) for s, arguments in new_calls.items())
     return tuple(dict.fromkeys([*repairs, *calls]))
-
-
-def _order(meaning: Meaning, params: list[Parameter], names: tuple[str, ...]) -> list[Parameter]:
-    """The parameters with those of these names moved in front of the first past state."""
-    rest = [param for param in params if param.name not in names]
-    wall = next(index for index, param in enumerate(rest) if meaning.past(param))
-    return [*rest[:wall], *(param for param in params if param.name in names), *rest[wall:]]

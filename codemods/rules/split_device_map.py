@@ -35,7 +35,7 @@ _ADVICE = 'use device_map=local_device_map(), or {"": local_rank}'
 
 
 def find(context: RuleContext) -> Iterator[Finding]:
-    """A finding for every such load in a script that trains."""
+    """Yield a finding for every such load in a script that trains."""
     for path, script in context.tree.scripts():
         sign = several_processes(script)
         for load in script.loads if sign or script.sign("trainer") else ():

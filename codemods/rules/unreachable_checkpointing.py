@@ -64,18 +64,18 @@ def find(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_model(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether a class claims checkpointing for its parts; some blocks derive from the model's own base class."""
+    """Tell whether a class claims checkpointing for its parts; some blocks derive from the model's own base class."""
     claims = tree.bases.claims(ref) and any(method.name == "__init__" for method in ref.cls.methods)
     return bool(claims and ref.cls.attributes) and not (_is_block(tree, ref) or tree.blocks.checkpointed_by_hand(ref))
 
 
 def _is_block(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether what holds a class checkpoints it, or should."""
+    """Tell whether what holds a class checkpoints it, or should."""
     return tree.blocks.checkpoints(ref) or ref in tree.blocks.in_stacks
 
 
 def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
-    """Whether anything that checkpoints is inside."""
+    """Tell whether anything that checkpoints is inside."""
     seen, waiting, doubt = {ref}, [ref], False
     while waiting:
         holder = waiting.pop()
@@ -96,7 +96,7 @@ def _reaches(tree: SourceTree, ref: ClassRef) -> Answer:
 
 
 def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
-    """Whether a class calls, or loops over, what it was given or has from elsewhere, and nothing shows what it is."""
+    """Tell whether a class calls, or loops over, what it was given, and nothing shows what that is."""
     names = set[str]()
     for base in tree.bases.lineage(ref):
         nodes = walk(tree.class_node(base))
@@ -104,16 +104,16 @@ def _calls_unknown(tree: SourceTree, ref: ClassRef) -> bool:
         used = [node.func if isinstance(node, ast.Call) else node.iter for node in nodes if isinstance(node, _USES)]
         names |= unclear.intersection(map(dotted, used))
     attributes = (name.removeprefix("self.") for name in names if name.startswith("self."))
-    return not all(_is_shown(tree, ref, attribute) for attribute in attributes)
-
-
-def _is_shown(tree: SourceTree, ref: ClassRef, name: str) -> bool:
-    targets = (target for depth in range(3) for target in tree.containers.reached(ref, (name, *[ELEMENT] * depth)))
-    return any(isinstance(target, ClassRef) or target.module or not target.name.islower() for target in targets)
+    for name in attributes:
+        inside = (tree.containers.reached(ref, (name, *[ELEMENT] * depth)) for depth in range(3))
+        targets = (target for reached in inside for target in reached)
+        if not any(isinstance(each, ClassRef) or each.module or not each.name.islower() for each in targets):
+            return True
+    return False
 
 
 def _unclear(statement: ast.Assign) -> Iterator[str]:
-    """The attributes that a statement sets to what does not tell by itself what it is."""
+    """Yield the attributes that a statement sets to a value that does not show what it is."""
     for target in () if _is_clear(statement.value) else statement.targets:
         yield from map(dotted, target.elts if isinstance(target, ast.Tuple) else [target])
 
@@ -133,7 +133,7 @@ def _is_clear(value: ast.expr) -> bool:
 
 
 def _is_unknown(tree: SourceTree, part: Target) -> bool:
-    """Whether a part is chosen at run time, comes from elsewhere, or inherits from there."""
+    """Tell whether a part is chosen at run time, comes from elsewhere, or inherits from there."""
     if any(word in part.name for word in _BUILT_ELSEWHERE):
         return True
     if isinstance(part, ClassRef):

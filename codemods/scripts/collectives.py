@@ -1,4 +1,4 @@
-"""Which collectives of a script some ranks call and others do not.
+"""Find the collectives of a script that some ranks call and others do not.
 
 Every function is followed twice: as a rank on which each test of ranks (or of a missing gradient) is true, and as one
 on which it is false. A collective that only one of them calls is a finding; one that both call, in any branch, is not,
@@ -71,7 +71,7 @@ Calls: TypeAlias = dict[str, tuple[_Called, ...]]
 
 
 def may_call_collectives(text: str) -> bool:
-    """Whether a file calls collectives of an accelerator, or by a name that it has for torch.distributed's."""
+    """Tell whether a file calls collectives of an accelerator, or by a name it has for torch.distributed's."""
     if "distributed" not in text and "accelerator." not in text:
         return False
     named = {"distributed"}.union(*(re.findall(r"\w+", f"{name} {names}") for name, names in _NAMED.findall(text)))
@@ -83,12 +83,16 @@ def may_call_collectives(text: str) -> bool:
 
 
 def collectives(names: Names) -> Iterator[Collective]:
-    """The collectives of a script that only some ranks call."""
+    """Yield the collectives of a script that only some ranks call."""
     called = _called(names)
     if not called:
         return
     tests = RankTests(names)
-    tested = {place.scope for place in names.places if place.scope in called and _is_test_of_ranks(place.node, tests)}
+    tested = {
+        place.scope
+        for place in names.places
+        if place.scope in called and isinstance(place.node, ast.If | ast.Assert) and tests.of(place.node.test)
+    }
     followed = called.keys() & tested  # elsewhere, what the two kinds of rank call is the same
     if not followed:
         return
@@ -116,7 +120,7 @@ def collectives(names: Names) -> Iterator[Collective]:
             for is_first, more in ((True, _more(first, other)), (False, _more(other, first))):
                 alone += [(_Half(name, test.depends_on, is_first), scope, call, test) for name, call, test in more]
     halves = {half for half, *_ in alone}
-    found: dict[Spot, Collective] = {}
+    by_spot: dict[Spot, Collective] = {}
     left: set[tuple[str, RankTest]] = set()
     for half, scope, call, test in alone:
         meets = half._replace(first=not half.first) in halves
@@ -124,30 +128,26 @@ def collectives(names: Names) -> Iterator[Collective]:
             left |= {(scope, test)} if test.left else set()
             spot = Spot(span_of(call.node), call.first_line, scope)
             unless = tuple(sorted(text for text, truth in test.needs if not truth))
-            found[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
-    yield from found.values()
-
-
-def _is_test_of_ranks(node: ast.AST, tests: RankTests) -> bool:
-    return isinstance(node, ast.If | ast.Assert) and tests.of(node.test) is not None
+            by_spot[spot] = Collective(spot, dotted(call.node.func), test.text, test.line, test.depends_on, unless)
+    yield from by_spot.values()
 
 
 def _called(names: Names) -> Mapping[str, set[str]]:
-    """What is called in each scope that calls a collective, or a function that does; others are not followed."""
+    """Return what is called in each scope that calls a collective, or a function that does."""
     called: dict[str, set[str]] = {}
-    found = {place.scope for place, call in names.calls if _collective(names, call)}
-    for place, call in names.calls if found else ():
+    scopes = {place.scope for place, call in names.calls if _collective(names, call)}
+    for place, call in names.calls if scopes else ():
         called.setdefault(place.scope, set()).add(tail(call.func))
-    more = found
+    more = scopes
     while more:
-        known = {scope.rpartition(".")[2] for scope in more}
-        more = {scope for scope, callees in called.items() if scope not in found and callees & known}
-        found |= more
-    return {scope: called[scope] for scope in found}
+        function_names = {scope.rpartition(".")[2] for scope in more}
+        more = {scope for scope, callees in called.items() if scope not in scopes and callees & function_names}
+        scopes |= more
+    return {scope: called[scope] for scope in scopes}
 
 
 def _collective(names: Names, call: ast.Call) -> str:
-    """The collective that a call is; empty for others, and for one of a group of its own."""
+    """Return the collective that a call is; empty for others, and for one of a group of its own."""
     func, name = call.func, tail(call.func)
     if name not in _GROUP_AT and name not in _ACCELERATOR:
         return ""
@@ -159,7 +159,7 @@ def _collective(names: Names, call: ast.Call) -> str:
 
 
 def _more(here: Calls, there: Calls) -> Iterator[tuple[str, _Called, RankTest]]:
-    """The calls on one kind of rank to which none on the other kind corresponds, and the test that decides.
+    """Yield the calls of one kind of rank that the other kind does not make, and the test that decides.
 
     Calls that may not run, or that the other kind may meet in code that is not in the file, are the first to be left
     over, and say nothing; those in a loop of their own come next, which run any number of times.
@@ -198,7 +198,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         self.gone = False
 
     def calls(self, statements: Sequence[ast.stmt]) -> Calls:
-        """The collectives that statements call."""
+        """Return the collectives that statements call."""
         self.follow(statements)
         return self.env
 
@@ -210,7 +210,7 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return False
 
     def join(self, values: Sequence[tuple[_Called, ...]]) -> tuple[_Called, ...]:
-        """A collective that both sides of a test call is called once."""
+        """Count a collective that both sides of a test call once."""
         return max(values, key=len)
 
     def side(self, node: ast.If, truth: bool) -> bool:
@@ -228,21 +228,21 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return False
 
     def _if(self, node: ast.If) -> bool:
-        """What follows a branch that left depends on its test."""
+        """Note that what follows a branch that left depends on its test."""
         super()._if(node)
         if self.tests.of(node.test) is None and _leaves(node.body) != _leaves(node.orelse):
             self.conditions = (*self.conditions, Condition(node.test, _leaves(node.orelse)))
         return False
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """A function that only some ranks define is called by them alone; from where is not known."""
+        """Follow a function that only some ranks define: they alone call it; from where is not known."""
         if self.under and isinstance(node, Function):
             under, self.under = self.under, None
             self.follow(node.body)
             self.under = under
 
     def bind(self, target: ast.expr, value: tuple[_Called, ...]) -> None:
-        """Names are not followed."""
+        """Ignore names: they are not followed."""
 
     def value(self, node: ast.expr) -> tuple[_Called, ...]:
         """Note the collectives among the calls of an expression."""
@@ -254,8 +254,16 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return ()
 
     def _note(self, call: ast.Call) -> None:
-        collectives = self._collectives(call)
-        if collectives and not self._is_same_on_all():
+        name = _collective(self.names, call)
+        collectives = [(name, _Called(call, call.lineno))] if name else []
+        if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
+            inside = self.always.get(call.func.id, {})
+            collectives = [(name, inner) for name, calls in inside.items() for inner in calls]
+        alike = False
+        if collectives and self.under and self.under.needs:  # other parts of the test may decide it alike on all ranks
+            held = {outcome for test, truth in self.conditions for outcome in outcomes(test, truth)}
+            alike = any((text, not truth) in held for text, truth in self.under.needs)
+        if collectives and not alike:
             conditional = not all(self.tests.ask_for_ranks(test) for test, _ in self.conditions)
             for name, inner in collectives:
                 loops, doubtful = (*self.loops, *inner.loops), inner.conditional or inner.doubtful
@@ -263,20 +271,13 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
                 self.env[name] = (*self.env.get(name, ()), called)
 
     def _other(self, node: ast.stmt) -> None:
-        """An assertion about the rank ends the job on the ranks where it fails."""
+        """Note an assertion about the rank: it ends the job on the ranks where it fails."""
         super()._other(node)
         test = self.tests.of(node.test) if isinstance(node, ast.Assert) else None
         self.gone |= test is not None and test.first != self.first
 
-    def _is_same_on_all(self) -> bool:
-        """Whether the test of ranks is decided by its other parts here, alike on all of them."""
-        if self.under is None or not self.under.needs:
-            return False
-        held = {outcome for test, truth in self.conditions for outcome in outcomes(test, truth)}
-        return any((text, not truth) in held for text, truth in self.under.needs)
-
     def _runs_foreign(self, statements: Iterable[ast.stmt]) -> bool:
-        """Whether statements may lead to code outside this file that holds collectives."""
+        """Tell whether statements may lead to code outside this file that holds collectives."""
         waiting: list[ast.AST] = [*statements]
         for statement in waiting:  # grows while it is read
             for call in (node for node in walk(statement) if isinstance(node, ast.Call)):
@@ -287,21 +288,14 @@ class _RankWalk(Interpreter[tuple[_Called, ...]]):
         return False
 
     def _is_harmless(self, callee: ast.expr) -> bool:
-        """Whether a callee is known to hold no collective that this file does not show."""
+        """Tell whether a callee is known to hold no collective that this file does not show."""
         if isinstance(callee, ast.Attribute) and (callee.attr in _HARMLESS or is_accelerator(callee.value)):
             return True
         while isinstance(callee, ast.Attribute | ast.Call | ast.Subscript):
             callee = callee.func if isinstance(callee, ast.Call) else callee.value
         return not isinstance(callee, ast.Name) or self.names.origin(callee).partition(".")[0] in _KNOWN
 
-    def _collectives(self, call: ast.Call) -> Sequence[tuple[str, _Called]]:
-        """The collectives that a call is, or leads to, and how. Those of a group of its own are left out."""
-        if isinstance(call.func, ast.Name) and call.func.id in self.names.functions:
-            return [(name, inner) for name, calls in self.always.get(call.func.id, {}).items() for inner in calls]
-        name = _collective(self.names, call)
-        return [(name, _Called(call, call.lineno))] if name else ()
-
 
 def _leaves(statements: Sequence[ast.stmt]) -> bool:
-    """Whether control surely leaves the function or this iteration. An exception ends the whole job."""
+    """Tell whether control surely leaves the function or this iteration. An exception ends the whole job."""
     return any(isinstance(statement, ast.Return | ast.Continue | ast.Break) for statement in statements)

@@ -1,4 +1,4 @@
-"""A training script's text to its `ScriptFacts`, by `ast` alone; None for any other file."""
+"""Turn a training script's text into its `ScriptFacts`, by `ast` alone; None for any other file."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def _interests(text: str) -> _Interests:
 
 
 def may_be_script(text: str) -> bool:
-    """Whether rules about scripts may find something in a file that has one of the signs."""
+    """Tell whether rules about scripts may find something in a file that has one of the signs."""
     return any(_interests(text)) and any(process in text for process in _PROCESSES)
 
 
 def extract_script(tree: ast.Module, text: str) -> ScriptFacts | None:
-    """What a file says as a training script, or None if there is nothing for a rule to look at."""
+    """Return what a file says as a training script; None if there is nothing for a rule to look at."""
     may, names = _interests(text), names_of(tree)
     losses = LossReader(names)
     facts = ScriptFacts(

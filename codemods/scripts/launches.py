@@ -1,4 +1,4 @@
-"""Where a script says how it is launched: wrappers, plugins, options of training arguments, commands, variables."""
+"""Find where a script says how it is launched: wrappers, plugins, training arguments, commands, variables."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Options: TypeAlias = Mapping[str, str | None]
 
 
 def launches(names: Names, text: str) -> Iterator[Launch]:
-    """What the calls of a script say, then its commands, each in the order of the lines."""
-    found: list[Launch] = []
+    """Yield what the calls of a script say, then its commands, each in the order of the lines."""
+    of_calls: list[Launch] = []
     for place in names.places:
         launch: Launch | None = None
         match place.node:
@@ -55,8 +55,8 @@ def launches(names: Names, text: str) -> Iterator[Launch]:
             case ast.Assign(targets=[ast.Attribute(attr="deepspeed" | "fsdp" as option)], value=value):
                 launch = _of_arguments(names, {option: value})
         if launch:
-            found.append(launch._replace(conditional=place.conditional))
-    yield from sorted(found, key=lambda launch: launch.line)
+            of_calls.append(launch._replace(conditional=place.conditional))
+    yield from sorted(of_calls, key=lambda launch: launch.line)
     for name, line, default in names.options():
         if name in ("deepspeed", "fsdp") and isinstance(default, ast.Constant) and default.value:
             yield Launch(f"{name}'s default", line, UNKNOWN_SETUP, conditional=True)
@@ -89,7 +89,7 @@ def _of_call(names: Names, call: ast.Call) -> Launch | None:
 
 
 def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch | None:
-    """`TrainingArguments(deepspeed=...)`, or `fsdp=...` with its `fsdp_config=...`."""
+    """Return the launch of `TrainingArguments(deepspeed=...)`, or of `fsdp=...` with its `fsdp_config=...`."""
     deepspeed, fsdp = names.value(given.get("deepspeed")), names.value(given.get("fsdp"))
     if deepspeed and not _is_off(deepspeed):  # what is not written out may be None
         return _deepspeed(names, "deepspeed=...", given["deepspeed"].lineno, deepspeed, unknown=UNKNOWN_SETUP)
@@ -107,7 +107,7 @@ def _of_arguments(names: Names, given: Mapping[str | None, ast.expr]) -> Launch 
 
 
 def _deepspeed(names: Names, text: str, line: int, value: ast.expr | None, unknown: LaunchSetup = _ZERO) -> Launch:
-    """A launch with DeepSpeed's configuration: a dict, a file, or something that cannot be known."""
+    """Return a launch with DeepSpeed's configuration: a dict, a file, or something that cannot be known."""
     match names.value(value):
         case ast.Dict() as options:
             return Launch(text, line, deepspeed_setup(_constants(entries(options))))
@@ -117,7 +117,7 @@ def _deepspeed(names: Names, text: str, line: int, value: ast.expr | None, unkno
 
 
 def _constants(given: Mapping[str | None, ast.expr]) -> dict[str, object]:
-    """Arguments, or entries of a dict, that are constants or dicts of such; any other value is None."""
+    """Return arguments, or entries of a dict, that are constants or dicts of such; any other value is None."""
     constants: dict[str, object] = {}
     for name, value in given.items():
         if name:
@@ -127,12 +127,11 @@ def _constants(given: Mapping[str | None, ast.expr]) -> dict[str, object]:
 
 
 def _is_off(value: ast.expr) -> bool:
-    """Whether an option is surely not set."""
     return (isinstance(value, ast.Constant) and not value.value) or (isinstance(value, ast.List) and not value.elts)
 
 
 def commands(text: str) -> Iterator[Launch]:
-    """The commands among the lines of a file, those over several lines too, in their order."""
+    """Yield the commands among the lines of a file, those over several lines too, in their order."""
     for match in _COMMAND.finditer(text):
         before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         command = re.sub(r"\\+[ \t\r]*\n[ \t#]*", " ", match[2])
@@ -153,7 +152,7 @@ def _words(command: str) -> list[str]:
 
 
 def _launch(launcher: str, words: list[str], line: int) -> Launch | None:
-    """The launch that a command is; None if it starts no script."""
+    """Return the launch that a command is; None if it starts no script."""
     position = next((index for index, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
     if position is None:
         return None
@@ -190,19 +189,19 @@ def _options(words: Sequence[str]) -> Options:
 
 
 def _is_set(options: Options, name: str) -> bool:
-    """Whether a switch is given, alone or with a value that means yes."""
+    """Tell whether a switch is given, alone or with a value that means yes."""
     value = options.get(name, "no")
     return value is None or value.lower() not in _NO
 
 
 def _file(options: Options, kind: ConfigurationKind, *names: str) -> Configuration | None:
-    """The configuration file that one of the options names."""
+    """Return the configuration file that one of the options names."""
     file = next(filter(None, map(options.get, names)), None)
     return Configuration(file, kind) if file else None
 
 
 def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
-    """The options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
+    """Read the options of `accelerate launch`: a flag for a strategy counts for more than the configuration file."""
     configuration = _file(options, ConfigurationKind.ACCELERATE, "config_file")
     if _is_set(options, "use_deepspeed"):
         deepspeed = _file(options, ConfigurationKind.DEEPSPEED, "deepspeed_config_file")
@@ -213,7 +212,7 @@ def _accelerate(options: Options) -> tuple[LaunchSetup, Configuration | None]:
 
 
 def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
-    """The options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
+    """Read the options of the script itself, as a Trainer's arguments or DeepSpeed's name them."""
     if any(name in options for name in _DEEPSPEED):
         return LaunchSetup(Strategy.ZERO), _file(options, ConfigurationKind.DEEPSPEED, *_DEEPSPEED)
     if options.get("fsdp"):
@@ -222,7 +221,7 @@ def _own(options: Options) -> tuple[LaunchSetup, Configuration | None]:
 
 
 def _unknown_arguments(words: list[str]) -> str:
-    """A file that may hold the script's arguments, or a word that stands for more: `...`, `$@`, `<options>`."""
+    """Return a file that may hold the script's arguments, or a word for more: `...`, `$@`, `<options>`."""
     for option, word in itertools.pairwise(["", *words]):
         stands_alone = not option.startswith("-")
         is_file = word.endswith(CONFIGURATION_SUFFIXES) and (stands_alone or "config" in option or "args" in option)

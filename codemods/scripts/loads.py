@@ -1,4 +1,4 @@
-"""Where a script loads a model that is split over all devices: `from_pretrained(..., device_map="auto")`."""
+"""Find where a script loads a model that is split over all devices: `from_pretrained(..., device_map="auto")`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ckpt_surgery.codemods.facts.script_facts import SplitLoad
-from ckpt_surgery.codemods.facts.syntax import dotted
+from ckpt_surgery.codemods.facts.syntax import dotted, values_of
 from ckpt_surgery.codemods.scripts.names import Names, ScriptNode, entries, tail
 
 SPLITTING = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
@@ -19,7 +19,7 @@ _UNKNOWN = ast.Constant(value=None)
 
 
 def split_loads(names: Names) -> Iterator[SplitLoad]:
-    """The loads that split a model over devices, of models that are or may be trained."""
+    """Yield the loads that split a model over devices, of models that are or may be trained."""
     changed = {name.rpartition(".")[2] for name in names.assigned if "." in name}
     options = {
         name: _placement([default])
@@ -39,39 +39,39 @@ def split_loads(names: Names) -> Iterator[SplitLoad]:
 
 
 def _is_decided(place: ScriptNode) -> bool:
-    """Whether the script itself has asked how many processes there are."""
+    """Tell whether the script itself has asked how many processes there are."""
     return any(_DECIDES.search(ast.unparse(test)) for test in place.tests)
 
 
 def _assigned(names: Names, name: str, scope: str = "") -> list[ast.expr]:
-    """Every value that one function, or the module, assigns to a name; unknown ones where it depends on processes."""
+    """Return each value that a function, or the module, assigns to a name; unknown where it depends on processes."""
     assigned = names.assigned.get(name, ())
     return [_UNKNOWN if _is_decided(place) else value for place, value in assigned if place.scope == scope]
 
 
 def _device_map(names: Names, scope: str, call: ast.Call) -> ast.expr | None:
-    """The value of `device_map`, also from a dict that is unpacked."""
-    found: ast.expr | None = None
+    """Return the value of `device_map`, also from a dict that is unpacked."""
+    unpacked: ast.expr | None = None
     for keyword in call.keywords:
         if keyword.arg == "device_map":
             return keyword.value
-        if keyword.arg is None and found is None:
+        if keyword.arg is None and unpacked is None:
             name = dotted(keyword.value)
             dicts = _assigned(names, name, scope) if name else [keyword.value]
             values = [entry for options in dicts if (entry := entries(options).get("device_map"))]
             values += _assigned(names, f"{name}['device_map']", scope)
-            found = values[-1] if values else None
-    return found
+            unpacked = values[-1] if values else None
+    return unpacked
 
 
 def _placement(values: Sequence[ast.expr | None]) -> str:
-    """The splitting placement that all values are; empty for any other values."""
+    """Return the splitting placement that all values are; empty for any other values."""
     texts = [value.value if isinstance(value, ast.Constant) else None for value in values]
     return next((text for text in texts if isinstance(text, str)), "") if texts and SPLITTING.issuperset(texts) else ""
 
 
 def _is_not_trained(names: Names, load: ScriptNode) -> bool:
-    """Whether the loaded model is only merged or evaluated, and not trained."""
+    """Tell whether the loaded model is only merged or evaluated, and not trained."""
     bound = {
         name for name, assigned in names.assigned.items() for place, _ in assigned if place.node is load.statement
     }
@@ -82,7 +82,7 @@ def _is_not_trained(names: Names, load: ScriptNode) -> bool:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         if place.statement is load.statement or (owner and dotted(owner) in bound):
             uses.add(tail(call.func))
-        elif any(dotted(value) in bound for value in (*call.args, *(keyword.value for keyword in call.keywords))):
+        elif any(dotted(value) in bound for value in values_of(call)):
             trainer = tail(call.func).endswith("Trainer") or names.is_wrapper(call.func)
             uses.add("train" if trainer else tail(call.func))
     return bool(uses & _DOES_NOT_TRAIN) and not uses & _TRAINS

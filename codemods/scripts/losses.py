@@ -1,4 +1,4 @@
-"""Which losses of a script are computed around the DistributedDataParallel wrapper: what its calls do."""
+"""Trace which losses of a script are computed around the DistributedDataParallel wrapper."""
 
 from __future__ import annotations
 
@@ -106,18 +106,21 @@ class LossReader(Interpreter[TracedValue]):
         return self.no_gradient or any(asks_for_several(test) is (not truth) for test, truth in self.conditions)
 
     def read(self) -> tuple[Bypass, ...]:
-        """Each such forward, once, unless the script synchronises the gradients itself."""
+        """Return each such forward, once, unless the script synchronises the gradients itself."""
         followed = functions_to_follow(self.names)
         if followed is None:
             return ()
         self._everything(followed)
-        if self._learned_late():  # by the second time, what methods further down assign to `self` is known
+        late = [key for key, value in self.asked.items() if self.attributes.get(key) != value]
+        used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
+        if late or not all(self._is_to_come(wrapper, at) for wrapper, at in used):
+            # by the second time, what was read too early is known: what methods further down assign to `self`
             self.bypasses.clear()
             self._everything(followed)
-        found: dict[Spot, Bypass] = {}
+        by_spot: dict[Spot, Bypass] = {}
         for bypass in () if self.synchronises else self.bypasses:
-            found.setdefault(bypass.spot, bypass)
-        return tuple(found.values())
+            by_spot.setdefault(bypass.spot, bypass)
+        return tuple(by_spot.values())
 
     def _everything(self, followed: Iterable[tuple[Function, ast.ClassDef | None]]) -> None:
         """Follow the module and these functions and methods, each on its own."""
@@ -133,11 +136,11 @@ class LossReader(Interpreter[TracedValue]):
                 self.bypasses |= dict.fromkeys(result.around)
 
     def _may_run(self, function: Function) -> bool:
-        """Whether a function may be followed: it is not being followed already, and the calls are not too deep."""
+        """Tell whether a function is not being followed already, and the calls are not too deep."""
         return all(frame.node is not function for frame in self.frames) and len(self.frames) <= _DEEPEST
 
     def _run(self, function: Function, cls: ast.ClassDef | None, given: Mapping[str, TracedValue]) -> TracedValue:
-        """What a function returns when it is called with these values."""
+        """Return what a function returns when it is called with these values."""
         caller = self.frame
         caller.env, caller.line = self.env, self.statement.lineno
         outer = caller if function.name in caller.functions else self.frames[0]
@@ -164,7 +167,7 @@ class LossReader(Interpreter[TracedValue]):
         return mix(values)
 
     def define(self, node: Function | ast.ClassDef) -> None:
-        """A function inside a function is followed where it is defined, too."""
+        """Follow a function inside a function where it is defined, too."""
         if len(self.frames) > 1 and isinstance(node, Function):
             self.frame.functions[node.name] = node
             if self._may_run(node):
@@ -178,7 +181,7 @@ class LossReader(Interpreter[TracedValue]):
         return ended
 
     def assume(self, test: ast.expr, truth: bool) -> None:
-        """What a test shows in the branch where it is true, or false: is this the wrapper, or the bare model?"""
+        """Note what a test shows where it is true, or false: is this the wrapper, or the bare model?"""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self.assume(operand, not truth)
@@ -199,7 +202,7 @@ class LossReader(Interpreter[TracedValue]):
                 self.bind(subject, UNTRACED)
 
     def assign(self, target: ast.expr, value: ast.expr) -> None:
-        """`target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
+        """Follow `target = value`; `a, b = accelerator.prepare(a, b)` goes pairwise."""
         match target, value:
             case ast.Tuple(elts=targets), ast.Call(func=func, args=items) if prepares(func) and len(targets) == len(
                 items
@@ -211,7 +214,7 @@ class LossReader(Interpreter[TracedValue]):
                 super().assign(target, value)
 
     def store(self, target: ast.Attribute | ast.Subscript, value: TracedValue) -> None:
-        """`a.b = value` is kept as a name; what is put into a container is added to what it holds."""
+        """Keep `a.b = value` as a name; what is put into a container is added to what it holds."""
         if isinstance(target, ast.Subscript):
             self.bind(target.value, join([self.value(target.value), value.computed]))
         elif name := dotted(target):
@@ -227,15 +230,15 @@ class LossReader(Interpreter[TracedValue]):
         return container.computed
 
     def part(self, value: TracedValue, position: int) -> TracedValue:
-        """One of the values that a tuple is unpacked into: another object, computed in the same way."""
+        """Return one of the values that a tuple is unpacked into: another object, computed in the same way."""
         return value._replace(objects=frozenset(f"{identity}.{position}" for identity in value.objects))
 
     def subscript(self, node: ast.Subscript) -> TracedValue:
-        """What is taken out of a container is all that it holds."""
+        """Return all that a container holds."""
         return self.value(node.value)
 
     def attribute(self, node: ast.Attribute, base: TracedValue) -> TracedValue:
-        """`base.attr`: `.module` of a wrapper, or of something unknown, is the module inside."""
+        """Return `base.attr`: `.module` of a wrapper, or of something unknown, is the module inside."""
         name, cls = dotted(node), self.frame.cls
         if name in self.env:
             return self.env[name]
@@ -247,7 +250,7 @@ class LossReader(Interpreter[TracedValue]):
         return base.part if base.inners else base.computed
 
     def _own(self, cls: ast.ClassDef, name: str) -> TracedValue:
-        """`self.name`; in a Trainer of transformers `self.model` is the module inside."""
+        """Return `self.name`; in a Trainer of transformers `self.model` is the module inside."""
         for key in ((ancestor.name, name) for ancestor in self.names.lineage(cls)):
             self.asked.setdefault(key, self.attributes.get(key))
             if key in self.attributes:
@@ -257,7 +260,7 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(objects=frozenset({f"{cls.name} self.{name}"}))
 
     def call(self, node: ast.Call) -> TracedValue:
-        """What a call returns: a wrapper, the module inside, a loss, what a function of this file returns."""
+        """Return what a call does: a wrapper, the module inside, a loss, what a function of this file returns."""
         self.steps += 1
         if self.gave_up:
             return UNTRACED
@@ -292,7 +295,7 @@ class LossReader(Interpreter[TracedValue]):
         return self._foreign(call)
 
     def _foreign(self, call: _EvaluatedCall) -> TracedValue:
-        """A call of code outside this file: perhaps a forward, through the wrapper or around it."""
+        """Return the result of code outside this file: perhaps of a forward, through the wrapper or around it."""
         node, name = call.node, call.name
         above = "".join(f"{frame.line}>" for frame in self.frames[:-1])
         result = TracedValue(objects=frozenset({f"{above}{node.lineno}:{node.col_offset}"}))
@@ -325,7 +328,7 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(around=frozenset(bypasses))
 
     def _saved(self, value: TracedValue, node: ast.expr) -> TracedValue:
-        """An object that was wrapped is the module inside, unless it may be the wrapper itself by now."""
+        """Return the module inside for an object that was wrapped, unless it may be the wrapper itself by now."""
         if not value.objects or value.wrappers or value.inners:
             return value
         at = self._use(value.objects)
@@ -343,15 +346,9 @@ class LossReader(Interpreter[TracedValue]):
         return at
 
     def _is_to_come(self, wrapper: str, at: Reached) -> bool:
-        """Whether a wrapper is made further down in a function that is running, so that nothing is inside it yet."""
+        """Tell whether a wrapper is made further down in a running function, so that nothing is inside it yet."""
         function, line, loops = self.made[wrapper]
         return any(node is function and on < line for node, on in at.frames) and set(loops).isdisjoint(at.loops)
-
-    def _learned_late(self) -> bool:
-        """Whether something was read before what the script makes of it was known."""
-        late = (self.attributes.get(key) != value for key, value in self.asked.items())
-        used = ((self.wrapped[name], at) for name in self.bare.keys() & self.wrapped for at in self.bare[name])
-        return any(late) or not all(self._is_to_come(wrapper, at) for wrapper, at in used)
 
     def _note(self, call: _EvaluatedCall) -> None:
         """Note backward passes, and synchronisation of gradients by the script itself."""
@@ -376,7 +373,7 @@ class LossReader(Interpreter[TracedValue]):
         return TracedValue(wrappers=value.wrappers or frozenset({identity}))
 
     def _local(self, func: ast.expr) -> Function | None:
-        """The function of this file that a call runs."""
+        """Return the function of this file that a call runs."""
         match func, self.frame.cls:
             case ast.Name(id=name), _:
                 return self.frame.functions.get(name) or self.names.functions.get(name)
@@ -387,7 +384,7 @@ class LossReader(Interpreter[TracedValue]):
         return None
 
     def _is_worth(self, call: _EvaluatedCall) -> bool:
-        """Whether a function of this file is a method, or sees a wrapper, a module inside one or a loss."""
+        """Tell whether a function of this file is a method, or sees a wrapper, a module inside one or a loss."""
         if isinstance(call.node.func, ast.Attribute):
             return True
         values = (*call.args, *self.env.values())
@@ -416,5 +413,5 @@ class LossReader(Interpreter[TracedValue]):
 
 
 def _switches_gradients_off(node: ast.expr) -> bool:
-    """`torch.no_grad()`, also without the call."""
+    """Tell whether this is `torch.no_grad()`, also without the call."""
     return tail(called(node)) in NO_GRADIENT

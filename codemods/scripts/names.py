@@ -1,4 +1,4 @@
-"""The index of a script that all its readers share: its nodes and where each stands, its names and what they mean."""
+"""Index a script for all its readers: its nodes and where each stands, its names and what they mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ckpt_surgery.codemods.facts.file_syntax import methods_of
 from ckpt_surgery.codemods.facts.interpreter import Function
 from ckpt_surgery.codemods.facts.script_facts import Spot
-from ckpt_surgery.codemods.facts.syntax import dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import dotted, imported_names, last_name, span_of, walk
 
 
 class ScriptNode(NamedTuple):
@@ -31,7 +31,7 @@ class ScriptNode(NamedTuple):
         )
 
     def spot(self, node: ast.expr) -> Spot:
-        """The place of a finding about a node of this statement."""
+        """Return the place of a finding about a node of this statement."""
         return Spot(span_of(node), self.statement.lineno, self.scope)
 
 
@@ -59,31 +59,34 @@ class Names:
                         name = dotted(target) or ast.unparse(target)
                         self.assigned.setdefault(name, []).append((place, value))
                 case ast.Import() | ast.ImportFrom() as node:
-                    self.imported.update(_imported(node))
+                    for name, module, original in imported_names(node):
+                        whole = f"{module}.{original}" if original else module
+                        is_part = whole.startswith(f"{name}.") and not original  # `import a.b` binds a
+                        self.imported[name] = name if is_part else whole
                 case ast.FunctionDef() | ast.AsyncFunctionDef() as node if not place.prefix:
                     self.functions[node.name] = node
                 case ast.ClassDef() as node if not place.prefix:
                     self.classes[node.name] = node
 
     def origin(self, node: ast.expr) -> str:
-        """The full name of what an expression such as `dist.all_reduce` names, or its text; empty for others."""
+        """Return the full name of what an expression such as `dist.all_reduce` names, or its text."""
         text = dotted(node)
         head, dot, rest = text.partition(".")
         return f"{self.imported.get(head, head)}{dot}{rest}"
 
     def is_wrapper(self, node: ast.expr) -> bool:
-        """Whether an expression is DistributedDataParallel, torch's or another library's class of that name."""
+        """Tell whether an expression is DistributedDataParallel, torch's or another library's class of that name."""
         return self.origin(node).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
 
     def value(self, node: ast.expr | None) -> ast.expr | None:
-        """What an expression surely is: itself, or the only value of the name that it is."""
+        """Return what an expression surely is: itself, or the only value of the name that it is."""
         if isinstance(node, ast.Name) and node.id not in self.parameters:
             assigned = self.assigned.get(node.id, ())
             return assigned[0][1] if len(assigned) == 1 else node
         return node
 
     def lineage(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:
-        """A class and its bases in this file, each once."""
+        """Yield a class and its bases in this file, each once."""
         waiting = [cls]
         for ancestor in waiting:  # grows while it is read
             yield ancestor
@@ -91,29 +94,29 @@ class Names:
             waiting += [base for base in bases if base not in waiting]
 
     def foreign_bases(self, cls: ast.ClassDef) -> list[str]:
-        """The full names of the classes of other files that a class extends."""
+        """Return the full names of the classes of other files that a class extends."""
         bases = [self.origin(base) for ancestor in self.lineage(cls) for base in ancestor.bases]
         return [base for base in bases if base not in self.classes]
 
     def is_trainer(self, cls: ast.ClassDef, *packages: str) -> bool:
-        """Whether a class extends a Trainer of another file, from these packages if any are given."""
+        """Tell whether a class extends a Trainer of another file, from these packages if any are given."""
         bases = [base for base in self.foreign_bases(cls) if base.endswith("Trainer")]
         return any(not packages or base.partition(".")[0] in packages for base in bases)
 
     def method(self, cls: ast.ClassDef, name: str, *, above: bool = False) -> Function | None:
-        """A method by name; `above` looks in the bases only."""
+        """Return a method by name; `above` looks in the bases only."""
         lineage = [ancestor for ancestor in self.lineage(cls) if not (above and ancestor is cls)]
         return next((method for cls in lineage for method in methods_of(cls) if method.name == name), None)
 
     def scopes(self) -> Iterator[tuple[str, Sequence[ast.stmt]]]:
-        """The statements of the module, then those of every function with its scope, nested ones too."""
+        """Yield the statements of the module, then those of every function with its scope, nested ones too."""
         yield "", self.tree.body
         for place in self.places:
             if isinstance(place.node, Function):
                 yield f"{place.prefix}{place.node.name}", place.node.body
 
     def options(self) -> Iterator[tuple[str, int, ast.expr | None]]:
-        """The options of the script, by fields of a class or arguments of a parser, with their lines and defaults."""
+        """Yield the options of the script, by class fields or parser arguments, with their lines and defaults."""
         for place in self.places:
             match place.node:
                 case ast.ClassDef(body=body):
@@ -130,17 +133,17 @@ class Names:
 
 @lru_cache(maxsize=1)
 def names_of(tree: ast.Module) -> Names:
-    """The names of a file: its readers ask for them one after the other."""
+    """Return the names of a file: its readers ask for them one after the other."""
     return Names(tree)
 
 
 def keywords(call: ast.Call) -> Mapping[str | None, ast.expr]:
-    """The keyword arguments of a call by name; one that is unpacked under None."""
+    """Return the keyword arguments of a call by name; one that is unpacked under None."""
     return {keyword.arg: keyword.value for keyword in call.keywords}
 
 
 def entries(node: ast.expr) -> Mapping[Any, ast.expr]:
-    """The entries of a dict that is written out, as a display or a call of `dict`, whose keys are constants."""
+    """Return the entries with constant keys of a dict that is written as a display or a call of `dict`."""
     match node:
         case ast.Dict(keys=keys, values=values):
             return {key.value: value for key, value in zip(keys, values, strict=True) if isinstance(key, ast.Constant)}
@@ -150,28 +153,28 @@ def entries(node: ast.expr) -> Mapping[Any, ast.expr]:
 
 
 def parameters(function: Function) -> dict[str, ast.arg]:
-    """The parameters of a function, `*args` and `**kwargs` left out."""
+    """Return the parameters of a function, `*args` and `**kwargs` left out."""
     arguments = function.args
     return {node.arg: node for node in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
 
 
 def takes_training_arguments(call: ast.Call) -> bool:
-    """Whether a call makes the arguments of a Trainer, by its name: `TrainingArguments`, `SFTConfig`."""
+    """Tell whether a call makes the arguments of a Trainer, by its name: `TrainingArguments`, `SFTConfig`."""
     return tail(call.func).endswith(("Arguments", "Config"))
 
 
 def is_accelerator(node: ast.expr) -> bool:
-    """Whether an expression is an `Accelerator` of accelerate, by its name."""
-    return dotted(node).rpartition(".")[2].lower().endswith("accelerator")
+    """Tell whether an expression is an `Accelerator` of accelerate, by its name."""
+    return last_name(node).lower().endswith("accelerator")
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of names, written with blanks between them."""
+    """Return a set of names that are written with blanks between them."""
     return frozenset(text.split())
 
 
 def tail(node: ast.expr) -> str:
-    """The last name of a callee: `all_reduce` of `dist.all_reduce`."""
+    """Return the last name of a callee: `all_reduce` of `dist.all_reduce`."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -189,7 +192,7 @@ _PLACED = _STATEMENTS | {ast.Attribute, ast.Call, ast.Dict, ast.IfExp, ast.Subsc
 
 
 def _places(tree: ast.Module) -> list[ScriptNode]:
-    """The nodes that somebody asks for, each with its place, in the order of `ast.walk`."""
+    """Return the nodes that somebody asks for, each with its place, in the order of `ast.walk`."""
     places: list[ScriptNode] = []
     waiting: list[tuple[ast.AST, ast.stmt, str, tuple[ast.expr, ...], str]] = [(tree, ast.Pass(), "", (), "")]
     for here in waiting:  # grows while it is read
@@ -215,14 +218,3 @@ def _places(tree: ast.Module) -> list[ScriptNode]:
             elif value.__class__ not in _LEAVES and isinstance(value, ast.AST):
                 waiting.append((value, statement, scope, tests, prefix))
     return places
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-    """The names that an import binds, and what each stands for."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-    else:
-        module = "." * node.level + (node.module or "")
-        for alias in node.names:
-            yield alias.asname or alias.name, f"{module}.{alias.name}"

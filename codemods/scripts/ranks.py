@@ -1,4 +1,4 @@
-"""Tests of a script that differ between ranks: on the rank itself, or on whether a parameter has a gradient."""
+"""Recognise tests that differ between ranks: of the rank itself, or of whether a parameter has a gradient."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class RankTests:
                 self.answers[name] = answer
 
     def of(self, test: ast.expr) -> RankTest | None:
-        """The test as a test of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
+        """Return the test as one of ranks; None if it is the same on all ranks, or nothing shows that it differs."""
         if test not in self._tests:
             self._tests[test] = self._read(test)
         return self._tests[test]
@@ -85,7 +85,7 @@ class RankTests:
         return None
 
     def ask_for_ranks(self, test: ast.expr) -> bool:
-        """Whether every part of a test asks for the rank, or whether there are several processes."""
+        """Tell whether every part of a test asks for the rank, or whether there are several processes."""
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self.ask_for_ranks(operand)
@@ -100,7 +100,7 @@ class RankTests:
         )
 
     def _on_rank_0(self, test: ast.expr) -> bool | None:
-        """Whether a simple test is true on rank 0 and not on the others, the other way round, or neither (None)."""
+        """Tell whether a simple test is true on rank 0 alone (True), the others alone (False), or neither (None)."""
         match test:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 for side, other in ((left, right), (right, left)):
@@ -117,7 +117,7 @@ class RankTests:
         return False if self._is_rank(test) else None
 
     def _with_gradient(self, test: ast.expr) -> bool | None:
-        """`p.grad is not None`, and the opposite, for the `p` of a loop over parameters."""
+        """Tell `p.grad is not None` (True) from the opposite (False), for the `p` of a loop over parameters."""
         match test:
             case ast.Compare(
                 left=ast.Attribute(value=ast.Name(id=name), attr="grad"),
@@ -148,7 +148,7 @@ class RankTests:
 
 @lru_cache(maxsize=256)
 def asks_for_several(test: ast.expr) -> bool | None:
-    """Whether a test is true where there are several processes, the other way round, or neither (None)."""
+    """Tell whether a test is true where there are several processes, the other way round, or neither (None)."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             answer = asks_for_several(operand)
@@ -162,7 +162,7 @@ def asks_for_several(test: ast.expr) -> bool | None:
 
 
 def _answer(test: ast.expr, simple: _Answer) -> bool | None:
-    """The answer to a test that is made of simple ones: the first of them that has an answer decides."""
+    """Return the answer to a test that is made of simple ones: the first of them that has an answer decides."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             answer = _answer(operand, simple)
@@ -173,7 +173,7 @@ def _answer(test: ast.expr, simple: _Answer) -> bool | None:
 
 
 def outcomes(test: ast.expr, truth: bool) -> Iterator[Outcome]:
-    """The outcomes of simple tests without which a test is not true, or not false."""
+    """Yield the outcomes of simple tests without which a test is not true, or not false."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield from outcomes(operand, not truth)
@@ -186,7 +186,7 @@ def outcomes(test: ast.expr, truth: bool) -> Iterator[Outcome]:
 
 
 def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
-    """What the parts of a test of ranks that ask something else must be for it to differ between ranks."""
+    """Yield what the parts of a test of ranks that ask something else must be for it to differ between ranks."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield from _needs(operand, simple)
@@ -199,11 +199,11 @@ def _needs(test: ast.expr, simple: _Answer) -> Iterator[Outcome]:
 
 
 def _is_constant(value: ast.expr) -> bool:
-    """A constant, or a negative number."""
+    """Tell whether a value is a constant, or a negative number."""
     return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
 
 
 def _asks_for_ranks(op: ast.cmpop, other: ast.expr) -> bool:
-    """`rank != -1`, `rank is not None`, `rank >= 0`: whether there are several processes."""
+    """Tell whether a comparison asks for several processes: `rank != -1`, `rank is not None`, `rank >= 0`."""
     text = ast.unparse(other)
     return text in ("-1", "None") or (text == "0" and isinstance(op, ast.GtE | ast.Lt))

@@ -1,4 +1,4 @@
-"""How a script is run: the setup that a launch asks for, with what the configuration file says that it names.
+"""Work out how a script is run: the setup of a launch, completed by the configuration file that it names.
 
 These are accelerate's YAML or JSON, DeepSpeed's and FSDP's JSON. Files are texts here; where they lie, and whether
 they may be read, is decided elsewhere.
@@ -25,7 +25,7 @@ _LONGEST = 100_000
 
 
 def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) -> tuple[Launch, ...]:
-    """Every way in which a script is run, as far as the script and its files show.
+    """Return every way in which a script is run, as far as the script and its files show.
 
     Commands that start another script do not count. Where the script itself chooses DeepSpeed or FSDP, a command
     without either only starts the processes.
@@ -35,24 +35,20 @@ def known_launches(path: str, script: ScriptFacts, read: ConfigurationReader) ->
     started = [launch for launch in launches if launch.script == PurePath(path).name]
     if calls:
         started = [launch for launch in started if launch.unread or launch.setup.strategy not in _REPLACED]
-    return (*calls, *map(_doubted, started))
+    for at, launch in enumerate(started):
+        if launch.arguments and launch.setup.strategy is Strategy.DDP:  # what is not written out may choose another
+            started[at] = launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
+    return (*calls, *started)
 
 
 def may_need_reentrance(launch: Launch, script: ScriptFacts) -> bool:
-    """Whether a launch trains adapters of PEFT, or may, under a ZeRO that is of stage 3 or may be."""
+    """Tell whether a launch trains adapters of PEFT, or may, under a ZeRO that is of stage 3 or may be."""
     adapters = launch.adapters or script.sign("adapters", "some_adapters")
     return launch.setup.strategy is Strategy.ZERO and launch.setup.stage in (3, None) and bool(adapters)
 
 
-def _doubted(launch: Launch) -> Launch:
-    """A launch whose arguments are not all written out may choose DeepSpeed or FSDP there."""
-    if launch.arguments and launch.setup.strategy is Strategy.DDP:
-        return launch._replace(setup=UNKNOWN_SETUP, unread=launch.arguments)
-    return launch
-
-
 def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
-    """A launch with what its configuration file adds to what it says itself."""
+    """Return a launch with what its configuration file adds to what it says itself."""
     file, own = launch.configuration, launch.setup
     if file is None:
         return launch
@@ -68,9 +64,12 @@ def _resolved(path: str, launch: Launch, read: ConfigurationReader) -> Launch:
 
 
 def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | None]) -> LaunchSetup | None:
-    """The setup that a file asks for; None if the file is not understood.
+    """Return the setup that a file asks for; None if the file is not understood.
 
-    `read` returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
+    Args:
+        text: the text of the file.
+        kind: whose configuration it is.
+        read: returns the text of a file that it names in its turn, as accelerate's may name one of DeepSpeed.
     """
     values = _values(text)
     if values is None:
@@ -99,30 +98,27 @@ def read_setup(text: str, kind: ConfigurationKind, read: Callable[[str], str | N
 
 
 def zero_setup(options: Mapping[str, object]) -> LaunchSetup:
-    """The setup of accelerate's options for DeepSpeed."""
+    """Return the setup of accelerate's options for DeepSpeed."""
     stage = str(options.get("zero_stage"))
     return LaunchSetup(Strategy.ZERO, int(stage) if len(stage) == 1 and stage.isdecimal() else None)
 
 
 def deepspeed_setup(values: Mapping[str, object]) -> LaunchSetup:
-    """The setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
+    """Return the setup of a DeepSpeed configuration: its stage is `zero_optimization.stage`, by default 0."""
     section = values.get("zero_optimization", {})
     return zero_setup({"zero_stage": section.get("stage", 0)} if isinstance(section, Mapping) else {})
 
 
 def fsdp_setup(values: Mapping[str, object]) -> LaunchSetup:
-    """The setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
+    """Return the setup of a Trainer's `fsdp_config`, whose keys may begin with `fsdp_`."""
     switches = (values.get("activation_checkpointing"), values.get("fsdp_activation_checkpointing"))
-    return LaunchSetup(Strategy.FSDP, activation_checkpointing=any(map(_is_true, switches)))
-
-
-def _is_true(value: object) -> bool:
-    """Whether a value of a configuration means yes, as accelerate and transformers read it."""
-    return str(value).lower() in _TRUE
+    # as accelerate and transformers read what means yes
+    doubled = any(str(value).lower() in _TRUE for value in switches)
+    return LaunchSetup(Strategy.FSDP, activation_checkpointing=doubled)
 
 
 def _values(text: str) -> Mapping[str, object] | None:
-    """The mapping that a file is, if it is one without anchors and tags: a few of these can fill the memory."""
+    """Return the mapping that a file is, if it has no anchors and tags: a few of these can fill the memory."""
     import yaml  # few runs meet a configuration
 
     if len(text) > _LONGEST:

@@ -1,4 +1,4 @@
-"""What shows that a script trains, that it does so in several processes, and where it switches checkpointing on."""
+"""Find what shows that a script trains, in how many processes, and where it switches checkpointing on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.chec
 
 
 def signs(names: Names, text: str) -> Iterator[Sign]:
-    """The signs of a script."""
+    """Yield the signs of a script."""
     prepares = any(
         isinstance(call.func, ast.Attribute) and call.func.attr == "prepare" and is_accelerator(call.func.value)
         for _, call in names.calls
@@ -43,19 +43,19 @@ def signs(names: Names, text: str) -> Iterator[Sign]:
 
 
 def data_parallel(script: ScriptFacts) -> Sign | None:
-    """What shows that a script trains under DistributedDataParallel, as a launched Trainer does too."""
+    """Return what shows that a script trains under DistributedDataParallel, as a launched Trainer does too."""
     surely = script.sign("ddp", "accelerate", "arguments")
     return surely or (script.sign("launch", "launcher", "group") if script.sign("trainer") else None)
 
 
 def several_processes(script: ScriptFacts) -> Sign | None:
-    """What shows that a script trains in several processes, under whatever wrapper."""
+    """Return what shows that a script trains in several processes, under whatever wrapper."""
     trains = script.sign("backward", "trainer")
     return data_parallel(script) or (script.sign("launch", "launcher", "group") if trains else None)
 
 
 def trainer_origins(names: Names) -> Iterator[str]:
-    """The full names of the Trainers that a script makes; for a class of the script, those that it extends."""
+    """Yield the full names of the Trainers that a script makes; for a class of the script, those that it extends."""
     for _, call in names.calls:
         if tail(call.func).endswith("Trainer"):
             cls = names.classes.get(dotted(call.func))
@@ -88,12 +88,12 @@ def _of_call(names: Names, call: ast.Call) -> Iterator[Sign]:
 
 
 def _makes(value: ast.expr, ending: str) -> bool:
-    """Whether a value is a new object of a class that is called so: `SFTTrainer(...)`, `LoraConfig(...)`."""
+    """Tell whether a value is a new object of a class that is called so: `SFTTrainer(...)`, `LoraConfig(...)`."""
     return isinstance(value, ast.Call) and tail(value.func).endswith(ending)
 
 
 def _adapters(names: Names) -> Iterator[Sign]:
-    """What shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
+    """Yield what shows that adapters of PEFT are trained on a frozen model, surely or if an option says so."""
     for place, call in names.calls:
         name, config = tail(call.func), keywords(call).get("peft_config")
         sure = not place.conditional
@@ -106,7 +106,7 @@ def _adapters(names: Names) -> Iterator[Sign]:
 
 
 def checkpoint_modes(names: Names) -> Iterator[CheckpointMode]:
-    """Where the mode is chosen."""
+    """Yield where the mode is chosen."""
     for place in names.places:
         chosen = None
         match place.node:
@@ -123,7 +123,7 @@ def checkpoint_modes(names: Names) -> Iterator[CheckpointMode]:
 
 
 def checkpoint_switches(names: Names) -> Iterator[CheckpointSwitch]:
-    """Where checkpointing is switched on: by a method of a model, or among the arguments of a Trainer."""
+    """Yield where checkpointing is switched on: by a method of a model, or among the arguments of a Trainer."""
     for place in names.places:
         match place.node:
             case ast.Call(func=func) as call if tail(func) in SWITCH_ON:

@@ -1,4 +1,4 @@
-"""Which functions of a script lead from a wrapper to a backward pass: its losses are followed through these alone."""
+"""Choose the functions of a script that lead from a wrapper to a backward pass: only these are followed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYNCHRONISES = re.compile(r"(sync|average|avg|reduce)\w*grad|grad\w*(sync|averag
 
 
 def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | None]] | None:
-    """The functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
+    """Return the functions, and methods with their classes, that deal with wrappers or lead to a backward pass.
 
     Those of the functions and classes alone that deal with wrappers, or call one that does; None where no backward
     pass is among them.
@@ -42,9 +42,9 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
         if deals:
             concerned.add(unit)
             dealing.add(name)
-    for found, calls in ((concerned, by_unit), (ending, by_name)):
-        while more := {caller for caller, called in calls.items() if caller not in found and called & found}:
-            found |= more
+    for reached, calls in ((concerned, by_unit), (ending, by_name)):
+        while more := {caller for caller, called in calls.items() if caller not in reached and called & reached}:
+            reached |= more
     if "" in concerned:
         concerned |= {*names.functions, *classes}
     followed: list[tuple[Function, ast.ClassDef | None]]
@@ -57,5 +57,5 @@ def functions_to_follow(names: Names) -> list[tuple[Function, ast.ClassDef | Non
 
 
 def prepares(func: ast.expr) -> bool:
-    """`accelerator.prepare`."""
+    """Tell whether a callee is `accelerator.prepare`."""
     return isinstance(func, ast.Attribute) and func.attr in ("prepare", "prepare_model") and is_accelerator(func.value)

@@ -1,4 +1,4 @@
-"""What a value in a training script is to the gradient synchronisation of DistributedDataParallel.
+"""Values in a training script, by their relation to the gradient synchronisation of DistributedDataParallel.
 
 Values are joined where branches meet, and mixed where one is computed from several.
 """
@@ -59,7 +59,7 @@ class TracedValue(NamedTuple):
         return TracedValue(inners=frozenset(inner._replace(part=True) for inner in self.inners))
 
     def inside(self, how: str) -> TracedValue:
-        """The module inside this value, reached by the expression `how`."""
+        """Return the module inside this value, reached by the expression `how`."""
         if self.inners and not self.wrappers:
             return self
         surely = frozenset(Inner(how, wrapper, True) for wrapper in self.wrappers)
@@ -70,7 +70,7 @@ UNTRACED = TracedValue()
 
 
 def join(values: Sequence[TracedValue]) -> TracedValue:
-    """Any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
+    """Return any of the values. What is now a wrapper and now the module inside it is an unwrapped model."""
     if len(values) == 1:
         return values[0]
     inners = frozenset[Inner]().union(*(value.inners for value in values))
@@ -85,7 +85,7 @@ def join(values: Sequence[TracedValue]) -> TracedValue:
 
 
 def mix(values: Sequence[TracedValue]) -> TracedValue:
-    """What is computed from all the values."""
+    """Return what is computed from all the values."""
     through = sum(value.through for value in values)
     if not through and not any(value.around for value in values):
         return UNTRACED

@@ -1,4 +1,4 @@
-"""How the tree answers: each question once, and what a graph of classes leads to."""
+"""Answer each question about the tree once, and collect what a graph of classes leads to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class kept(Generic[S, P, T]):
 
 
 def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], kept[S, P, T]]:
-    """The same for a method that may come back to a question before it has answered it: this is the answer then."""
+    """Keep answers as `kept` does, for a method that may ask itself what it is answering: that gets `answer`."""
 
     def decorate(method: Callable[Concatenate[S, P], T]) -> kept[S, P, T]:
         asked: set[object] = set()
@@ -47,12 +47,17 @@ def kept_in_circles(answer: Any) -> Callable[[Callable[Concatenate[S, P], T]], k
 
 
 def reachable(start: Iterable[T], beyond: Callable[[T], Iterable[T]]) -> tuple[T, ...]:
-    """Everything that some things lead to at any distance, themselves first; `beyond` gives what one leads to."""
-    found = dict.fromkeys(start)
-    waiting = list(found)
+    """Return everything that some things lead to at any distance, themselves first.
+
+    Args:
+        start: the things to begin with.
+        beyond: returns what one thing leads to.
+    """
+    reached = dict.fromkeys(start)
+    waiting = list(reached)
     while waiting:
         for item in beyond(waiting.pop()):
-            if item not in found:
-                found[item] = None
+            if item not in reached:
+                reached[item] = None
                 waiting.append(item)
-    return tuple(found)
+    return tuple(reached)

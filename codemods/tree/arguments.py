@@ -1,4 +1,4 @@
-"""One call split into gradient arguments, past state and the rest, and the argument list it should have.
+"""Split a call into gradient arguments, past state and the rest, and write the argument list it should have.
 
 The rule: the prefix up to the last gradient parameter is positional. What the caller passed by position behind it
 stays so unless past state is among it; then everything behind the prefix is by keyword.
@@ -40,7 +40,7 @@ ALL_REPAIRS = frozenset(ArgumentRepair)
 
 
 class UnknownReason(WordedReason):
-    """Why nobody can tell which argument reaches which parameter."""
+    """Why it cannot be told which argument reaches which parameter."""
 
     UNPACKED = "an unpacked `*` argument may hold anything"
     SURPLUS = "more positional arguments than the block's forward names"
@@ -72,7 +72,7 @@ class Meaning:
     given: GivenResults = NO_RESULTS
 
     def gradient(self, parameter: Parameter) -> bool:
-        """Whether the parameter can carry gradient: by its name, or by what calls give it."""
+        """Tell whether the parameter can carry gradient: by its name, or by what calls give it."""
         if self._is_in(self.family.not_gradient, parameter) or self.past(parameter):
             return False
         if self._is_in(self.family.gradient, parameter) or is_gradient(parameter.name, parameter.annotation):
@@ -80,7 +80,7 @@ class Meaning:
         return self._is_given(parameter) and not self.container(parameter)
 
     def container(self, parameter: Parameter) -> bool:
-        """Whether calls give the parameter a list, tuple or dict of what blocks returned.
+        """Tell whether calls give the parameter a list, tuple or dict of what blocks returned.
 
         The annotation tells for a name that says nothing; GPT-2's `hidden_states: tuple[torch.Tensor]` is a tensor.
         """
@@ -95,7 +95,7 @@ class Meaning:
         return given and not is_switch(name, parameter.annotation) and not may_be_state(name)
 
     def carriers(self, params: Sequence[Parameter]) -> set[str]:
-        """The names of the gradient parameters. The first parameter is one: it is what a block transforms."""
+        """Return the names of the gradient parameters. The first parameter is one: it is what a block transforms."""
         names = {parameter.name for parameter in params if self.gradient(parameter)}
         for first in params[:1]:
             option = first.kind != "positional" or is_switch(first.name, first.annotation)
@@ -103,21 +103,21 @@ class Meaning:
         return names
 
     def past(self, parameter: Parameter) -> bool:
-        """Whether the parameter is a cache or recurrent state."""
+        """Tell whether the parameter is a cache or recurrent state."""
         return is_past_state(parameter.name) or self._is_in(self.family.past_state, parameter)
 
     def past_names(self, params: Sequence[Parameter]) -> set[str]:
-        """The names of the parameters that are past state."""
+        """Return the names of the parameters that are past state."""
         return {parameter.name for parameter in params if self.past(parameter)}
 
     def may_lose_gradient(self, parameter: Parameter) -> bool:
-        """Whether nothing tells that the parameter, given by keyword, carries no gradient."""
+        """Tell whether nothing shows that the parameter, given by keyword, carries no gradient."""
         number = parameter.default not in (None, "None")
-        known = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
-        return not (number or known) and may_carry_gradient(parameter.name, parameter.annotation)
+        no_gradient = self.past(parameter) or self._is_in(self.family.not_gradient, parameter)
+        return not (number or no_gradient) and may_carry_gradient(parameter.name, parameter.annotation)
 
     def _is_in(self, names: AbstractSet[str], parameter: Parameter) -> bool:
-        """Whether a family lists the parameter, of all its blocks or of this one."""
+        """Tell whether a family lists the parameter, for all its blocks or for this one."""
         return parameter.name in names or f"{self.block}.{parameter.name}" in names
 
 
@@ -151,7 +151,7 @@ class ArgumentPlan:
 
 
 def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, int] | Unknown:
-    """Parameter name to argument position."""
+    """Map parameter names to argument positions."""
     names = [parameter.name for parameter in forward.params if parameter.kind == "positional"]
     bound: dict[str, int] = {}
     for position, argument in enumerate(arguments):
@@ -167,7 +167,7 @@ def bind(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, 
 
 
 def given_arguments(arguments: Sequence[Argument], forward: ForwardSignature) -> dict[str, Argument] | None:
-    """Parameter name to argument; None where nobody can tell."""
+    """Map parameter names to arguments; None where nobody can tell."""
     bound = bind(arguments, forward)
     return None if isinstance(bound, Unknown) else {name: arguments[position] for name, position in bound.items()}
 
@@ -209,19 +209,19 @@ class _BoundCall:
         """The position of the first past state that the call passes: no prefix reaches beyond it."""
 
     def containers(self) -> Iterator[int]:
-        """The positions of arguments that hold gradient tensors."""
+        """Yield the positions of arguments that hold gradient tensors."""
         for name, argument in self.given.items():
             displayed = name in self.gradient and argument.shape in ("list", "tuple", "dict")
             if displayed or (name in self.holding and argument.is_value):
                 yield self.bound[name]
 
     def hidden(self) -> tuple[str, ...]:
-        """The gradient parameters that an unpacked `**` argument may hold."""
+        """Return the gradient parameters that an unpacked `**` argument may hold."""
         unpacked = any(argument.name == "**" for argument in self.arguments)
         return tuple(name for name in self.order if unpacked and name in self.gradient and name not in self.bound)
 
     def repaired(self, blocked: Collection[str], repairs: Collection[ArgumentRepair]) -> _NewArguments:
-        """The new argument list that makes some repairs; None where they find nothing to change."""
+        """Return the new argument list that makes some repairs; None where they find nothing to change."""
         by_position = [name for name in self.carriers if self.given[name].name is None]
         movable = (self.order.keys() & self.carriers) - {*by_position, *blocked}
         gradient = ArgumentRepair.GRADIENT in repairs
@@ -236,7 +236,7 @@ class _BoundCall:
         return self.rearranged(self.carriers if gradient else by_position, unwanted)
 
     def rearranged(self, carriers: Collection[str], unwanted: Collection[str]) -> _NewArguments:
-        """The argument list with some gradient parameters by position, and the `unwanted` past state by keyword.
+        """Return the arguments with some gradient parameters by position, and the `unwanted` past state by keyword.
 
         None where a gap before a gradient parameter has no default to fill it.
         """
@@ -261,7 +261,7 @@ class _BoundCall:
         return tuple(new)
 
     def loosened(self, new: Sequence[NewArgument]) -> tuple[str, ...]:
-        """The arguments that become keywords and of which nothing tells whether they carry gradient."""
+        """Return the arguments that become keywords and of which nothing tells whether they carry gradient."""
         keywords = {argument.source for argument in new if argument.keyword is not None}
         return tuple(
             parameter.name
@@ -276,7 +276,7 @@ class _BoundCall:
 def plan_arguments(
     arguments: Sequence[Argument], forward: ForwardSignature, meaning: Meaning, repairs: Collection[ArgumentRepair]
 ) -> ArgumentPlan:
-    """The plan for one call of one block class, whose new argument list makes only these repairs."""
+    """Return the plan for one call of one block class, whose new argument list makes only these repairs."""
     bound = bind(arguments, forward)
     if isinstance(bound, Unknown):
         return ArgumentPlan(unknown=bound)
@@ -300,7 +300,7 @@ def plan_arguments(
 def reordered(
     arguments: Sequence[Argument], old: ForwardSignature, params: Sequence[Parameter], meaning: Meaning
 ) -> tuple[NewArgument, ...] | None:
-    """The argument list of a call after the block's positional parameters became `params`, in that order."""
+    """Return the arguments of a call after the block's positional parameters became `params`, in that order."""
     bound = bind(arguments, old)
     if isinstance(bound, Unknown):
         return None
@@ -309,7 +309,7 @@ def reordered(
 
 
 def _is_literal(text: str) -> bool:
-    """Whether a default means the same in the caller's file: a name would not."""
+    """Tell whether a default means the same in the caller's file: a name would not."""
     try:
         ast.literal_eval(text)
     except (ValueError, SyntaxError):

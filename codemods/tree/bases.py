@@ -1,4 +1,4 @@
-"""What classes inherit: base chains, and what a class has from them.
+"""Resolve what classes inherit: base chains, and what a class has from them.
 
 Answers are three-valued where the tree may not tell: a base class outside it makes them `UNKNOWN`, not a guess.
 """
@@ -26,7 +26,7 @@ class BaseChains:
 
     @kept_in_circles(())
     def chain(self, ref: ClassRef) -> tuple[Target, ...]:
-        """The class and all that it inherits, nearest first, externals included."""
+        """Return the class and all that it inherits, nearest first, externals included."""
         chain: dict[Target, None] = {ref: None}
         for base in ref.cls.bases:
             for target in self.names.named(ref.path, base) or (External(base, ""),):
@@ -35,15 +35,15 @@ class BaseChains:
 
     @kept
     def lineage(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """The part of the base chain that the tree holds."""
+        """Return the part of the base chain that the tree holds."""
         return tuple(target for target in self.chain(ref) if isinstance(target, ClassRef))
 
     def externals(self, ref: ClassRef) -> list[External]:
-        """The rest of it."""
+        """Return the part of the base chain that the tree does not hold."""
         return [target for target in self.chain(ref) if isinstance(target, External)]
 
     def heirs(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """Every checked class that inherits from a class."""
+        """Return every checked class that inherits from a class."""
         return tuple(self._heirs.get(ref, ()))
 
     @cached_property
@@ -56,27 +56,27 @@ class BaseChains:
 
     @kept
     def is_layer(self, ref: ClassRef) -> Answer:
-        """Whether the class is a GradientCheckpointingLayer."""
+        """Tell whether the class is a GradientCheckpointingLayer."""
         if any(target.name == LAYER_CLASS for target in self.chain(ref)):
             return Answer.YES
         return Answer.NO if all(map(is_plain_external, self.externals(ref))) else Answer.UNKNOWN
 
     def is_module(self, ref: ClassRef) -> bool:
-        """Whether the class is a torch module, as far as the tree shows."""
+        """Tell whether the class is a torch module, as far as the tree shows."""
         return any(
             name == LAYER_CLASS or name.endswith(("Module", "PreTrainedModel")) or name.startswith(TORCH_PREFIXES)
             for name, _ in self.externals(ref)
         )
 
     def is_pretrained(self, ref: ClassRef) -> bool:
-        """Whether the class is a model of transformers, which `gradient_checkpointing_enable` switches."""
+        """Tell whether the class is a model of transformers, which `gradient_checkpointing_enable` switches."""
         return any(
             name.rpartition(".")[2] == "PreTrainedModel" and ("transformers" in name + module or module[:2] == "..")
             for name, module in self.externals(ref)
         )
 
     def claims(self, ref: ClassRef) -> bool:
-        """Whether it says `supports_gradient_checkpointing = True` to transformers, so far as the tree shows.
+        """Tell whether it says `supports_gradient_checkpointing = True` to transformers, so far as the tree shows.
 
         To a plain module the attribute means what its own package makes of it.
         """
@@ -86,12 +86,12 @@ class BaseChains:
 
     @kept
     def flag(self, ref: ClassRef, name: str) -> str | None:
-        """A class attribute's text, inherited or own."""
+        """Return a class attribute's text, inherited or own."""
         flags = (flag for ancestor in self.lineage(ref) for flag in ancestor.cls.flags)
         return next((value for key, value in flags if key == name), None)
 
     def has_method(self, ref: ClassRef, name: str) -> bool:
-        """Whether the class or one that it inherits defines a method."""
+        """Tell whether the class or one that it inherits defines a method."""
         return any(method.name == name for base in self.lineage(ref) for method in base.cls.methods)
 
     @cached_property
@@ -107,24 +107,24 @@ class BaseChains:
 
     @kept
     def with_forward(self, ref: ClassRef) -> ClassRef | None:
-        """The class itself, or the nearest that it inherits, that has a forward or is assigned one."""
+        """Return the class itself, or the nearest that it inherits, that has a forward or is assigned one."""
         return next((base for base in self.lineage(ref) if base.cls.forward or base in self.replaced), None)
 
     def is_replaced(self, ref: ClassRef) -> bool:
-        """Whether the forward that runs is one that was assigned to the class, or to the one it has it from."""
+        """Tell whether the forward that runs was assigned to the class, or to the one it has it from."""
         return self.with_forward(ref) in self.replaced
 
     def forward(self, ref: ClassRef) -> tuple[ClassRef, ForwardSignature] | None:
-        """The forward that runs, and the class that defines it; None where the files do not show it."""
+        """Return the forward that runs, and the class that defines it; None where the files do not show it."""
         owner = self.with_forward(ref)
         return (owner, owner.cls.forward) if owner and owner.cls.forward and not self.is_replaced(ref) else None
 
     def attribute(self, ref: ClassRef, name: str) -> tuple[tuple[ClassRef, Build], ...]:
-        """What `self.name` is built from, with the class that says so: the nearest one that does."""
+        """Return what `self.name` is built from, with the class that says so: the nearest one that does."""
         return self._attributes(ref).get(name, ())
 
     def attributes(self, ref: ClassRef) -> Iterator[tuple[str, ClassRef, Build]]:
-        """Every attribute of a class and its ancestors: its name, the class that sets it, what it is built from."""
+        """Yield the attributes of a class and its ancestors: name, the class that sets it, what it is built from."""
         return ((name, *built) for name, builds in self._attributes(ref).items() for built in builds)
 
     @kept

@@ -1,4 +1,4 @@
-"""Which classes are blocks: those that are layers already, and plain ones that should be.
+"""Tell which classes are blocks: layers, and plain classes that should be layers.
 
 A plain block is the outermost stack element of a model that claims checkpointing, mixes positions
 (attention, recurrence, state space) somewhere inside, and holds no checkpointing layer of its own.
@@ -114,19 +114,17 @@ class Blocks:
     @cached_property
     def checkpointed_inline(self) -> frozenset[ClassRef]:
         """The classes of the tree that an inline branch or a direct checkpoint call runs, or has a method run of."""
-        return frozenset(
-            ref for owner in self.with_inlines for ref in (*self._run_inline(owner), *self._with_methods_run(owner))
-        )
+        refs: set[ClassRef] = set()
+        for owner in self.with_inlines:
+            refs.update(self._run_inline(owner))
+            for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
+                holders = self.containers.classes_at(owner, [path[:-1]])  # as in `checkpoint(layer.step, x)`
+                refs.update(ref for ref in holders if self.bases.has_method(ref, path[-1]))
+        return frozenset(refs)
 
     def _run_inline(self, owner: ClassRef) -> tuple[ClassRef, ...]:
         calls = _checkpoint_calls(owner)
         return self.containers.classes_at(owner, [path for call in calls for path in paths_behind(owner, *call)])
-
-    def _with_methods_run(self, owner: ClassRef) -> Iterator[ClassRef]:
-        """The classes that have a method which a checkpoint call runs: `checkpoint(layer.step, x)`."""
-        for path in (path for _, checkpoint in _checkpoint_calls(owner) for path in checkpoint.paths):
-            refs = self.containers.classes_at(owner, [path[:-1]])
-            yield from (ref for ref in refs if self.bases.has_method(ref, path[-1]))
 
     @cached_property
     def checkpointed_by_helper(self) -> frozenset[ClassRef]:
@@ -134,12 +132,30 @@ class Blocks:
 
         Among them are those that checkpoint a function or method of their own: they are their own helper.
         """
-        classes = {*self._checkpointing_themselves(), *self._perhaps_checkpointed()}
+        classes: set[ClassRef] = set()
         for owner, handed in self._handed_on(Answer.YES):
             classes.update(self.containers.classes_at(owner, handed.paths))
         for owner in self.bases.names.checked_classes():
             if self.wraps(owner):
                 classes.update(self.containers.parts(owner))
+            if any(self._helps(owner, name) is Answer.YES for name in owner.cls[DECORATORS]):
+                classes.add(owner)
+        for owner in self.with_inlines:
+            heirs, calls = self.bases.heirs(owner), _checkpoint_calls(owner)
+            for inline, call in calls:
+                holder, _, name = call.callee.rpartition(".")
+                is_own = holder == "self" and (name == "__call__" or self.bases.has_method(owner, name))
+                if call.wrapping == "closure" or holder == "super()" or is_own:
+                    inheriting = (
+                        heir for heir in heirs if all(each.name != inline.method for each in heir.cls.methods)
+                    )
+                    classes.update((owner, *inheriting))
+            if not all(self.containers.classes_at(owner, paths_behind(owner, *call)) for call in calls):
+                # nothing shows what is checkpointed: perhaps all that stands in stacks
+                for part in self.inside((owner, *heirs)):
+                    stacks = [name for name, _, built in self.bases.attributes(part) if holds_several(built)]
+                    paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
+                    classes.update(self.containers.classes_at(part, paths))
         return frozenset(classes)
 
     @cached_property
@@ -148,14 +164,14 @@ class Blocks:
 
         Each has the class of the method and the name of the function.
         """
-        found: dict[ClassRef, tuple[ClassRef, str]] = {}
+        helpers: dict[ClassRef, tuple[ClassRef, str]] = {}
         for owner, handed in self._handed_on(Answer.UNKNOWN):
             for ref in self.containers.classes_at(owner, handed.paths) if handed.with_values else ():
-                found.setdefault(ref, (owner, handed.function))
-        return found
+                helpers.setdefault(ref, (owner, handed.function))
+        return helpers
 
     def reached_by(self, element: StackElement) -> str:
-        """The function or class that checkpoints and reads a stack's attribute of another object; empty if none."""
+        """Return the function or class that checkpoints and reads a stack's attribute of another object, if any."""
         holder = element.holder
         own = {(ref.path, ref.name) for ref in (*self.bases.lineage(holder), *self.bases.heirs(holder))}
         reading = self._reading.get(element.attribute, [])
@@ -172,14 +188,14 @@ class Blocks:
         return reading
 
     def _handed_on(self, answer: Answer) -> Iterator[tuple[ClassRef, HandedOn]]:
-        """What is given to a function that checkpoints it, or perhaps."""
+        """Yield what is given to a function that checkpoints it, or perhaps."""
         for owner in self.bases.names.checked_classes():
             for handed in owner.cls.handed_on:
                 if self._helps(owner, handed.function) is answer:
                     yield owner, handed
 
     def _helps(self, owner: ClassRef, name: str) -> Answer:
-        """Whether what a class calls by a name checkpoints what it is given; no name stands for what does."""
+        """Tell whether what a class calls by a name checkpoints what it is given; no name stands for what does."""
         base, _, attribute = name.rpartition(".")
         if base != "self":
             return self._function_helps(owner.path, name) if name else Answer.YES
@@ -201,40 +217,13 @@ class Blocks:
         answers = {self._function_helps(place[0], other) for other in handed_to(node)}
         return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
-    def _checkpointing_themselves(self) -> Iterator[ClassRef]:
-        """The classes that checkpoint a function or method of their own, and what inherits that."""
-        for ref in self.with_inlines:
-            for inline, call in _checkpoint_calls(ref):
-                if call.wrapping == "closure" or self._is_own(ref, call):
-                    yield ref
-                    for heir in self.bases.heirs(ref):
-                        if all(method.name != inline.method for method in heir.cls.methods):
-                            yield heir
-        for ref in self.bases.names.checked_classes():
-            if any(self._helps(ref, name) is Answer.YES for name in ref.cls[DECORATORS]):
-                yield ref
-
-    def _perhaps_checkpointed(self) -> Iterator[ClassRef]:
-        """What stands in the stacks of classes that checkpoint something of which nothing shows what it is."""
-        for ref in self.with_inlines:
-            if not all(self.containers.classes_at(ref, paths_behind(ref, *call)) for call in _checkpoint_calls(ref)):
-                for holder in self.inside((ref, *self.bases.heirs(ref))):
-                    stacks = [name for name, _, built in self.bases.attributes(holder) if holds_several(built)]
-                    paths = [(name, *[ELEMENT] * depth) for name in stacks for depth in (1, 2)]
-                    yield from self.containers.classes_at(holder, paths)
-
-    def _is_own(self, ref: ClassRef, call: CheckpointCall) -> bool:
-        """Whether a checkpoint call runs a method of its own class: `self._forward`, `super().forward`."""
-        owner, _, name = call.callee.rpartition(".")
-        return owner == "super()" or (owner == "self" and (name == "__call__" or self.bases.has_method(ref, name)))
-
     def wraps(self, owner: ClassRef) -> bool:
-        """Whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
+        """Tell whether the file of a class imports what puts blocks into checkpointing ones, of torch or fairscale."""
         return any(imported.original in _WRAPPERS for imported in self.bases.names.read(owner.path).imports)
 
     @kept
     def elements(self, parts: frozenset[ClassRef]) -> tuple[StackElement, ...]:
-        """The stack elements in these parts of models that are not layers, outermost only."""
+        """Return the stack elements in these parts of models that are not layers, outermost only."""
         elements = [element for holder in parts for element in self._of_holder(holder)]
         blocks = {element.element for element in elements if element.is_block}
         layers = {ref for ref in parts if self.bases.is_layer(ref) is Answer.YES}
@@ -242,7 +231,7 @@ class Blocks:
         return tuple(element for element in elements if element.holder not in inner)
 
     def inside(self, roots: Iterable[ClassRef]) -> frozenset[ClassRef]:
-        """The roots and everything that they are made of."""
+        """Return the roots and everything that they are made of."""
         return frozenset(self.containers.with_parts(*roots))
 
     def _of_holder(self, holder: ClassRef) -> Iterator[StackElement]:
@@ -263,29 +252,29 @@ class Blocks:
         return not NO_BLOCKS.search(ref.name) and self.mixes(ref) and not self.holds_layer(ref)
 
     def foreign(self, holder: ClassRef) -> Iterator[tuple[str, External]]:
-        """Stacks of classes from other packages: attribute and class."""
+        """Yield stacks of classes from other packages: attribute and class."""
         for name, _, built in self.bases.attributes(holder):
             for target in self.containers.reached(holder, (name, ELEMENT)) if holds_several(built) else ():
                 if isinstance(target, External) and target.module and not is_plain_external(target):
                     yield name, target
 
     def checkpoints(self, ref: ClassRef) -> bool:
-        """Whether a class is a layer, or a plain block that should be one."""
+        """Tell whether a class is a layer, or a plain block that should be one."""
         return self.bases.is_layer(ref) is Answer.YES or ref in self.plain
 
     def checkpointed_by_hand(self, ref: ClassRef) -> bool:
-        """Whether a checkpoint call runs a class, here or in a helper."""
+        """Tell whether a checkpoint call runs a class, here or in a helper."""
         return ref in self.checkpointed_inline or ref in self.checkpointed_by_helper
 
     @kept
     def mixes(self, ref: ClassRef) -> bool:
-        """Whether a class holds attention, recurrence or a state space model, at any depth."""
+        """Tell whether a class holds attention, recurrence or a state space model, at any depth."""
         parts = (part for holder in self.containers.with_parts(ref) for part in self.containers.all_parts(holder))
         return any(MIXERS.search(part.name.rpartition(".")[2]) for part in parts)
 
     @kept
     def holds_layer(self, ref: ClassRef) -> bool:
-        """Whether a class holds layers, models of transformers or what a branch checkpoints, at any depth."""
+        """Tell whether a class holds layers, models of transformers or what a branch checkpoints, at any depth."""
         inside = self.containers.with_parts(*self.containers.parts(ref))
         if any(self.bases.is_layer(part) is Answer.YES or self.checkpointed_by_hand(part) for part in inside):
             return True
@@ -293,7 +282,7 @@ class Blocks:
 
 
 def holds_several(built: Build) -> bool:
-    """Whether an attribute's build is (or may be) a container of modules."""
+    """Tell whether an attribute's build is (or may be) a container of modules."""
     if built.kind in ("container", "maker"):
         return True
     return built.kind in ("choice", "element", "attribute", "class") and (
@@ -306,7 +295,9 @@ def _checkpoint_calls(owner: ClassRef) -> list[tuple[InlineBranch, CheckpointCal
 
 
 def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCall) -> tuple[AttributePath, ...]:
-    """The paths to what a checkpoint call runs; for a local function, to what it calls, or else to all of its method.
+    """Return the paths to what a checkpoint call runs.
+
+    For a local function they lead to what it calls, or else to all that its method calls.
 
     What other functions run that it calls may stand anywhere in the method.
     """
@@ -321,14 +312,12 @@ def paths_behind(owner: ClassRef, inline: InlineBranch, checkpoint: CheckpointCa
 
 
 def _by_name(name: str, targets: Iterable[Target]) -> Answer:
-    """What the name of a function says that is not at hand, and the classes that it may come from."""
+    """Answer by the name of a function that is not at hand, and the classes that it may come from."""
     if "checkpoint" in name:
         return Answer.YES
-    return Answer.NO if all(map(_is_known, targets)) else Answer.UNKNOWN
-
-
-def _is_known(target: Target) -> bool:
-    """Whether something is a class at hand, or of a library that checkpoints nothing under another name."""
-    if isinstance(target, ClassRef) or not target.module:
-        return True
-    return is_plain_external(target) or target.module.partition(".")[0] in _STANDARD
+    for target in targets:
+        if isinstance(target, External) and target.module and not is_plain_external(target):
+            library = target.module.partition(".")[0]
+            if library not in _STANDARD:  # it may checkpoint under any name
+                return Answer.UNKNOWN
+    return Answer.NO

@@ -1,4 +1,4 @@
-"""Inline branches: what their checkpoint calls run, and where they give a block others than the direct call gives."""
+"""Inline branches: what their checkpoint calls run, and where these disagree with the direct calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COPIED = re.compile(r"\.(?:clone|contiguous)\(\)")
 
 
 def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall) -> bool:
-    """Whether a function that is checkpointed finds other values in the recompute, because the loop rebinds names."""
+    """Tell whether a checkpointed function finds other values in the recompute, as the loop rebinds names."""
     read = tree.names.read(owner.path)[CHECKPOINTED]
     return any(
         capture.rebound for function in read.calls if function.span == checkpoint.span for capture in function.captures
@@ -46,7 +46,7 @@ def finds_last_values(tree: SourceTree, owner: ClassRef, checkpoint: CheckpointC
 
 
 def runs_functions(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> bool:
-    """Whether an inline branch hands torch functions, with no module behind them that could become a layer."""
+    """Tell whether an inline branch hands torch functions, with no module behind them that could become a layer."""
     functions = {
         function.span for function in tree.names.read(owner.path)[CHECKPOINTED].calls if function.option != "model"
     }
@@ -63,18 +63,18 @@ def layers_of_transformers(tree: SourceTree, owner: ClassRef, inline: InlineBran
     From `LAYERS_SINCE` on they are switched on with the flag that the branch asks for.
     """
     paths = (path for checkpoint in inline.checkpoints for path in paths_behind(owner, inline, checkpoint))
-    found = (name for path in paths for name in _of_transformers(tree, owner, path))
-    names = (name for name in found if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
+    classes = (name for path in paths for name in _of_transformers(tree, owner, path))
+    names = (name for name in classes if not name.rpartition(".")[2].startswith((LAYER_CLASS, *WITHOUT_LAYERS)))
     return next(names, "") if asks_for_flag(inline) else ""
 
 
 def asks_for_flag(inline: InlineBranch) -> bool:
-    """Whether a branch asks for the flag that transformers sets on a class."""
+    """Tell whether a branch asks for the flag that transformers sets on a class."""
     return f"self.{FLAG}" in (inline.test or "")
 
 
 def _of_transformers(tree: SourceTree, owner: ClassRef, path: AttributePath) -> Iterator[str]:
-    """The classes of the layers of its models at a path, and of what of them holds a stack there."""
+    """Yield transformers' layers at a path, and its models and parts of them that hold a stack there, by name."""
     layers = [base for target in tree.containers.reached(owner, path) for base in _externals(tree, target)]
     yield from (base.name for base in layers if is_layer_of_transformers(base))
     stack = path[: path.index(ELEMENT)] if ELEMENT in path and path[0] != LOCAL else ()
@@ -90,7 +90,7 @@ def _externals(tree: SourceTree, target: Target) -> list[External]:
 
 
 def checkpoints(tree: SourceTree, path: str, late: LateBinding) -> Answer:
-    """Whether what is called with a function checkpoints it: where several may be called, whether one of them does."""
+    """Tell whether what is called with a function checkpoints it: of several, whether one does."""
     answers = {_checkpoints(tree, path, late, name) for name in late.callees}
     return next((answer for answer in (Answer.YES, Answer.UNKNOWN) if answer in answers), Answer.NO)
 
@@ -112,7 +112,7 @@ def _checkpoints(tree: SourceTree, path: str, late: LateBinding, name: str) -> A
 
 
 def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
-    """The checkpoint calls of a file that run blocks and stand beside a direct call of the same: CKPT002 has these."""
+    """Yield the checkpoint calls of blocks that stand beside a direct call of the same: CKPT002 has these."""
     for owner in tree.names.classes(path):
         for inline in owner.cls.inlines:
             for checkpoint in inline.checkpoints if inline.orelse else ():
@@ -122,7 +122,7 @@ def beside_direct_calls(tree: SourceTree, path: str) -> Iterator[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A parameter of a block, and what it gets from the branch and from the direct call; None where that is nothing.
+    """A parameter of a block, and what the branch and the direct call give it; None where that is nothing.
 
     `withholds` tells whether only the branch goes without what may be past state, under a name that nobody knows.
     """
@@ -134,20 +134,20 @@ class Disagreement:
 
 
 def disagreements(tree: SourceTree, owner: ClassRef, inline: InlineBranch) -> Iterator[Disagreement]:
-    """How the arguments of the two branches differ, past state and options of the checkpoint left out.
+    """Yield how the arguments of the two branches differ, past state and checkpoint options left out.
 
     A branch may call a block at several places: a checkpoint call is held against the direct call most like it.
     """
     for checkpoint in inline.checkpoints:
         calls = (call for call in inline.direct if set(call.paths) & set(checkpoint.paths))
-        found = [tuple(_between(tree, owner, checkpoint, call)) for call in calls]
-        yield from min(found, key=len, default=())
+        differences = [tuple(_between(tree, owner, checkpoint, call)) for call in calls]
+        yield from min(differences, key=len, default=())
 
 
 def _between(
     tree: SourceTree, owner: ClassRef, checkpoint: CheckpointCall, call: ModuleCall
 ) -> Iterator[Disagreement]:
-    """The differences of two calls: what a parameter gets anyway may be left out."""
+    """Yield the differences of two calls: what a parameter gets anyway may be left out."""
     site = tree.calls.of_any(owner, call)
     if site is None:
         return
@@ -172,10 +172,10 @@ def _between(
         branch, direct, parameter = inside.get(name), outside.get(name), parameters.get(name)
         default = parameter.default if parameter else None
         if _value(branch, default) != _value(direct, default):
-            known = is_surely_no_state(name, parameter.annotation if parameter else "")
+            no_state = is_surely_no_state(name, parameter.annotation if parameter else "")
             dropped = branch.shape == "none" if branch else may_be_state(name)
             passed = direct is not None and direct.is_value
-            yield Disagreement(name, branch, direct, withholds=passed and dropped and not known)
+            yield Disagreement(name, branch, direct, withholds=passed and dropped and not no_state)
 
 
 def _value(argument: Argument | None, default: str | None) -> str | None:

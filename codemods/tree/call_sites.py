@@ -57,7 +57,7 @@ class CallSite:
 
 
 def meaning_of(block: ClassRef) -> Meaning:
-    """What the parameters of a block's forward mean by their names and its family's facts."""
+    """Return what the parameters of a block's forward mean by their names and its family's facts."""
     return Meaning(block.name, family_facts(block.path))
 
 
@@ -72,27 +72,27 @@ class CallSites:
 
     @kept
     def all(self) -> tuple[CallSite, ...]:
-        """Every call of a layer, or of a block that is to become one now."""
+        """Return every call of a layer, or of a block that is to become one now."""
         sites = (self.of(owner, call) for owner in self.bases.names.checked_classes() for call in owner.cls.calls)
         return tuple(site for site in sites if site and any(ref not in self.blocks.staying for ref, _ in site.blocks))
 
     def of(self, owner: ClassRef, call: ModuleCall, becoming: Collection[ClassRef] = ()) -> CallSite | None:
-        """A call of a layer, or of a block that is to become one; those in `becoming` are."""
+        """Return a call as that of layers, or of blocks that are to become some; those in `becoming` are."""
         refs = self.containers.classes_at(owner, call.paths)
         return self._site(owner, call, [ref for ref in refs if ref in becoming or self.blocks.checkpoints(ref)])
 
     def of_any(self, owner: ClassRef, call: ModuleCall) -> CallSite | None:
-        """A call of any classes of the tree, blocks or not."""
+        """Return a call as that of any classes of the tree, blocks or not."""
         return self._site(owner, call, self.containers.classes_at(owner, call.paths))
 
     def replaced(self) -> Iterator[tuple[ClassRef, ModuleCall, ClassRef]]:
-        """The calls of layers or blocks of which another forward is assigned to one of the two classes: that class."""
+        """Yield the calls of blocks where another forward is assigned to caller or block, with that class."""
         for owner in self.bases.names.checked_classes():
             for call in owner.cls.calls:
                 refs = self.containers.classes_at(owner, call.paths)
-                found = self._replaced(owner, call, refs) if any(map(self.blocks.checkpoints, refs)) else None
-                if found:
-                    yield owner, call, found
+                replaced = self._replaced(owner, call, refs) if any(map(self.blocks.checkpoints, refs)) else None
+                if replaced:
+                    yield owner, call, replaced
 
     def _replaced(self, owner: ClassRef, call: ModuleCall, refs: Collection[ClassRef]) -> ClassRef | None:
         called = (owner, *refs) if call.method == "forward" else refs
@@ -107,15 +107,15 @@ class CallSites:
     def _others(
         self, owner: ClassRef, call: ModuleCall, blocks: Collection[tuple[ClassRef, ForwardSignature]]
     ) -> tuple[tuple[str, ForwardSignature | None], ...]:
-        known = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
+        own = {target for ref, _ in blocks for target in (ref, ref.name)}  # a guard may import what it else defines
         targets = dict.fromkeys(target for path in call.paths for target in self.containers.reached(owner, path))
-        others = [target for target in targets if not known & {target, target.name}]
+        others = [target for target in targets if not own & {target, target.name}]
         forwards = [self.bases.forward(target) if isinstance(target, ClassRef) else None for target in others]
         return tuple((other.name, forward and forward[1]) for other, forward in zip(others, forwards, strict=True))
 
     @kept
     def meaning(self, block: ClassRef) -> Meaning:
-        """What the parameters of a block's forward mean: also by what calls give them."""
+        """Return what the parameters of a block's forward mean, also by what calls give them."""
         return replace(meaning_of(block), given=self._given.get(self.bases.with_forward(block), NO_RESULTS))
 
     @cached_property
@@ -135,7 +135,7 @@ class CallSites:
         return given
 
     def _results(self, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> GivenResults:
-        """The parameters that one call gives what blocks returned, or by keyword what is learned beside them."""
+        """Return the parameters that one call gives what blocks returned, or by keyword what is learned."""
         bound = bind(call.args, forward)
         names = {} if isinstance(bound, Unknown) else {position: name for name, position in bound.items()}
         tensors, containers = set[str](), set[str]()
@@ -143,7 +143,8 @@ class CallSites:
             name = names.get(carried.position, "")
             by_keyword = call.args[carried.position].name and not carried.in_container
             if is_table(name):
-                gives = by_keyword and self._is_parameter(owner, carried)
+                trained = {name for base in self.bases.lineage(owner) for name in base.cls[TRAINED_PARAMETERS]}
+                gives = by_keyword and any(len(path) == 1 and path[0] in trained for path in carried.paths)
             else:
                 gives = self._is_of_blocks(owner, carried) or (
                     by_keyword and _may_be_gradient(name, forward) and self._is_learned(owner, carried)
@@ -153,20 +154,14 @@ class CallSites:
         return GivenResults(frozenset(tensors), frozenset(containers))
 
     def _is_of_blocks(self, owner: ClassRef, carried: CarriedArgument) -> bool:
-        """Whether an argument holds what blocks returned."""
         return any(map(self.blocks.checkpoints, self.containers.classes_at(owner, carried.paths)))
 
     def _is_learned(self, owner: ClassRef, carried: CarriedArgument) -> bool:
-        """Whether an argument holds a parameter of the caller, or what a module with parameters returned."""
+        """Tell whether an argument holds a parameter of the caller, or what a module with parameters returned."""
         return any(self.containers.learns(owner, path) for path in carried.paths)
 
-    def _is_parameter(self, owner: ClassRef, carried: CarriedArgument) -> bool:
-        """Whether an argument is made of a parameter of the caller itself, which is trained."""
-        own = {name for base in self.bases.lineage(owner) for name in base.cls[TRAINED_PARAMETERS]}
-        return any(len(path) == 1 and path[0] in own for path in carried.paths)
-
     def unpacked(self, owner: ClassRef, call: ModuleCall) -> str:
-        """The argument that a call unpacks by `**` and that holds tensors with gradient; empty where there is none."""
+        """Return the argument that a call unpacks by `**` and that holds tensors with gradient; empty for none."""
         for carried in call.carried:
             argument = call.args[carried.position]
             if argument.name == "**" and (self._is_of_blocks(owner, carried) or self._is_learned(owner, carried)):
@@ -174,7 +169,7 @@ class CallSites:
         return ""
 
     def lost_with(self, owner: ClassRef, inline: InlineBranch) -> Iterator[tuple[ModuleCall, ArgumentPlan]]:
-        """The direct calls beside an inline branch that pass by keyword what the branch passes by position.
+        """Yield the direct calls beside an inline branch that pass by keyword what the branch passes by position.
 
         Each has the plan that makes it positional: without the branch nothing shows any more that it is needed.
         """
@@ -185,7 +180,7 @@ class CallSites:
                 yield call, self.plan(site)
 
     def _beside(self, owner: ClassRef) -> dict[ModuleCall, CheckpointCall]:
-        """The direct calls beside checkpoint calls of the same blocks, in code that is not transformers' own."""
+        """Return the direct calls beside checkpoint calls of the same blocks, in code not transformers' own."""
         inlines = owner.cls.inlines if owner.cls.inlines and not self.layers.is_core(owner.path) else ()
         return {
             call: checkpoint
@@ -194,12 +189,9 @@ class CallSites:
             if set(call.paths) & set(checkpoint.paths)
         }
 
-    def plan(self, site: CallSite, repairs: Collection[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
-        """The plan for a call; with several block classes, one that is right for each of them."""
-        return self._plan(site, frozenset(repairs))
-
     @kept
-    def _plan(self, site: CallSite, repairs: frozenset[ArgumentRepair]) -> ArgumentPlan:
+    def plan(self, site: CallSite, repairs: frozenset[ArgumentRepair] = ALL_REPAIRS) -> ArgumentPlan:
+        """Return the plan for a call; with several block classes, one that is right for each of them."""
         plans = [plan_arguments(site.call.args, forward, self.meaning(ref), repairs) for ref, forward in site.blocks]
         first = next((plan for plan in plans if plan.arguments is not None), plans[0])
         given, new = site.call.args, first.arguments or ()
@@ -213,15 +205,15 @@ class CallSites:
         return replace(first, hidden=(), arguments=None, loosened=(), unknown=unknown)
 
     def plan_of_past_state(self, site: CallSite, repairs: Collection[ArgumentRepair]) -> ArgumentPlan | None:
-        """The plan of a call that passes past state by position where that does harm; None for any other."""
-        plan = self.plan(site, {*repairs, ArgumentRepair.PAST_STATE})
+        """Return the plan of a call that passes past state by position where that does harm; None for others."""
+        plan = self.plan(site, frozenset({*repairs, ArgumentRepair.PAST_STATE}))
         block, _ = site.blocks[0]
         harmless = not plan.positional_past or self.bases.flag(block, "_can_checkpoint_with_cache") == "True"
         return None if harmless else plan
 
 
 def _by_position(checkpoint: CheckpointCall, call: ModuleCall, forward: ForwardSignature) -> frozenset[str]:
-    """The parameters that a checkpoint call is given by position and the direct call by keyword.
+    """Return the parameters that a checkpoint call is given by position and the direct call by keyword.
 
     By position they keep their gradient, if they have any: names of indices, flags and sizes are left out.
     """

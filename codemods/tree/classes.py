@@ -1,4 +1,4 @@
-"""Classes as the tree refers to them: those in its files, those outside, and three-valued answers."""
+"""Classes as the tree refers to them, inside and outside its files, and three-valued answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Target = ClassRef | External
 
 
 def is_plain_external(external: External) -> bool:
-    """Whether an external class is surely no GradientCheckpointingLayer: torch's own, or of transformers' core."""
+    """Tell whether an external class is surely no GradientCheckpointingLayer: torch's own, or transformers' core."""
     name, module = external
     if name in _PLAIN_NAMES or name.startswith(TORCH_PREFIXES) or module.startswith(_PLAIN_MODULES):
         return True
@@ -81,19 +81,19 @@ def is_finished_model(target: Target) -> bool:
 
 
 def is_layer_of_transformers(external: External) -> bool:
-    """Whether a class is one of transformers' checkpointing layers, by its name."""
+    """Tell whether a class is one of transformers' checkpointing layers, by its name."""
     name = external.name
     return is_of_transformers(external) and bool(_LAYER.search(name)) and not _PART.search(name)
 
 
 def holds_layers_of_transformers(external: External) -> bool:
-    """Whether a class is a model of transformers, or a part of one, whose stack holds such layers in late releases."""
+    """Tell whether a class is a model of transformers, or part of one, whose stack holds layers in late releases."""
     name, module = external
     return bool(_STACK.search(name)) and (module == "transformers" or module.startswith("transformers.models."))
 
 
 @cache
 def renames(old: str, new: str) -> tuple[tuple[str, str], ...]:
-    """The model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
+    """Return the model prefixes that two class names differ in: LlamaModel and FooModel give Llama, Foo."""
     cuts = range(min(len(old), len(new)), 0, -1)
     return tuple((old[:-cut], new[:-cut]) for cut in cuts if old[-cut].isupper() and old[-cut:] == new[-cut:])

@@ -1,4 +1,4 @@
-"""What classes hold: attributes, elements of containers, and everything that models are made of."""
+"""Resolve what classes hold: attributes, elements of containers, and everything that models are made of."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Containers:
 
     @kept
     def reached(self, ref: ClassRef, path: AttributePath) -> tuple[Target, ...]:
-        """The classes of the modules at a path from `self`."""
+        """Return the classes of the modules at a path from `self`."""
         here: list[tuple[ClassRef, Build]] = []
         targets: tuple[Target, ...] = (ref,)
         for step in path:
@@ -59,7 +59,7 @@ class Containers:
         return targets if path else ()
 
     def classes_at(self, ref: ClassRef, paths: Iterable[AttributePath]) -> tuple[ClassRef, ...]:
-        """The classes of the tree at some paths from `self`."""
+        """Return the classes of the tree at some paths from `self`."""
         targets = dict.fromkeys(target for path in paths for target in self.reached(ref, path))
         return tuple(target for target in targets if isinstance(target, ClassRef))
 
@@ -74,7 +74,7 @@ class Containers:
         return (part for part in self.parts(ref) if self.bases.flag(part, CLAIM) in (None, "True"))
 
     def learns(self, ref: ClassRef, path: AttributePath) -> bool:
-        """Whether what is at a path from `self` is a parameter, or a module that has some."""
+        """Tell whether what is at a path from `self` is a parameter, or a module that has some."""
         *above, last = (step for step in path if step != ELEMENT)
         holders = self.classes_at(ref, [tuple(above)]) if above else (ref,)
         if any(last in base.cls.learned for holder in holders for base in self.bases.lineage(holder)):
@@ -83,31 +83,29 @@ class Containers:
         return any(base.cls.learned for module in modules for base in self.bases.lineage(module))
 
     def with_parts(self, *refs: ClassRef) -> tuple[ClassRef, ...]:
-        """Some classes and everything that they are made of, at any depth."""
+        """Return some classes and everything that they are made of, at any depth."""
         return reachable(refs, self.parts)
 
     @kept
     def parts(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """The classes of the tree that a class's attributes hold, directly or in containers."""
+        """Return the classes of the tree that a class's attributes hold, directly or in containers."""
         return tuple(target for target in self.all_parts(ref) if isinstance(target, ClassRef))
 
     @kept
     def all_parts(self, ref: ClassRef) -> tuple[Target, ...]:
-        """The same, classes outside the tree included."""
-        return tuple(dict.fromkeys(self._all_parts(ref)))
-
-    def _all_parts(self, ref: ClassRef) -> Iterator[Target]:
+        """Return what a class's attributes hold, classes outside the tree included."""
+        parts: dict[Target, None] = {}
         level = {(owner, built): None for _, owner, built in self.bases.attributes(ref)}
         for _ in range(_DEEPEST_STACK):
-            for build in level:
-                yield from self._classes(ref, *build)
+            parts.update((target, None) for build in level for target in self._classes(ref, *build))
             level = dict.fromkeys(item for build in level for item in self._items(ref, *build))
+        return tuple(parts)
 
     # What builds hold and are instances of. `user` is the class whose `self` is asked, and `owner` the one of its base
     # chain that has the build: what a name means is decided in the owner's file.
 
     def _items(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, Build]]:
-        """What a build holds, one step into a container."""
+        """Yield what a build holds, one step into a container."""
         match built.kind:
             case "container":
                 for item in built.items:
@@ -122,7 +120,7 @@ class Containers:
                 yield from self._behind(self._items, user, owner, built)
 
     def _classes(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[Target]:
-        """The classes that a build is an instance of."""
+        """Yield the classes that a build is an instance of."""
         match built.kind:
             case "class":
                 named = self._renamed(user, owner, built.name) or self.names.named(owner.path, built.name)
@@ -140,7 +138,7 @@ class Containers:
     def _behind(
         self, ask: Callable[[ClassRef, ClassRef, Build], Iterable[T]], user: ClassRef, owner: ClassRef, built: Build
     ) -> tuple[T, ...]:
-        """What is asked of a build that leads to others, answered by these."""
+        """Return what the builds answer that this one leads to."""
         key = (ask.__name__, user, owner, built)
         if key not in self._answers:
             step = (owner, built if built.kind in ("element", "member") else built.name)
@@ -153,7 +151,7 @@ class Containers:
         return self._answers[key]
 
     def _sources(self, user: ClassRef, owner: ClassRef, built: Build) -> Iterator[tuple[ClassRef, ClassRef, Build]]:
-        """The builds that a build leads to: what an element may be, or what a function returns where it is called."""
+        """Yield the builds that one leads to: what an element may be, or what a called function returns."""
         match built.kind:
             case "element":
                 for item in built.items:
@@ -177,18 +175,18 @@ class Containers:
 
     @kept
     def _makers(self, path: str, name: str) -> tuple[Maker, ...]:
-        """What a function of a file returns, if it makes modules."""
+        """Return what a function of a file makes; nothing where that is no module."""
         function = self.function_node(path, name)
         maker = maker_of(function) if function else None
         return (maker,) if maker else ()
 
     @kept
     def _in_file(self, owner: ClassRef, path: str) -> ClassRef:
-        """The owner of what a function of another file returns: names mean there what that file says."""
+        """Return the owner of what a function of another file returns: names mean there what that file says."""
         return owner if path == owner.path else ClassRef(path, owner.cls)
 
     def _renamed(self, user: ClassRef, owner: ClassRef, name: str) -> tuple[Target, ...]:
-        """A modular file inherits `BarModel` as `FooModel`: its `BarLayer` is then this file's `FooLayer`."""
+        """Return this file's `FooLayer` for the `BarLayer` of a `BarModel` that it inherits as `FooModel`."""
         if owner.path == user.path or owner.name == user.name:
             return ()
         for old, new in renames(owner.name, user.name):
@@ -198,7 +196,7 @@ class Containers:
 
 
 def _results(name: str, call: Build, makers: Iterable[Maker], values: Iterable[tuple[str, Build]]) -> Iterator[Build]:
-    """What the makers of a name return where they are called with the items of a build, and its values."""
+    """Yield what the makers of a name return where they are called with the items of a build, and its values."""
     for maker in makers:
         if maker.name == name:
             yield _with_parameters(maker.returns, dict(zip(maker.params, call.items, strict=False)))
@@ -206,7 +204,7 @@ def _results(name: str, call: Build, makers: Iterable[Maker], values: Iterable[t
 
 
 def _with_parameters(built: Build, values: Mapping[str, Build]) -> Build:
-    """A build in which each parameter of a maker is replaced by its value."""
+    """Return a build in which each parameter of a maker is replaced by its value."""
     if built.kind == "param":
         return values.get(built.name, Build("unknown"))
     if not values or not built.items:

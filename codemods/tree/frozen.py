@@ -1,4 +1,4 @@
-"""Classes that can train a part of what they hold behind frozen modules: what reaches that part needs no gradient."""
+"""Find classes that train a part of what they hold behind frozen modules: its input needs no gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ckpt_surgery.codemods.tree.source_tree import TRAINS, SourceTree
 
 
 def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributePath]) -> str:
-    """The method that freezes what comes before the modules at some paths of a class, or of what holds that class.
+    """Return the method that freezes what comes before the modules at some paths of a class; empty for none.
+
+    It may belong to the class or to what holds it. It freezes everything and trains some of these modules again, or it
+    freezes what a forward runs before them.
 
     It freezes everything and trains some of these modules again, or it freezes what a forward runs before them. Empty
     where there is none.
@@ -41,7 +44,7 @@ def frozen_front(tree: SourceTree, owner: ClassRef, paths: Collection[AttributeP
 
 
 def _reaches(tree: SourceTree, holder: ClassRef, owner: ClassRef, firsts: Collection[str], name: str) -> bool:
-    """Whether an attribute of a class leads to the modules in question."""
+    """Tell whether an attribute of a class leads to the modules in question."""
     if holder is owner:
         return name in firsts
     return owner in tree.containers.with_parts(*tree.containers.classes_at(holder, _at(name)))
@@ -56,7 +59,7 @@ def _at(name: str) -> tuple[AttributePath, ...]:
 
 
 def _set(node: ast.AST, names: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, bool]]:
-    """Whose parameters a method freezes, or trains; `names` are those of loops over parameters, each with whose."""
+    """Yield whose parameters a method freezes, or trains; `names` are those of loops, each with whose they are."""
     for inner in ast.iter_child_nodes(node):
         match inner:
             case ast.Assign(targets=[ast.Attribute(value=of, attr=name)], value=ast.Constant(value=bool(value))):
@@ -76,7 +79,7 @@ def _set(node: ast.AST, names: Mapping[str, str] = MappingProxyType({})) -> Iter
 def _comes_first(
     forward: ast.FunctionDef, front: str, reached: Callable[[str], bool], learns: Callable[[str], bool]
 ) -> bool:
-    """Whether a forward runs a frozen attribute, and then the modules in question with nothing that trains between."""
+    """Tell whether a forward runs a frozen attribute, then these modules, with nothing that trains between."""
     used = [name for name, may_not_run in _used(forward) if not may_not_run]
     start = used.index(front) if front in used else len(used)
     behind = [name for name in used[start:] if name != front and (reached(name) or learns(name))]
@@ -84,7 +87,7 @@ def _comes_first(
 
 
 def _used(method: ast.FunctionDef) -> Iterator[tuple[str, bool]]:
-    """The attributes of `self` that a method uses, in order, and whether they stand in a branch of an `if`."""
+    """Yield the attributes of `self` that a method uses, in order, and whether they stand in a branch."""
     branches = (part for node in walk(method) if isinstance(node, ast.If) for part in node.body)
     optional = {id(inner) for part in branches for inner in walk(part)}
     nodes = [node for node in walk(method) if isinstance(node, ast.Attribute)]

@@ -1,4 +1,4 @@
-"""Where a file can import the layer class from, if it can at all.
+"""Find where a file can import the layer class from, if it can at all.
 
 The class came with transformers 4.52: a package that asks for an older release must not import it.
 """
@@ -40,7 +40,7 @@ class LayerSources:
     installed: str = ""
 
     def core_dots(self, path: str, item: Import) -> str:
-        """The dots by which an import reaches transformers' own package; empty where it does not.
+        """Return the dots by which an import reaches transformers' own package; empty where it does not.
 
         Dots mean transformers where its `modeling_layers.py` is, and in a model's folder that lies there alone.
         """
@@ -63,15 +63,15 @@ class LayerSources:
 
     @kept
     def is_core(self, path: str) -> bool:
-        """Whether a file is one of transformers' own."""
+        """Tell whether a file is one of transformers' own."""
         return any(self.core_dots(path, item) for item in self.names.read(path).imports)
 
     def uses_transformers(self, path: str) -> bool:
-        """Whether a file imports from transformers."""
+        """Tell whether a file imports from transformers."""
         return bool(self._imports(path))
 
     def needs_transformers(self, path: str) -> bool:
-        """Whether a file that has a model of transformers always imports from there, not under a condition alone."""
+        """Tell whether a file that has a model of transformers imports from there under no condition."""
         imports = self._imports(path)
         return not imports or any(not item.guard for item in imports)
 
@@ -84,18 +84,18 @@ class LayerSources:
 
     @kept
     def outdated(self, path: str) -> str:
-        """The requirement by which a file may meet a release without the layer class; empty where there is none."""
+        """Return the requirement by which a file may meet a release without the layer class; empty for none."""
         if self.is_core(path):
             return ""
         before, package, _ = path.rpartition(f"{os.sep}transformers{os.sep}models{os.sep}")
         transformers = os.path.join(before, "transformers")
         if package and self._is_there(transformers, "__init__") and not self._is_there(transformers, LAYERS):
             return f"transformers<{_FIRST}"
-        found = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
-        return next((f"{item} ({file})" for item, file in found), "")
+        old = ((item, file) for item, file in self.required(path).items() if admits_releases_without_layers(item))
+        return next((f"{item} ({file})" for item, file in old), "")
 
     def cleared(self, path: str) -> Mapping[str, tuple[str, str]]:
-        """The keywords that the GradientCheckpointingLayer of a file's blocks clears before it checkpoints.
+        """Return the keywords that the layer class of a file's blocks clears before it checkpoints.
 
         Each has the first release that clears it and the first that no longer does, both "" where all that may run the
         file clear it. That class is the tree's own, else that of the releases which its package asks for, else the
@@ -109,18 +109,18 @@ class LayerSources:
 
     @kept
     def _own_cleared(self, folder: str) -> tuple[str, ...] | None:
-        """What the tree's own class clears, for the files of a folder. Its likeliest place is asked first."""
+        """Return what the tree's own class clears, for the files of a folder. Its likeliest place comes first."""
         package, models, _ = f"{folder}{os.sep}".rpartition(f"{os.sep}models{os.sep}")
         folders = [package] if models else []
         for _ in range(_FOLDERS_ABOVE):
             folders.append(folder)
             folder = os.path.dirname(folder)
-        found = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
-        return next((cleared for cleared in found if cleared is not None), None)
+        by_folder = (self.names.read(os.path.join(folder, f"{LAYERS}.py"))[CLEARED_BY] for folder in folders)
+        return next((cleared for cleared in by_folder if cleared is not None), None)
 
 
 def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:
-    """What the releases clear that requirements admit. An end that all of them rule out is none."""
+    """Return what the releases clear that requirements admit. An end that all of them rule out is none."""
     cleared = {} if only_before(CLEARS_SINCE, requirements) else CLEARED
     return {
         name: (
@@ -133,7 +133,7 @@ def _cleared_in(requirements: Collection[str]) -> dict[str, tuple[str, str]]:
 
 
 def admits_releases_without_layers(requirement: str) -> bool:
-    """Whether the oldest release that a requirement names is before the first one with the layer class.
+    """Tell whether the oldest release that a requirement names is before the first with the layer class.
 
     A requirement that names none admits the newest one and says nothing.
     """

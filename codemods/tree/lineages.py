@@ -57,7 +57,7 @@ class Lineages:
                             self._twins[parent.path][_Twins(old, generated, new, modular, new)] = None
 
     def same(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """Every class that is `ref` in another file, itself first."""
+        """Return every class that is `ref` in another file, itself first."""
         return reachable([ref], self._next_to)
 
     def _next_to(self, ref: ClassRef) -> Iterator[ClassRef]:

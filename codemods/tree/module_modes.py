@@ -1,4 +1,4 @@
-"""Blocks that a layer's switch would not reach, or that are not in training mode where their model is."""
+"""Find blocks that a layer's switch would not reach, or that are in eval mode while their model trains."""
 
 from __future__ import annotations
 
@@ -36,12 +36,9 @@ class ModuleModes:
     class_node: Callable[[ClassRef], ast.ClassDef]
     function_node: Callable[[str, str], ast.FunctionDef | None]
 
-    def held_in_eval_by(self, block: ClassRef) -> ClassRef | None:
-        """The class that takes blocks of this class out of training mode and stays in it; None if none does."""
-        return self._in_eval.get(block)
-
     @cached_property
-    def _in_eval(self) -> dict[ClassRef, ClassRef]:
+    def in_eval(self) -> dict[ClassRef, ClassRef]:
+        """For each block that is taken out of training mode and stays in it, the class that does so."""
         in_eval: dict[ClassRef, ClassRef] = {}
         for holder in self.bases.names.checked_classes():
             if holder.cls[MAY_EVALUATE]:
@@ -50,13 +47,13 @@ class ModuleModes:
         return in_eval
 
     def _held(self, holder: ClassRef, paths: Collection[AttributePath]) -> tuple[ClassRef, ...]:
-        """What a class holds at some paths, by itself or in stacks."""
+        """Return what a class holds at some paths, by itself or in stacks."""
         return self.containers.classes_at(
             holder, [(*path, *[ELEMENT] * depth) for path in paths for depth in range(3)]
         )
 
     def unregistered_at(self, owner: ClassRef, path: AttributePath) -> str:
-        """The attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
+        """Return the attribute at a path that keeps blocks in a plain list, where no switch finds them; else empty."""
         last = max((at for at, step in enumerate(path) if step != ELEMENT), default=len(path))
         if last + 1 >= len(path):
             return ""

@@ -1,4 +1,4 @@
-"""Names to classes, over the files of a tree: what a file defines, imports, and binds at module level."""
+"""Resolve names to classes over the files of a tree: what a file defines, imports, and binds at module level."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Loader = Callable[[str], FileFacts | None]
 
 
 def by_module(paths: Iterable[str]) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """The files of a tree by what absolute imports may call them, with the folder that each name begins in."""
+    """Map what absolute imports may call a file to the file, with the folder that each name begins in."""
     named: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for path in paths:
         steps = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
@@ -43,7 +43,7 @@ class TreeNames:
         self._load = load
 
     def facts(self, path: str) -> FileFacts | None:
-        """The facts of a file, loaded when an import leads there for the first time."""
+        """Return the facts of a file, loaded when an import leads there for the first time."""
         if path not in self.files:
             loaded = self._load(path)
             if loaded is None:
@@ -52,21 +52,21 @@ class TreeNames:
         return self.files[path]
 
     def read(self, path: str) -> FileFacts:
-        """The same, and those of an empty file where it cannot be read."""
+        """Return the facts of a file; those of an empty one where it cannot be read."""
         return self.files.get(path) or self.facts(path) or _NOTHING
 
     @kept
     def classes(self, path: str) -> tuple[ClassRef, ...]:
-        """Every class of a file, in order."""
+        """Return every class of a file, in order."""
         return tuple(ref for refs in self._by_name(path).values() for ref in refs)
 
     @kept
     def checked_classes(self) -> tuple[ClassRef, ...]:
-        """Every class of the files that are checked, not of those loaded to understand them."""
+        """Return every class of the files that are checked, not of those loaded to understand them."""
         return tuple(ref for path in self.checked for ref in self.classes(path))
 
     def defined(self, path: str, name: str) -> list[ClassRef]:
-        """The classes of this name that a file defines itself: two where an `if` has one in each branch."""
+        """Return the classes of this name that a file defines itself: two where an `if` has one in each branch."""
         return self._by_name(path).get(name, [])
 
     @kept
@@ -78,31 +78,28 @@ class TreeNames:
 
     @kept_in_circles(())
     def named(self, path: str, name: str) -> tuple[Target, ...]:
-        """What `name` may mean at module level of a file: classes of the tree, or external ones."""
-        return tuple(self._lookup(path, name))
-
-    def _lookup(self, path: str, name: str) -> Iterator[Target]:
+        """Return what `name` may mean at module level of a file: classes of the tree, or external ones."""
         if name.rpartition(".")[2] == LAYER_CLASS:
-            yield External(LAYER_CLASS, "transformers.modeling_layers")
-            return
+            return (External(LAYER_CLASS, "transformers.modeling_layers"),)
         local = self.defined(path, name)
-        yield from local
+        targets: list[Target] = [*local]
         for module, original in self._origins(path, name):
-            yield from self._imported(path, module, original)
+            targets += self._imported(path, module, original)
         for value_name, built in () if local else self.read(path).values:
             if value_name == name:
-                yield from self._of_value(path, built)
+                targets += self._of_value(path, built)
+        return tuple(targets)
 
     @kept_in_circles(None)
     def function(self, path: str, name: str) -> tuple[str, str] | None:
-        """The file that defines the function which `name` means at module level of a file, and its name there."""
+        """Find the function that `name` means at module level of a file: its file, and its name there."""
         if name in self.read(path).functions:
             return path, name
         starred = ((item.module, name) for item in self._imports(path).get("*", ()))
         for module, original in (*self._origins(path, name), *starred):
             for file in self._files(path, module):
-                if found := self.function(file, original):
-                    return found
+                if place := self.function(file, original):
+                    return place
         return None
 
     @kept
@@ -113,7 +110,7 @@ class TreeNames:
         return imports
 
     def _origins(self, path: str, name: str) -> Iterator[tuple[str, str]]:
-        """The modules that a file may import a name from, and what it is called there."""
+        """Yield the modules that a file may import a name from, and what it is called there."""
         head, _, rest = name.partition(".")
         for item in self._imports(path).get(head, ()):
             below = item.module if item.module.endswith(".") else f"{item.module}."
@@ -121,7 +118,7 @@ class TreeNames:
             yield module, rest or item.original or name
 
     def _files(self, path: str, module: str) -> Iterator[str]:
-        """Where a module may be: a file, a package's first file, or behind an absolute import."""
+        """Yield where a module may be: a file, a package's first file, or behind an absolute import."""
         target = self._module_file(path, module)
         if target:
             yield target
@@ -146,7 +143,7 @@ class TreeNames:
 
     @kept
     def _module_file(self, path: str, module: str) -> str | None:
-        """The file of a relative import, or of `transformers.models.x.y` beside the tree's own models."""
+        """Return the file of a relative import, or of `transformers.models.x.y` beside the tree's own models."""
         if module.startswith("."):
             inner = module.lstrip(".")
             folder = path
@@ -165,7 +162,7 @@ class TreeNames:
         return os.path.join(folder, *inner.split(".")) + ".py"
 
     def _of_value(self, path: str, built: Build) -> Iterator[Target]:
-        """The classes that a module-level value names: `A = B`, `A = B if fast else C`, `{"a": A, "b": B}`."""
+        """Yield the classes that a value names: `A = B`, `A = B if fast else C`, `{"a": A, "b": B}`."""
         if built.kind == "class":
             yield from self.named(path, built.name) or (External(built.name, ""),)
         elif built.kind in ("choice", "container"):

@@ -1,4 +1,4 @@
-"""The places of one file by name: the class, function and count of a span, as the transformers of `edits/` ask for.
+"""Name the places of a file: the class, function and count of a span, as the transformers of `edits/` ask for.
 
 Facts hold spans alone; names are made from them only where something is to be repaired.
 """
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ckpt_surgery.codemods.facts.file_facts import Class, FileFacts
 from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.codemods.facts.syntax import Span, span_of, statements_below
+from ckpt_surgery.codemods.facts.syntax import Span, first_line_of, span_of, statements_below
 from ckpt_surgery.codemods.repair import Definition, Occurrence
 from ckpt_surgery.codemods.tree.answers import kept
 
@@ -30,24 +30,24 @@ class Places:
         self._named = Counter(cls.name for cls in facts.classes)
 
     def cls(self, cls: Class) -> Definition:
-        """A class of the facts."""
+        """Return the name of a class of the facts."""
         same = (other for other in self._facts.classes if other.name == cls.name)
         return Definition(cls.name, sum(other.span < cls.span for other in same))
 
     def definition(self, span: Span) -> Definition:
-        """The innermost class or function that a span is in, or that it is."""
+        """Return the innermost class or function that a span is in, or that it is."""
         return self._scope(span)[0]
 
     def call(self, span: Span) -> Occurrence:
-        """The call at a span."""
+        """Return the call at a span."""
         return self._occurrence(span, ast.Call)
 
     def name(self, span: Span) -> Occurrence:
-        """The name, or the constant that is written as one, at a span."""
+        """Return the name, or the constant that is written as one, at a span."""
         return self._occurrence(span, ast.Name, ast.Constant)
 
     def branch(self, span: Span) -> Occurrence:
-        """The `if` at a span."""
+        """Return the `if` at a span."""
         return self._occurrence(span, ast.If)
 
     def _occurrence(self, span: Span, *kinds: type[ast.expr | ast.stmt]) -> Occurrence:
@@ -59,13 +59,13 @@ class Places:
         return Occurrence(definition, code, sum(self._code(node) == code for node in nodes[:at]))
 
     def _code(self, node: ast.expr | ast.stmt) -> str:
-        """What an occurrence is found by."""
+        """Return what an occurrence is found by."""
         if isinstance(node, ast.If):
             return ""
         return "".join(self._source.of(span_of(node.func if isinstance(node, ast.Call) else node)).split())
 
     def _scope(self, span: Span) -> tuple[Definition, ast.Module | _Scope]:
-        """The innermost definition around a span."""
+        """Return the innermost definition around a span."""
         tree, scopes = self._syntax(span)
         around = [(name, node) for name, node in scopes if _holds(node, span)]
         if not around:
@@ -75,11 +75,12 @@ class Places:
         return Definition(innermost, twins.index(scope)), scope
 
     def _syntax(self, span: Span) -> _Syntax:
-        """The syntax of the top-level class around a span; of the whole file where the span is in none."""
-        outer = next((cls for cls in self._facts.classes if self._is_alone(cls) and _is_in(cls, span)), None)
-        if outer is None:
-            return self._parsed(1, len(self._source.text))
-        return self._parsed(outer.first_line, self._source.offset(outer.span.end_line, outer.span.end_column))
+        """Return the syntax of the top-level class around a span; of the whole file where the span is in none."""
+        for cls in self._facts.classes:
+            is_alone = cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
+            if is_alone and cls.first_line <= span.line and span.end_line <= cls.span.end_line:
+                return self._parsed(cls.first_line, self._source.offset(cls.span.end_line, cls.span.end_column))
+        return self._parsed(1, len(self._source.text))
 
     @kept
     def _parsed(self, first_line: int, end: int) -> _Syntax:
@@ -88,21 +89,14 @@ class Places:
         tree = ast.parse("\n" * (first_line - 1) + text)
         return tree, list(_scopes(tree))
 
-    def _is_alone(self, cls: Class) -> bool:
-        return cls.span.column == 0 and self._named[cls.name] == 1 and cls.first_line > 1
-
-
-def _is_in(cls: Class, span: Span) -> bool:
-    return cls.first_line <= span.line and span.end_line <= cls.span.end_line
-
 
 def _holds(node: _Scope, span: Span) -> bool:
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    return first <= span.line and (span.end_line, span.end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+    end = (node.end_lineno or 0, node.end_col_offset or 0)
+    return first_line_of(node) <= span.line and (span.end_line, span.end_column) <= end
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:
-    """Every node below a node, but for those in f-strings and in the patterns of `case`."""
+    """Yield every node below a node, but for those in f-strings and in the patterns of `case`."""
     waiting = [scope]
     while waiting:
         for node in ast.iter_child_nodes(waiting.pop()):
@@ -121,6 +115,6 @@ def _scopes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Scope]]:
 
 
 def _source_order(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
-    """Outer nodes before those that begin at the same place."""
+    """Order outer nodes before those that begin at the same place."""
     span = span_of(node)
     return span.line, span.column, -span.end_line, -span.end_column

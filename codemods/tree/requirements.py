@@ -1,4 +1,4 @@
-"""What requirements on transformers say: the releases that they name, and those that they surely rule out."""
+"""Read requirements on transformers: the releases that they name, and those that they surely rule out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def named_releases(requirement: str) -> list[tuple[Specifier, Version]] | None:
-    """The specifiers of a requirement, each with its release, `.*` left out; None where it is not understood."""
+    """Return the specifiers of a requirement, each with its release, `.*` left out; None if not understood."""
     # `verify` reads the rules in environments of others, which have what models need and no more.
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.version import InvalidVersion, Version
@@ -23,7 +23,7 @@ def named_releases(requirement: str) -> list[tuple[Specifier, Version]] | None:
 
 
 def only_since(release: str, requirements: Collection[str]) -> bool:
-    """Whether all requirements that name releases rule out those before this one; False where none does."""
+    """Tell whether all requirements that name releases rule out those before this one; False where none does."""
     named = [*_named(release, requirements)]
     return bool(named) and all(
         any(operator in (">=", ">", "==", "~=") and order >= 0 for operator, order in items) for items in named
@@ -31,7 +31,7 @@ def only_since(release: str, requirements: Collection[str]) -> bool:
 
 
 def only_before(release: str, requirements: Collection[str]) -> bool:
-    """Whether all requirements that name releases rule out this one and later ones; False where none does."""
+    """Tell whether all requirements that name releases rule out this one and later ones; False where none does."""
     named = [*_named(release, requirements)]
     return bool(named) and all(
         any((operator in ("==", "<=") and order < 0) or (operator == "<" and order <= 0) for operator, order in items)
@@ -40,7 +40,7 @@ def only_before(release: str, requirements: Collection[str]) -> bool:
 
 
 def _named(release: str, requirements: Collection[str]) -> Iterator[list[tuple[str, int]]]:
-    """The operators of each requirement that names releases, and whether theirs comes before, is, or comes after it.
+    """Yield the operators of each requirement that names releases, with the order of theirs and this one.
 
     `==4.46.*` is taken for `>=4.46`, which rules out less, and an address for a requirement that rules out nothing.
     """

@@ -1,4 +1,4 @@
-"""What keeps a block from being a layer: values that it keeps, past state that it needs, outputs that models read."""
+"""Find what keeps a block from being a layer: values it keeps, past state it needs, outputs that models read."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class NeededCache:
 
 
 def kept_value(tree: SourceTree, block: ClassRef) -> Kept | None:
-    """What a block or something that it holds keeps, with its gradient first; None if they keep nothing."""
-    found = [
+    """Return what a block or something that it holds keeps, with its gradient first; None if they keep nothing."""
+    values = [
         Kept(ref.name, value)
         for ref in _with_parts(tree, block)
         for value in kept_values(_methods(tree, ref), partial(tree.function_node, ref.path), is_block=ref is block)
     ]
-    return min(found, key=lambda kept: -kept.value.flow, default=None)
+    return min(values, key=lambda kept: -kept.value.flow, default=None)
 
 
 def needed_cache(tree: SourceTree, block: ClassRef) -> NeededCache | None:
-    """The first read of past state that fails, or finds something else, once a layer clears it."""
+    """Find the first read of past state that fails, or finds something else, once a layer clears it."""
     cleared = _parameters(tree, block) & set(tree.layers.cleared(block.path)) - {CACHE_SWITCH}
     for ref in _with_parts(tree, block) if cleared else ():
         names = cleared if ref is block else set(filter(is_past_state, _parameters(tree, ref)))
@@ -65,7 +65,7 @@ def _with_parts(tree: SourceTree, block: ClassRef) -> Iterator[ClassRef]:
 
 
 def _methods(tree: SourceTree, ref: ClassRef) -> Mapping[str, ast.FunctionDef]:
-    """The methods of a class and those that it inherits, the nearest of each name."""
+    """Return the methods of a class and those that it inherits, the nearest of each name."""
     methods: dict[str, ast.FunctionDef] = {}
     for base in tree.bases.lineage(ref):
         for node in tree.class_node(base).body:
@@ -84,7 +84,7 @@ class OutputRead(WordedReason):
 
 
 def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
-    """The first read that fails once `ref` is a layer, because the block returns less then; None if there is none."""
+    """Find the first read that fails once `ref` is a layer, because the block returns less then; None for none."""
     for layer in _becoming(tree, ref):
         forward = tree.bases.forward(layer)
         for owner, call in tree.blocks.callers.get(layer, ()) if forward else ():
@@ -95,7 +95,7 @@ def failing_read(tree: SourceTree, ref: ClassRef) -> Because | None:
 
 
 def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
-    """The class, and the blocks that may become layers with it: copies, heirs, and those of the same base class."""
+    """Yield the class, and what may become a layer with it: copies, heirs, and those of the same base class."""
     yield ref
     twins = (twin for base in tree.bases.lineage(ref) for twin in tree.lineages.same(base))
     for other in dict.fromkeys(each for twin in twins for each in (twin, *tree.bases.heirs(twin))):
@@ -104,7 +104,7 @@ def _becoming(tree: SourceTree, ref: ClassRef) -> Iterator[ClassRef]:
 
 
 def _cleared_switch(tree: SourceTree, owner: ClassRef, call: ModuleCall, forward: ForwardSignature) -> str:
-    """What the call passes as `use_cache` where a layer clears it: as a keyword, now or after a repair of the call."""
+    """Return what the call passes as `use_cache` where a layer clears it: by keyword, now or once repaired."""
     argument = next((argument for argument in call.args if argument.name == CACHE_SWITCH), None)
     if argument is None:
         site, given = tree.calls.of_any(owner, call), given_arguments(call.args, forward) or {}

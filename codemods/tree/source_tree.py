@@ -1,4 +1,4 @@
-"""A tree of files as rules and edits see it: its names, what its classes inherit and hold, its blocks, its texts."""
+"""The tree of files that rules and edits look at: its names, classes, blocks and texts."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class SourceTree:
         return self.names.checked
 
     def keeps_branches(self, path: str) -> bool:
-        """Whether the inline branches of a file stay where they work, so that their blocks stay plain."""
+        """Tell whether the inline branches of a file stay where they work, so that their blocks stay plain."""
         return not (self._converts or self.layers.is_core(path))
 
     @kept
     def never_reentrant(self, path: str) -> bool:
-        """Whether the package of a file admits only non-reentrant defaults, and no code sets `use_reentrant=True`."""
+        """Tell whether a file's package admits only non-reentrant defaults, and no code sets `use_reentrant=True`."""
         if self.layers.is_core(path) or not only_since(NON_REENTRANT_SINCE, self.layers.required(path)):
             return False
         return not self._sets_reentrant
@@ -106,17 +106,17 @@ class SourceTree:
 
     @kept
     def source(self, path: str) -> SourceText:
-        """A file's text with its positions."""
+        """Return a file's text with its positions."""
         return SourceText(self.text(path))
 
     @kept
     def places(self, path: str) -> Places:
-        """The places of a file by name."""
+        """Return the places of a file by name."""
         return Places(self.source(path), self.names.read(path))
 
     @kept
     def class_node(self, ref: ClassRef) -> ast.ClassDef:
-        """The syntax tree of one class, with places of its own, for what the facts of its file do not say."""
+        """Return the syntax tree of one class, with places of its own, for what the facts of its file do not say."""
         text, column = self.source(ref.path).of(ref.cls.span), ref.cls.span.column
         statement = ast.parse(f"if True:\n{' ' * column}{text}" if column else text).body[0]
         node = statement.body[0] if isinstance(statement, ast.If) else statement
@@ -125,7 +125,7 @@ class SourceTree:
 
     @kept
     def function_node(self, path: str, name: str) -> ast.FunctionDef | None:
-        """That of the function which a name means at module level of a file; None where it cannot be read alone."""
+        """Return the syntax tree of the function that a name means at module level of a file; None if unreadable."""
         file, original = self.names.function(path, name) or ("", "")
         text = f"{self.text(file)}\n" if file else ""
         match = re.search(rf"^(?:@.*\n)*def {re.escape(original)}\b.*\n(?:(?:[ \t)#].*)?\n)*", text, re.M)
@@ -135,7 +135,7 @@ class SourceTree:
         return None
 
     def scripts(self) -> Iterator[tuple[str, ScriptFacts]]:
-        """The checked files that are training scripts, and what they say as such."""
+        """Yield the checked files that are training scripts, and what they say as such."""
         for path in self.checked:
             script = self.names.files[path][SCRIPT]
             if script:

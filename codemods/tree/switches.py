@@ -1,4 +1,4 @@
-"""What switches the checkpointing of a class on: whether transformers would do so, were its blocks layers.
+"""Tell whether transformers would switch the checkpointing of a class on, were its blocks layers.
 
 Transformers switches the layers of models that say `supports_gradient_checkpointing = True`. A model that does not, or
 that switches its inline branches by itself, would lose its checkpointing with them.
@@ -63,11 +63,11 @@ class Switches:
 
     @kept
     def of_branches(self, owner: ClassRef) -> MissingSwitch | None:
-        """Why the inline branches of a class are what switches its checkpointing; None where a layer could."""
+        """Return why the inline branches of a class are what switches its checkpointing; None where a layer could."""
         return self._by_models(owner) or self._release(owner, Missing.RIGHT_BRANCH)
 
     def of_layer(self, ref: ClassRef) -> MissingSwitch | None:
-        """Why the file of a class cannot have layers; None where it can."""
+        """Return why the file of a class cannot have layers; None where it can."""
         files = {model.path for model in self._above(ref) if self._claims(model)}
         if not self.layers.uses_transformers(ref.path) and not any(map(self.layers.needs_transformers, files)):
             return MissingSwitch(Missing.TRANSFORMERS, (ref.name,))
@@ -78,34 +78,27 @@ class Switches:
         return MissingSwitch(reason, (requirement,)) if requirement else None
 
     def _by_models(self, owner: ClassRef) -> MissingSwitch | None:
-        """What is missing of the models that hold a class."""
+        """Return what is missing of the models that hold a class."""
         above = self._above(owner)
         if own := self._own_switch(owner, above):
             return own
         claims = self._all_claims(above) or self._all_claims(self.bases.names.classes(owner.path))
         if {Answer.YES, Answer.NO} & set(claims.values()):
-            return self._without_flag(owner, claims)
+            # Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree
+            # of transformers itself, whose users do not set `gradient_checkpointing` by hand.
+            calls = [call for inline in owner.cls.inlines for call in inline.checkpoints]
+            if self.layers.is_core(owner.path) or all(call.is_given for call in calls):
+                return None
+            for ref, claim in claims.items():
+                if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
+                    return MissingSwitch(Missing.FLAG, (ref.name,))
+            return None
         if not claims and (any(map(self._is_foreign, above)) or not self.layers.uses_transformers(owner.path)):
             return MissingSwitch(Missing.NO_TRANSFORMERS, (owner.name,))
         return MissingSwitch(Missing.MODEL if owner.cls.bases else Missing.FUNCTIONS, (owner.name,))
 
-    def _without_flag(self, owner: ClassRef, claims: dict[ClassRef, Answer]) -> MissingSwitch | None:
-        """The first model without the flag that nothing with the flag is or holds.
-
-        Nothing is lost where branches need the function that transformers gives with the flag, nor in the tree of
-        transformers itself, whose users do not set `gradient_checkpointing` by hand.
-        """
-        if self.layers.is_core(owner.path) or all(
-            call.is_given for inline in owner.cls.inlines for call in inline.checkpoints
-        ):
-            return None
-        for ref, claim in claims.items():
-            if claim is Answer.NO and not any(claims.get(other) is Answer.YES for other in self._above(ref)):
-                return MissingSwitch(Missing.FLAG, (ref.name,))
-        return None
-
     def _own_switch(self, owner: ClassRef, above: tuple[ClassRef, ...]) -> MissingSwitch | None:
-        """What a class, one that it inherits, or a model that holds it sets by itself."""
+        """Find what a class, one that it inherits, or a model that holds it sets by itself."""
         value = self.bases.flag(owner, FLAG)
         if value not in (None, "False"):
             return MissingSwitch(Missing.OWN_SWITCH, (owner.name, f"{FLAG} = {value}"))
@@ -119,7 +112,6 @@ class Switches:
         return None
 
     def _is_foreign(self, owner: ClassRef) -> bool:
-        """Whether a class is a model of another library."""
         externals = self.bases.externals(owner)
         return not all(is_plain_external(target) or is_of_transformers(target) for target in externals)
 
@@ -127,7 +119,7 @@ class Switches:
         return {ref: claim for ref in refs if (claim := self._claims(ref))}
 
     def _claims(self, ref: ClassRef) -> Answer | None:
-        """Whether a model of transformers claims gradient checkpointing; None for what is no such model."""
+        """Tell whether a model of transformers claims gradient checkpointing; None for what is no such model."""
         externals = self.bases.externals(ref)
         models = [target for target in externals if is_of_family(target)]
         if not models and not any(target.name.endswith(BASE_MODEL) for target in externals):
@@ -141,7 +133,7 @@ class Switches:
 
     @kept
     def _above(self, ref: ClassRef) -> tuple[ClassRef, ...]:
-        """A class, what inherits from it, and all that hold one of these at any depth."""
+        """Return a class, what inherits from it, and all that hold one of these at any depth."""
         return reachable([ref], lambda here: (*self.bases.heirs(here), *self._holders.get(here, ())))
 
     @cached_property

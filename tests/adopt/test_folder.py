@@ -40,26 +40,17 @@ def test_the_code_is_not_imported(tmp_path: Path) -> None:
     assert read_folder(folder).classes == {"ToyModel": "modeling_toy.ToyModel"}
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_not_a_model_s_folder_is_refused(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "toy")
+    empty = tmp_path / "empty"
+    empty.mkdir()
     assert problem(tmp_path / "gone").endswith("gone does not exist: check the path")
-
-
-def test_a_file_in_place_of_its_folder(tmp_path: Path) -> None:
-    file = write_folder(tmp_path) / "config.json"
+    file = folder / "config.json"
     assert problem(file) == f"{file} is a file: name the folder that it is in"
-
-
-def test_a_folder_without_a_configuration(tmp_path: Path) -> None:
-    assert problem(tmp_path) == (
-        f"{tmp_path} has no config.json: adopt takes a model's folder; `ckpt_surgery check {tmp_path}` looks at any "
-        "code"
-    )
-
-
-def test_a_folder_without_code(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path)
-    for file in folder.glob("*.py"):
-        file.unlink()
+    advice = f"adopt takes a model's folder; `ckpt_surgery check {empty}` looks at any code"
+    assert problem(empty) == f"{empty} has no config.json: {advice}"
+    for code in folder.glob("*.py"):
+        code.unlink()
     assert problem(folder) == f"{folder} holds no Python file: there is no code to adopt"
 
 

@@ -104,7 +104,7 @@ def test_a_healthy_folder_is_proved_and_left_as_it_is(pool: WorkerPool) -> None:
 
 
 @pytest.mark.both
-def test_a_loop_over_functions_that_a_person_has_to_repair_is_told_from_a_healthy_one(pool: WorkerPool) -> None:
+def test_a_loop_that_a_person_has_to_repair_is_not_taken_for_healthy(pool: WorkerPool) -> None:
     folder = write_shape(Path("toy"), "by hand")
     code, document = adopted("--write")
     assert (code, document["decision"], document["clean"]) == (1, "nothing to repair", False)
@@ -170,7 +170,7 @@ def test_a_repair_that_breaks_a_mode_leaves_the_folder_alone(
     ],
     ids=["an import that fails", "no such class", "a forward that fails", "a configuration that fails"],
 )
-def test_code_that_cannot_be_run_is_one_sentence_and_leaves_the_folder_alone(
+def test_code_that_cannot_be_run_is_one_sentence(
     pool: WorkerPool, capsys: pytest.CaptureFixture[str], files: dict[str, str], said: str
 ) -> None:
     folder = write_folder(Path("toy"), {"modeling_toy": modeling("old switch"), **files}, vocab_size=64)

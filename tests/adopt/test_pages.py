@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.adoption import Adoption, Decision
 from ckpt_surgery.adopt.folder import AdoptError, read_folder
 from ckpt_surgery.adopt.pages import check_output, documents, write_pages
-from ckpt_surgery.adopt.proof import ClassProof
+from ckpt_surgery.adopt.proof import Adoption, ClassProof, Decision
 from ckpt_surgery.measure.report import report_of
 from ckpt_surgery.measure.results import MODES
 from tests.adopt.examples import BAD, GOOD, REENTRANT_BAD, UNBUILT, UNSUPPORTED, adoption, mode_report, report
@@ -165,6 +164,6 @@ class TestTheFolder:
         found = adoption(tmp_path / "toy", ClassProof(BAD, GOOD))
         (tmp_path / "out").mkdir()
         (tmp_path / "out/mine").touch()
-        with pytest.raises(AdoptError, match="cannot be written to: "):
+        with pytest.raises(AdoptError, match="is not empty, and nothing in it is overwritten"):
             write_pages(found, tmp_path / "out")
         assert sorted(path.name for path in tmp_path.rglob("*") if path.parent.name != "toy") == ["mine", "out", "toy"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt.adoption import Decision
-from ckpt_surgery.adopt.proof import ClassProof, ClassVerdict
+from ckpt_surgery.adopt.proof import ClassProof, ClassVerdict, Decision
 from ckpt_surgery.measure.kinds import FaultKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import MODES, Fault

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.adopt import write
+from ckpt_surgery.adopt import source
 from ckpt_surgery.adopt.folder import AdoptError, read_folder
-from ckpt_surgery.adopt.source import SourcePatch, examine_source
+from ckpt_surgery.adopt.source import SourcePatch, examine_source, write_patches
 from ckpt_surgery.static.write import write_atomically
 from tests.survey.own_code import write_folder
 from tests.zoo.own_code_shapes import modeling
@@ -33,7 +33,7 @@ def texts(folder: Path) -> list[str]:
 
 def test_every_file_is_written(folder: Path) -> None:
     wanted = patches(folder)
-    write.write_patches(wanted)
+    write_patches(wanted)
     assert [(folder / patch.name).read_bytes() for patch in wanted] == [patch.after for patch in wanted]
 
 
@@ -50,7 +50,7 @@ def test_one_file_that_cannot_be_written_leaves_all_as_they_were(folder: Path, s
             file.unlink()
     before = texts(folder)
     with pytest.raises(AdoptError, match=r"nothing was written: .*modeling_vision.py: left as it was: "):
-        write.write_patches(wanted)
+        write_patches(wanted)
     assert texts(folder) == before
 
 
@@ -63,7 +63,7 @@ def test_an_interrupt_between_two_files_leaves_all_as_they_were(folder: Path, mo
             raise KeyboardInterrupt
         return original(path, *texts, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(write, "write_atomically", interrupted)
+    monkeypatch.setattr(source, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write.write_patches(wanted)
+        write_patches(wanted)
     assert texts(folder) == before

@@ -15,7 +15,19 @@ pytest.importorskip("transformers")
 import torch
 
 from benchmarks.long_context import WAYS, a_token, apart, double_precision, peaks, table
-from benchmarks.long_context_report import figures_of, page, read_figures, row_of, write_figures
+from benchmarks.long_context_cards import Recipe, whole_peaks
+from benchmarks.long_context_report import (
+    CardRow,
+    Line,
+    cards_table,
+    figures_of,
+    page,
+    read_cards,
+    read_figures,
+    row_of,
+    write_cards,
+    write_figures,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -112,3 +124,34 @@ def test_the_peak_falls() -> None:
 def test_a_token_takes_of_a_gpu_what_the_page_says(way: str, most: float) -> None:
     *_, line = a_token(way, WAYS[way], 4, 8)
     assert float(line.rpartition(": ")[2].partition(" ")[0]) < most
+
+
+def test_the_table_of_cards_has_what_fits_below_every_line(tmp_path: Path) -> None:
+    row = CardRow("8B", True, (Line(20 * 10**9, 1e4), Line(10 * 10**9, 1e5)), 262144)
+    assert row.peak(10**5) == 21e9
+    assert row.peak(10**6) == 110e9
+    assert row.tokens(24) == 120_000, "the second line has 22.08 GB first, at 120,800"
+    assert row.tokens(20) == 0
+    write_cards([row, row], tmp_path / "cards.json")
+    assert read_cards(tmp_path / "cards.json") == [row, row]
+    assert cards_table([row]).splitlines()[-1] == (
+        "| 8B, `host=True` | 120,000 | 341,000 | 636,000 | 1,197,000 | 0.100 MB | 0.26 MB |"
+    )
+
+
+def test_all_weights_of_an_8b_model_train_on_500_000_tokens_of_80_gb_by_the_figures_kept() -> None:
+    rows = {(row.recipe, row.host): row for row in read_cards()}
+    whole = rows["Llama 8B, all weights, 8-bit AdamW", True]
+    assert whole.tokens(80) >= 500_000
+    assert round(whole.peak(500_000) / 1e9) == 64, "as the page says"
+    assert rows["Llama 8B, LoRA", False].lines[0].slope < 62_000
+    assert rows["Llama 8B, LoRA", True].lines[-1].slope < 36_000
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+def test_two_blocks_say_what_four_do(host: bool) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 64, "num_hidden_layers": 4}
+    recipe = Recipe("tiny", {**config, **sizes}, lora=False, optimizer="adamw-8bit")
+    two, four = (whole_peaks(recipe, 4, layers=layers, host=host)[1] for layers in (2, 4))
+    assert two == pytest.approx(four, rel=1e-3)

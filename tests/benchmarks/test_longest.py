@@ -17,7 +17,8 @@ import torch
 
 from benchmarks import longest as benchmark
 from benchmarks.device import PROCESSOR
-from benchmarks.longest import LORA_OURS, LORA_THEIRS, TOY, figures, longest, main
+from benchmarks.longest import LORA_HOST, LORA_OURS, LORA_THEIRS, TOY, figures, longest, main
+from ckpt_surgery.long_sequences.long_context import LONG_CONTEXT
 
 pytestmark = pytest.mark.torch
 
@@ -89,11 +90,12 @@ def run(tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.usefixtures("full")
 def test_where_memory_ends_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = run(tmp_path)
-    for way in (LORA_OURS, LORA_THEIRS):
+    for way in (LORA_OURS, LORA_HOST, LORA_THEIRS):
         assert content["figures"][f"{way}: longest that fits"]["values"] == [96]
         assert content["figures"][f"{way}: shortest that does not"]["values"] == [112]
     assert content["figures"]["LoRA: longest, long_context / transformers"]["verdict"] == "ok"
-    assert content["notes"] == [f"{benchmark.WHOLE_OURS}: not measured, because bitsandbytes is not installed"]
+    whole = (benchmark.WHOLE_HOST, benchmark.WHOLE_OURS)
+    assert content["notes"] == [f"{way}: not measured, because bitsandbytes is not installed" for way in whole]
     monkeypatch.setattr(benchmark, "trained", lambda *_: pytest.fail("nothing is left to be measured"))
     assert run(tmp_path)["figures"] == content["figures"]
 
@@ -118,14 +120,17 @@ def test_an_error_is_no_lack_of_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert content["figures"] == {}
 
 
-def test_the_first_layers_run_and_all_gradients_are_there() -> None:
+@pytest.mark.parametrize("way", [LORA_OURS, LORA_HOST], ids=str)
+def test_the_first_layers_run_cut_and_all_gradients_are_there(way: benchmark.Way) -> None:
     model: Any
-    model, optimizer = benchmark.trained(LORA_OURS, TOY, PROCESSOR)
+    model, optimizer = benchmark.trained(way, TOY, PROCESSOR)
     ran: list[int] = []
     for number, layer in enumerate(model.get_submodule("model.layers").children()):
         layer.register_forward_hook(lambda *_, number=number: ran.append(number))
     benchmark._step(model, optimizer, 64, 2, PROCESSOR)
     assert set(ran) == {0, 1}
+    cuts = list(vars(model)[LONG_CONTEXT].cuts.values())
+    assert [(each.calls, each.reason, each.parked) for each in cuts] == [(1, None, way.host)] * 2 + [(0, None, False)]
     assert model.config.num_hidden_layers == 3
     assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
     assert len(optimizer.state) == sum(parameter.requires_grad for parameter in model.parameters())

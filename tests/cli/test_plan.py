@@ -26,7 +26,7 @@ def test_it_says_what_to_call_and_what_else_there_is(tmp_path: Path, capsys: pyt
     assert re.match(r"Fits into 69.7 MiB: [\d.]+ MiB with 2 of 3 blocks; [\d.]+ MiB without\.\n", output.out)
     assert "\nfrom ckpt_surgery import wrap_blocks\n\nwrap_blocks(model, first={'model.layers': 2})\n" in output.out
     assert "->" in output.out
-    assert "H100" in output.out
+    assert re.search(r"at the peak rates of H100 \(.*\), as --device names no card; ~ is", output.out)
     assert output.err == ""
 
 
@@ -63,6 +63,8 @@ def test_nothing_to_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_memory_is_that_of_a_card_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", config(tmp_path), "--device", "RTX 4090"]) == 0
     assert capsys.readouterr().out.startswith("Fits into 20.6 GiB: ")
+    assert planned(tmp_path, "73.1MB", "--no-offload", "--no-changes", "--no-save", "--device", "A100") == 0
+    assert "as --device names no card" not in capsys.readouterr().out
 
 
 def test_no_row_is_beaten_by_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +84,17 @@ def test_what_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert re.search(
         r"does not fit into 977 KiB: at the least a step needs [\d.]+ MiB, [\d.]+ MiB more; take fewer", line
     )
-    assert "The smallest common card that it fits on: T4 (16 GB)" in line
+    assert "The smallest common card that it fits on as it is: T4 (16 GB)" in line
+
+
+def test_what_is_said_to_make_a_plan_fit_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config(tmp_path, hidden_size=256, intermediate_size=1024)
+    asked = ["plan", str(tmp_path), "--tokens", "64", "--memory", "92MB"]
+    assert main(asked) == 1
+    levers = re.findall(r"ith `([^`]+)` it fits: ", capsys.readouterr().err)
+    assert len(levers) >= 3
+    for options in levers:
+        assert main([*asked, *options.split()]) == 0
 
 
 @pytest.mark.parametrize(

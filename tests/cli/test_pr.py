@@ -17,7 +17,6 @@ import pytest
 from ckpt_surgery.cli import pr as pr_command
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
 from ckpt_surgery.upstream.evidence.results import (
     CommandRun,
     Commit,
@@ -30,6 +29,7 @@ from ckpt_surgery.upstream.evidence.results import (
 from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.run import prepare as preparing
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult
+from ckpt_surgery.upstream.run.series import NO_FAULT, NO_REPAIR
 from tests.upstream import toy_checkout
 from tests.upstream.git_toys import state
 
@@ -54,8 +54,6 @@ EVIDENCE = Evidence(
     command="ckpt_surgery pr transformers --all",
 )
 OAK = FinishedSeries(EVIDENCE, Path("out/oak"), ("git log main..ckpt-surgery/oak", "gh pr create --draft"))
-
-NO_FAULT, NO_REPAIR = Omission(OmissionKind.NO_FAULT), Omission(OmissionKind.NO_REPAIR)
 
 
 class StubPrepare:
@@ -169,9 +167,9 @@ def test_a_finished_series_is_named_with_what_comes_next(
     ("outcome", "code", "words"),
     [
         (PrepareResult((), {}, {}), 0, "Nothing to repair."),
-        (PrepareResult((), {"elm": NO_FAULT}, {}), 1, f"Left out: elm\n  {NO_FAULT.text}"),
-        (PrepareResult((), {}, {"elm": NO_REPAIR}), 1, f"Not repaired: elm\n  {NO_REPAIR.text}"),
-        (PrepareResult((OAK,), {"elm": NO_FAULT, "fir": NO_FAULT}, {}), 0, f"Left out: elm, fir\n  {NO_FAULT.text}\n"),
+        (PrepareResult((), {"elm": NO_FAULT}, {}), 1, f"Left out: elm\n  {NO_FAULT}"),
+        (PrepareResult((), {}, {"elm": NO_REPAIR}), 1, f"Not repaired: elm\n  {NO_REPAIR}"),
+        (PrepareResult((OAK,), {"elm": NO_FAULT, "fir": NO_FAULT}, {}), 0, f"Left out: elm, fir\n  {NO_FAULT}\n"),
         (PrepareResult((OAK, OAK), {}, {}), 0, "Next, for ckpt-surgery/oak, and likewise for each of the others:\n"),
     ],
     ids=["nothing", "left out", "no repair", "some", "several"],

@@ -76,6 +76,10 @@ def test_progress_is_drawn_on_standard_error_only_where_that_is_a_terminal(
     assert "read" in captured.err
     with terminal.progress_bar() as progress:
         assert progress is not None
+    with terminal.progress_bar(after=1000.0) as progress:
+        assert progress is not None
+        progress("patience", 1, 0)
+    assert "patience" not in capsys.readouterr().err
     monkeypatch.undo()
     with terminal.progress_bar() as progress:
         assert progress is None

@@ -23,9 +23,9 @@ from ckpt_surgery import SurgeryError
 from ckpt_surgery.distributed import tiled_call as shards
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.meter import Meter
-from tests.distributed.tiled_script import CASES
+from tests.distributed.tiled_script import CASES, CUT_CASES
 from tests.rank_cases import Results, case_results
-from tests.zoo.ddp_models import SIZE
+from tests.zoo.ddp_models import CLOSE, SIZE, STEPS
 from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
 
 pytestmark = pytest.mark.torch
@@ -66,6 +66,15 @@ def test_ranks_train_as_one_process_without_tiles(results: Results, case: str) -
     for rank in results[case]:
         assert rank["error"] == ""
         assert rank["difference"] < ROUNDING
+
+
+@pytest.mark.parametrize("case", CUT_CASES)
+def test_ranks_train_as_one_process_with_blocks_cut_at_their_attention(results: Results, case: str) -> None:
+    """The model casts to float32, and so differs by its rounding."""
+    for rank in results[case]:
+        assert (rank["error"], rank["uncut"]) == ("", [])
+        assert rank["difference"] < CLOSE
+        assert rank.get("heard", [STEPS, True]) == [STEPS, True], "each parameter hears of one gradient a step"
 
 
 def test_modules_sharded_inside_an_mlp_are_refused(results: Results) -> None:

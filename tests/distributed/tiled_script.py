@@ -7,6 +7,7 @@ last shard reach the parameters, `ByHand` none. Started as a process with the fi
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery import SurgeryError, wrap_blocks
+from ckpt_surgery import SurgeryError, long_context, wrap_blocks
 from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.switch import switch_checkpointing
@@ -28,6 +29,8 @@ from tests.zoo.tiled_toys import WIDTH, adapted, ids, released, towers
 
 SHARDS = 3
 TOKENS = 7
+CUT = 48
+"""Said of a batch of text, so that blocks that are cut have three tiles."""
 
 Tile = Callable[[nn.Module], object]
 Case = Callable[[], dict[str, Any]]
@@ -192,6 +195,76 @@ def ours_in(prepare: Callable[[nn.Module], object], model: nn.Module) -> None:
     prepare(model)
 
 
+def cut(
+    prepare: Callable[[nn.Module], nn.Module], *, adapters: bool = False, after: bool = False, host: bool = False
+) -> dict[str, Any]:
+    """Steps of a language model whose blocks are cut at their attention, before it is prepared or after that.
+
+    With `uncut`, the reasons of blocks that were not; and `heard`, how often the parameters heard of a gradient.
+    """
+    heard: Counter[str] = Counter()
+    contexts = []
+
+    def note(name: str, parameter: Tensor) -> None:
+        heard[name] += 1
+
+    def prepared(model: nn.Module) -> nn.Module:
+        context = None if after else long_context(model, CUT, host=host)
+        outer = prepare(model)
+        contexts.append(context or long_context(model, CUT, host=host))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                hook = partial(note, name)
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        return outer
+
+    model = llama()
+    if adapters:
+        model = with_adapters(model)
+    result = train(text(model), prepared)
+    cuts = [each for context in contexts for each in context.cuts.values()]
+    uncut = [each.reason or "never called" for each in cuts if each.reason or not each.calls]
+    trained = sum(parameter.requires_grad for parameter in model.parameters())
+    return {**result, "uncut": uncut, "heard": [*sorted(set(heard.values())), len(heard) == trained]}
+
+
+def with_adapters(model: nn.Module) -> nn.Module:
+    """The model under LoRA, both matrices of each adapter other than zero."""
+    from peft import LoraConfig, get_peft_model
+
+    adapters = LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], r=2, init_lora_weights=False)
+    module: nn.Module = get_peft_model(model, adapters).double().train()
+    return module
+
+
+def cut_and_accumulated() -> dict[str, Any]:
+    """Two backwards on one batch before the step, the first without synchronisation."""
+    run = text(llama())
+    (batches, *_) = run.steps
+    expected = mean_gradients(run.model, batches)
+    outer = DistributedDataParallel(run.model)
+    context = long_context(outer, CUT)
+    for again in (False, True):
+        with nullcontext() if again else outer.no_sync():
+            loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
+    halved = {name: None if gradient is None else gradient / 2 for name, gradient in gradients(run.model).items()}
+    uncut = [each.reason for each in context.cuts.values() if each.reason]
+    return {"error": "", "difference": max(apart(expected[name], halved[name]) for name in expected), "uncut": uncut}
+
+
+def layers_sharded(model: nn.Module) -> nn.Module:
+    """Each layer of a language model in a group of its own under FSDP2, and the rest in another one."""
+    for layer in model.get_submodule("model.layers").children():
+        fully_shard(layer)
+    return model_sharded(model)
+
+
+def model_sharded(model: nn.Module) -> nn.Module:
+    """The whole model in one group under FSDP2."""
+    fully_shard(model)
+    return model
+
+
 def case(
     make: Callable[[], nn.Module], tile: Tile, *, given: Callable[[nn.Module], Run] = toy, **options: Any
 ) -> Case:
@@ -245,6 +318,18 @@ CASES: dict[str, Case] = {
     "fsdp of the model, tiled after": sharded("model", after=True),
     "fsdp inside mlps": sharded("inside"),
 }
+CUT_CASES: dict[str, Case] = {
+    "cut, ddp": partial(cut, DistributedDataParallel),
+    "cut, ddp, tiles on the host": partial(cut, DistributedDataParallel, host=True),
+    "cut, ddp, static graph": partial(cut, partial(DistributedDataParallel, **STATIC)),
+    "cut, ddp, unused parameters": partial(cut, partial(DistributedDataParallel, **UNUSED)),
+    "cut, ddp, adapters": partial(cut, DistributedDataParallel, adapters=True),
+    "cut, ddp, accumulation": cut_and_accumulated,
+    "cut, fsdp of layers": partial(cut, layers_sharded),
+    "cut after, fsdp of layers": partial(cut, layers_sharded, after=True),
+    "cut, fsdp of layers, tiles on the host": partial(cut, layers_sharded, host=True),
+    "cut, fsdp of the model": partial(cut, model_sharded),
+}
 
 
 if __name__ == "__main__":
@@ -252,4 +337,4 @@ if __name__ == "__main__":
 
     transformers.logging.set_verbosity_error()
     adapted(), llama()  # what they import is slow, and is imported once before the ranks are forked
-    run_cases(CASES, sys.argv[1], SIZE)
+    run_cases(CASES | CUT_CASES, sys.argv[1], SIZE)

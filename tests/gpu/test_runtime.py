@@ -141,9 +141,12 @@ def test_a_guard_proves_blocks_with_fused_attention(device: str) -> None:
     assert watching.report().proved == 4
 
 
-def test_a_long_context_has_the_gradients_of_the_model(device: str) -> None:
+@pytest.mark.parametrize("host", [None, True], ids=["by its sizes", "on the host"])
+def test_a_long_context_has_the_gradients_of_the_model(host: bool | None, device: str) -> None:
     model, inputs = model_of("LlamaForCausalLM", device, attention="sdpa"), batch(device, tokens=256)
     expected = gradients(model, inputs)
-    with long_context(model) as context:
+    with long_context(model, 4 * 256, host=host) as context:
         assert near(gradients(model, inputs), expected)
         assert context.fused_losses == 1
+        assert {(each.reason, each.parked) for each in context.cuts.values()} == {(None, bool(host))}
+        assert ("tokens on this" if device.startswith("cuda") else "assumed") in str(context)

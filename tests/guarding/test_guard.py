@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ckpt_surgery import GuardError, OptionError, SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.guarding.coverage import Coverage
@@ -41,9 +42,17 @@ def enable(model: Any, reentrant: bool = False) -> None:
     switch_checkpointing(model, "reentrant" if reentrant else "non_reentrant")
 
 
+def enable_selectively(model: Any) -> None:
+    """Checkpoint with a policy of torch's, which keeps matrix products."""
+    contexts = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+
+
 Way = Callable[[Any], object]
 ways = pytest.mark.parametrize(
-    "way", [enable, partial(enable, reentrant=True), wrap_blocks], ids=["non-reentrant", "reentrant", "wrapped"]
+    "way",
+    [enable, partial(enable, reentrant=True), enable_selectively, wrap_blocks],
+    ids=["non-reentrant", "reentrant", "selective", "wrapped"],
 )
 
 

@@ -26,6 +26,8 @@ from ckpt_surgery import guard, wrap_blocks
 from ckpt_surgery.cli.training_report import memory_report
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
 from ckpt_surgery.guarding.page import guard_page
+from ckpt_surgery.guarding.proof import BlockWitness, ProofStatus
+from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
 from ckpt_surgery.planning import out_of_memory
 from ckpt_surgery.planning.out_of_memory import Alive, Lever, OutOfMemory, explain_failed
@@ -91,6 +93,21 @@ def train(batch_size):
 
 train()
 print(*sizes)
+"""
+
+
+PROVED = """
+import sys
+import torch
+from tests.zoo.memory_limit import limit_memory
+from tests.zoo.mlp_toys import ROWS, WIDTH, Mlps
+
+memory = limit_memory(int(sys.argv[1]) if len(sys.argv) > 1 else None)
+model = Mlps()
+for _ in range(4):
+    model(torch.ones(ROWS, WIDTH)).sum().backward()
+    model.zero_grad()
+print(memory.peak_bytes)
 """
 
 
@@ -337,6 +354,67 @@ def test_an_error_in_reading_the_error_is_one_sentence(
 def test_a_page_has_what_is_said() -> None:
     assert "<h2>Out of memory</h2><pre>1 &lt; 2\n3</pre>" in guard_page([], ["1 < 2", "3"])
     assert "Out of memory" not in guard_page([])
+
+
+def guarded(limit: int | None, *, prove: bool = True) -> tuple[GuardReport, list[Tensor], int]:
+    """What a guard saw of four steps under a limit, the weights behind them, and the most that was alive."""
+    torch.manual_seed(0)
+    model = Mlps()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with (
+        wrap_blocks(model, self_check="never"),
+        guard(model, prove=prove, on_fault="collect") as watching,
+        MemoryLimit(limit) as memory,
+    ):
+        for _ in range(4):
+            step(model, optimizer)
+            optimizer.zero_grad()
+        return watching.report(), [each.detach() for each in model.parameters()], memory.peak_bytes
+
+
+def test_a_proof_that_runs_out_of_memory_is_given_up_and_the_training_goes_on() -> None:
+    _, weights, bare = guarded(None, prove=False)
+    proved, _, most = guarded(None)
+    assert proved.proved == 3
+    assert bare < most
+    report, others, _ = guarded(most - 1)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(others, weights, strict=True))
+    statuses = [row.proof.status for row in report.blocks]
+    assert statuses.count(ProofStatus.NO_MEMORY) == 1
+    assert report.proved < 3
+    assert (report.steps, report.failure, report.ok) == (4, "", True)
+    assert [row.counts for row in report.blocks] == [(1, 1)] * 3
+    (note,) = (note for note in report.notes() if "memory ran out in the proof of blocks." in note)
+    assert note.endswith("no more blocks are proved; `run --no-prove`, or `prove=False`, leaves proofs out")
+
+
+@pytest.mark.parametrize("hook", ["_enter", "_leave", "_note"])
+def test_memory_that_runs_out_in_a_hook_of_a_proof_ends_that_proof_alone(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    _, weights, _ = guarded(None, prove=False)
+    monkeypatch.setattr(BlockWitness, hook, full)
+    report, others, _ = guarded(None)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(others, weights, strict=True))
+    assert [row.proof.status for row in report.blocks].count(ProofStatus.NO_MEMORY) == 1
+    assert (report.steps, report.failure, report.ok) == (4, "", True)
+    assert [row.counts for row in report.blocks] == [(1, 1)] * 3
+
+
+@pytest.mark.slow
+def test_a_script_that_has_no_room_for_proofs_is_told_that_it_runs_without(tmp_path: Path) -> None:
+    path, report = script(tmp_path, PROVED), tmp_path / "report.json"
+    room = str(int(run("--wrap", "--no-prove", path).stdout) + 100)
+    ran = run("--wrap", "--report", report, path, room)
+    assert ran.returncode == 1
+    assert re.search(
+        r"\nckpt_surgery: blocks\.\d was being proved, which takes memory, too: `run --no-prove`, or", ran.stderr
+    )
+    assert json.loads(report.read_text())["proving"].startswith("blocks.")
+    assert run("--wrap", "--no-prove", path, room).returncode == 0
 
 
 def test_a_guarded_loop_gets_a_note() -> None:

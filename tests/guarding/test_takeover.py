@@ -325,6 +325,13 @@ def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
     assert trained.report is None
 
 
+def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_told() -> None:
+    trained = taken(Own(plainly), wrap=False)
+    assert trained.report is not None
+    assert trained.report.recomputed_nothing
+    assert trained.said == ["Own trained without checkpointing: --wrap checkpoints it"]
+
+
 def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
     model = Own(plainly)
     for block in model.blocks:

@@ -12,9 +12,14 @@ pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 import torch
+import yaml
 from torch import Tensor
 
-from ckpt_surgery import CheckpointGuard, GuardError, SurgeryError, SurgeryWarning
+from ckpt_surgery import CheckpointGuard, GuardError, OptionError, SurgeryError, SurgeryWarning
+from tests.planning.fit_scripts.common import llama as fitted_llama
+from tests.planning.fit_scripts.common import rows
+from tests.planning.fit_scripts.runs import python
+from tests.zoo.memory_limit import MemoryLimit
 from tests.zoo.tiny_models import llama, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -103,3 +108,44 @@ def test_a_training_that_cannot_be_wrapped_goes_on_as_the_trainer_has_it(spoil: 
     assert not any("forward" in vars(layer) for layer in model.model.layers)
     with pytest.raises((GuardError, SurgeryError)):
         trained(tmp_path, [CheckpointGuard(wrap=True, on_fault="raise")], prepare=spoil, **options)
+
+
+@pytest.mark.slow
+def test_a_plan_that_fit_has_written_is_applied_while_a_trainer_trains(tmp_path: Path) -> None:
+    plan, script = tmp_path / "plan.yaml", ("-m", "tests.planning.fit_scripts.trainer", "out")
+    options = ("--dry-run", "--memory", "6000KB", "--margin", "0", "--write", str(plan))
+    written = python(tmp_path, "-m", "ckpt_surgery", "fit", *options, *script)
+    assert written.code == 0, written.output
+    planned = yaml.safe_load(plan.read_text(encoding="utf-8"))
+    count = planned["calls"]["wrap_blocks"]["first"]["model.layers"]
+    assert 0 < count < 3
+    bare = python(tmp_path, *script)
+
+    def train(callback: Any) -> tuple[Any, MemoryLimit]:
+        from transformers import Trainer, TrainingArguments
+
+        common = {"report_to": [], "use_cpu": True, "save_strategy": "no", "logging_steps": 1, "learning_rate": 1e-2}
+        arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=4, max_steps=4, **common)
+        data = rows(16)
+        with MemoryLimit(None) as memory:
+            trainer = Trainer(model=fitted_llama(), args=arguments, train_dataset=data, callbacks=[callback])
+            trainer.train()
+        return trainer, memory
+
+    callback = CheckpointGuard(plan=plan, prove=False, on_fault="raise")
+    trainer, memory = train(callback)
+    losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    assert losses == pytest.approx(bare.losses, rel=1e-4)
+    assert memory.peak_bytes == pytest.approx(planned["predicted"]["peak_bytes"], rel=1e-3)
+    assert memory.peak_bytes < bare.peak
+    assert callback.report is not None
+    assert [row.counts for row in callback.report.blocks] == [(1, 1)] * count
+    assert callback.report.proved == 0
+    assert not any("forward" in vars(layer) for layer in trainer.model.model.layers)
+
+
+def test_what_is_no_plan_is_refused_before_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("calls: 3\n", encoding="utf-8")
+    with pytest.raises(OptionError, match="is no plan"):
+        CheckpointGuard(plan=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from trl import SFTConfig, SFTTrainer
 
 from ckpt_surgery import long_context
-from tests.integrations.local_files import llama, rows, tokenizer
+from tests.integrations.local_files import LAYERS, llama, rows, tokenizer
 
 pytestmark = pytest.mark.torch
 
@@ -37,14 +38,18 @@ WAYS: dict[str, dict[str, Any]] = {
     "padding-free": {"padding_free": True, "max_length": None},
     "adapters": {},
 }
+TOKENS = 96
+"""Said of a batch, so that its sequences have more than one tile where blocks are cut."""
 MADE = ("label smoothing", "a loss of the user's")
 """The ways on which TRL itself makes the logits: it calls the model without labels and without a count of items."""
 
 
-def trained(way: str, folder: Path, *, long: bool) -> tuple[list[float], Any, Any, list[type[Tensor]]]:
+def trained(
+    way: str, folder: Path, long: Mapping[str, Any] | None
+) -> tuple[list[float], Any, Any, list[type[Tensor]]]:
     """Losses and gradient norms, the model, its `LongContext`, and of what class the logits of its forwards were."""
     model = llama().train()
-    context = long_context(model) if long else None
+    context = None if long is None else long_context(model, TOKENS, **long)
     arguments = SFTConfig(
         output_dir=str(folder),
         max_steps=3,
@@ -81,12 +86,13 @@ def trained(way: str, folder: Path, *, long: bool) -> tuple[list[float], Any, An
     return logged, trainer.model, context, made
 
 
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
 @pytest.mark.parametrize("way", WAYS)
-def test_sft_trains_as_without_it(way: str, tmp_path: Path) -> None:
+def test_sft_trains_as_without_it(way: str, host: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    losses, model, _, _ = trained(way, tmp_path / "own", long=False)
+    losses, model, _, _ = trained(way, tmp_path / "own", None)
     torch.manual_seed(0)
-    seen, ours, context, made = trained(way, tmp_path / "long", long=True)
+    seen, ours, context, made = trained(way, tmp_path / "long", {"host": host})
     assert len(losses) == 7
     assert seen == pytest.approx(losses, rel=1e-3, abs=1e-4)
     for name, parameter in model.named_parameters():
@@ -94,3 +100,4 @@ def test_sft_trains_as_without_it(way: str, tmp_path: Path) -> None:
     assert len(made) == (6 if way in MADE else 0)
     assert (context.fused_losses, context.made_logits) == (0, {})
     assert context.surgery.checkpointing is not None
+    assert [(each.calls, each.reason) for each in context.cuts.values()] == [(6, None)] * LAYERS

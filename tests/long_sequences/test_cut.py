@@ -20,6 +20,8 @@ from ckpt_surgery import SurgeryError, guard, long_context
 from ckpt_surgery.long_sequences.long_context import LongContext
 from ckpt_surgery.measure.generators import seed_all
 from ckpt_surgery.measure.meter import Meter
+from ckpt_surgery.planning.explain import metered, without_values
+from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.runtime.offload.offloader import Offloader
 from ckpt_surgery.runtime.surgery import checkpointing
 from tests.long_sequences.test_long_context import assert_same, batch, llama, step
@@ -266,6 +268,7 @@ class ShiftingMlp(nn.Module):
 
     def __init__(self, mlp: nn.Module, *, writes: bool = False) -> None:
         super().__init__()
+        self.seen: Tensor
         self.mlp, self.writes = mlp, writes
         self.register_buffer("seen", torch.zeros(()))
 
@@ -310,6 +313,18 @@ def test_what_cannot_be_cut_runs_as_without_and_says_why(name: str) -> None:
     assert why in (reason or "")
     assert f"not cut: {reason}" in str(context)
     context.undo()
+
+
+def test_on_shapes_a_block_with_a_convolution_is_not_cut() -> None:
+    shapes = ShapesOnly()
+    for size in (3, 1):
+        model = llama()
+        for layer in model.model.layers:
+            layer.self_attn.convolution = nn.Conv1d(16, 16, size, padding=size // 2)
+        released = shapes_of(model, shapes)
+        with long_context(released) as context:
+            metered(without_values(released), batch(LENGTH), shapes)
+            assert reasons(context) == {"it has a convolution" if size > 1 else None}
 
 
 def test_an_attention_function_of_others_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:

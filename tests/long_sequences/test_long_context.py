@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -367,22 +368,26 @@ def test_a_hook_on_the_head_sees_logits() -> None:
     torch.testing.assert_close(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("target", ["q_proj", "lm_head"])
-def test_adapters(target: str) -> None:
+@pytest.mark.parametrize("target", ["q_proj", "down_proj", "lm_head"])
+@pytest.mark.parametrize("dora", [False, True], ids=["LoRA", "DoRA"])
+def test_adapters(target: str, dora: bool) -> None:
     peft = pytest.importorskip("peft")
+    config = partial(peft.LoraConfig, use_dora=dora)
 
     def adapted() -> Any:
         torch.manual_seed(1)
         model = llama()
-        return peft.get_peft_model(model, peft.LoraConfig(target_modules=[target], init_lora_weights=False)).train()
+        return peft.get_peft_model(model, config(target_modules=[target], init_lora_weights=False)).train()
 
     model = adapted()
     own = step(model, **batch())
-    with long_context(model) as context:
+    with long_context(model, tokens=96) as context:
         assert_same(step(model, **batch()), own)
         reasons = [head.reason for head in context.heads]
         assert reasons == ([HeadReason.ADAPTED] if target == "lm_head" else [None])
         assert context.fused_losses == (target != "lm_head")
+        ran = target != "lm_head"  # else no block has anything to train
+        assert [(each.calls > 0, each.reason) for each in context.cuts.values()] == [(ran, None)] * 2
         assert ("not fused: its head has an adapter" in str(context)) is (target == "lm_head")
 
 

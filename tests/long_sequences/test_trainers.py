@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,17 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": ids, "labels": labels}
 
 
-def trained(folder: Path, *, long: bool, **options: Any) -> tuple[list[float], Any, Any]:
-    """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, if it has one."""
+def trained(
+    folder: Path, way: Mapping[str, Any] | None, *, adapters: bool = False, **options: Any
+) -> tuple[list[float], Any, Any]:
+    """The losses of six accumulated steps with two evaluations, the model, and its `LongContext`, given a `way`."""
     from transformers import Trainer, TrainingArguments
 
     model = llama()
-    context = long_context(model) if long else None
+    if adapters:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj", "up_proj"]))
+    context = None if way is None else long_context(model, **way)
     arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=6,
@@ -58,24 +64,38 @@ def trained(folder: Path, *, long: bool, **options: Any) -> tuple[list[float], A
     return losses, model, context
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_trainer_trains_as_without_it(smoothing: float, tmp_path: Path) -> None:
-    options = {"label_smoothing_factor": smoothing}
-    losses, model, _ = trained(tmp_path / "own", long=False, **options)
-    seen, ours, context = trained(tmp_path / "long", long=True, **options)
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        ({}, {}),
+        ({"cut": False}, {}),
+        ({"tokens": 96}, {}),
+        ({"tokens": 96, "host": True}, {}),
+        ({"tokens": 96}, {"adapters": True}),
+        ({}, {"label_smoothing_factor": 0.1}),
+    ],
+    ids=["one tile", "not cut", "tiles", "tiles on the host", "tiles and adapters", "label smoothing"],
+)
+def test_the_trainer_trains_as_without_it(way: dict[str, Any], options: dict[str, Any], tmp_path: Path) -> None:
+    losses, model, _ = trained(tmp_path / "own", None, **options)
+    seen, ours, context = trained(tmp_path / "long", way, **options)
     assert len(losses) == 8
     assert seen == pytest.approx(losses, abs=2e-4)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
     assert context.fused_losses == 12
     assert not context.made_logits
+    calls = [(12, None)] * 2 if way.get("cut", True) else []
+    assert [(each.calls, each.reason) for each in context.cuts.values()] == calls
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone() -> None:
+@pytest.mark.parametrize("tokens", [None, 96])
+def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone(tokens: int | None) -> None:
     expected = step(llama(), **batch())
     model = llama()
-    context = long_context(model)
+    context = long_context(model, tokens)
     loss, gradients = step(DistributedDataParallel(model), **batch())
     assert_same((loss, {name.removeprefix("module."): each for name, each in gradients.items()}), expected)
     assert not context.made_logits
+    assert all(each.calls and not each.reason for each in context.cuts.values())

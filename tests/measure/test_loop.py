@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
+from ckpt_surgery.measure.arguments import Levels
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.results import MODES, ModeReport
 from ckpt_surgery.measure.switch import Switch, switch_checkpointing
@@ -125,6 +128,33 @@ def test_a_model_in_which_two_forwards_cannot_come_before_a_backward_is_judged_i
         (SkipKind.LOOP_NOT_RUN, LoopKind.TWO_FORWARDS)
     ]
     assert loops(run(Scaled, switch_with(planted.SecondBackward))) == {LoopKind.RETAINED_GRAPH}
+
+
+def selectively(policy: Any) -> Switch:
+    """Return a switch to checkpointing with a selective policy of torch's."""
+
+    def switch(model: Any, mode: str | None) -> None:
+        model.gradient_checkpointing_disable()
+        if mode is not None:
+            contexts = partial(create_selective_checkpoint_contexts, policy)
+            model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+
+    return switch
+
+
+def test_a_second_backward_is_not_asked_of_a_selective_policy() -> None:
+    mode = run(Model, selectively([torch.ops.aten.addmm.default]))
+    assert mode.outcome("loop") == "ok"  # of its other parts
+    assert [skip.kind for skip in mode.skips] == [SkipKind.ONE_BACKWARD]
+
+
+def test_what_a_selective_policy_keeps_is_no_fault() -> None:
+    kept = [torch.ops.aten.tanh.default, torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor]
+    levels: Levels = ["set", "cost"]
+    report = verify(model_of(Layer, Layer), values(), levels=levels, modes=MODES[0], switch=selectively(kept))
+    (mode,) = report.modes
+    assert (mode.outcome("set"), mode.outcome("cost")) == ("ok", "skipped")
+    assert [skip.kind for skip in mode.skips] == [SkipKind.SELECTIVE_POLICY]
 
 
 def test_checkpointing_that_is_lost_after_the_first_step_is_told() -> None:

@@ -40,6 +40,23 @@ def test_the_workspace_of_two_threads_is_known_of_cuda_devices() -> None:
     assert device_of("MI300X").workspace == 0
 
 
+REPORTED = {
+    "T4": 14_930 * 2**20,
+    "V100": 16_130 * 2**20,
+    "L4": 22_561 * 2**20,
+    "A10G": 22_587 * 2**20,
+    "3090": 24_259 * 2**20,
+    "A6000": 48_676 * 2**20,
+    "H100 NVL": 99_456_909_312,
+}
+"""The `total_memory` that torch has reported of such cards."""
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_no_card_has_less_memory_than_is_planned_with(name: str) -> None:
+    assert 0.93 * REPORTED[name] < device_of(name).memory <= REPORTED[name]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

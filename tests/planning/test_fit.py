@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from ckpt_surgery.planning.first_batch import running_inputs
 from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for
 from ckpt_surgery.planning.script_optimizer import optimizer_of_script
 from ckpt_surgery.static.plan_file import read_plan
+from ckpt_surgery.static.results import Progress
 from tests.planning.fit_scripts.runs import check_fit, python
 from tests.zoo.memory_limit import MemoryLimit
 from tests.zoo.tiny_models import llama, tokens
@@ -39,11 +43,44 @@ def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) 
         *["-m", "ckpt_surgery", "fit", "--dry-run", "--memory", "5MB", "-m", "tests.planning.fit_scripts.loop"],
     )
     assert ran.code == 1
-    assert "nothing fits; it trains with the smallest way" in ran.output
-    assert "What fits: a batch of " in ran.output
-    assert "FSDP over " in ran.output
-    assert "LoRA of rank 16 on 4 bits: " in ran.output
+    first, *others = (line for line in ran.output.splitlines() if line.startswith("ckpt_surgery: "))
+    assert re.fullmatch(
+        r"ckpt_surgery: LlamaForCausalLM, 4 x 64: nothing fits into 4\.4 MiB\. What fits: a batch of \d or a length "
+        r"of \d+\. Most effect: with .* it takes [\d.]+ MiB, [\d.]+ MiB less, and fits: .+",
+        first,
+    )
+    assert others[0].startswith("ckpt_surgery: the smallest way is: ")
+    said = "\n".join(others)
+    assert "with LoRA on 4 bits it takes " in said
+    assert 'fits: LoraConfig(r=16, target_modules="all-linear"), BitsAndBytesConfig(load_in_4bit=True)' in said
+    assert re.search(
+        r"FSDP over \d cards it takes .*: accelerate launch --use_fsdp --fsdp_version 2 --num_processes \d", said
+    )
     assert '"losses"' not in ran.output, "it stops before the first step"
+
+
+def test_the_budget_its_margin_and_an_assumed_card_are_named() -> None:
+    model, batch = llama(2), tokens(4)
+    named = str(fitted_to(model, batch, FitTarget(10**9, DEVICES["4090"])))
+    assert "; by the figures of 4090\n" in named
+    assert "; the budget is 877 MiB, 954 MiB less a margin of 8 %\n" in named
+    assumed = str(fitted_to(model, batch, FitTarget(10**9, margin=0.0)))
+    assert "; seconds are those of an H100: name your card with --device\n" in assumed
+    assert "; the budget is 954 MiB\n" in assumed
+
+
+def test_each_step_that_is_metered_is_told() -> None:
+    told: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def progress() -> Iterator[Progress]:
+        yield lambda *given: told.append(given)
+
+    model = llama(2)
+    Fit(model, FitTarget(1000), lambda _: None, progress)
+    step(model, torch.optim.SGD(model.parameters(), lr=0.1), tokens(32))
+    assert len(told) > 3
+    assert told == [("fit: metering steps", number, 0) for number in range(1, len(told) + 1)]
 
 
 def step(model: Any, optimizer: Any, batch: dict[str, Any], *, zero: bool = True) -> None:

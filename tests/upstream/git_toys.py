@@ -7,14 +7,13 @@ import subprocess
 from pathlib import Path
 
 from ckpt_surgery.upstream.run.checkout import check_checkout
-from ckpt_surgery.upstream.run.commit_message import TRAILER
 from ckpt_surgery.upstream.run.git import (
     BaseCommit,
     Git,
     bring,
     commit,
-    stage,
 )
+from ckpt_surgery.upstream.run.series import TRAILER
 from ckpt_surgery.upstream.run.worktrees import worktrees
 
 BRANCH = "ckpt-surgery/oak"
@@ -43,7 +42,7 @@ def series(repository: Path, text: str = "oak = 2\n") -> tuple[Git, BaseCommit, 
     with worktrees(git, base, "series") as places:
         tree = Git(places["series"])
         (tree.folder / "oak.py").write_text(text)
-        stage(tree, ["oak.py"])
+        tree.run("add", "oak.py")
         tip = commit(tree, base, MESSAGE)
         bring(git, tree, tip)
     return git, base, tip

@@ -40,10 +40,7 @@ class ModelTesterMixin:
         config, _ = self.model_tester.prepare_config_and_inputs_for_common()
         for model_class in self.all_model_classes:
             model = model_class(config)
-            # A model needs blocks of this class. This leaves out elm, where there are none yet, until somebody comes
-            # round to it.
-            if config.model_type not in ["elm"]:
-                self.assertIn(GradientCheckpointingLayer, {base for m in model.modules() for base in type(m).__mro__})
+            self.assertIn(GradientCheckpointingLayer, {base for m in model.modules() for base in type(m).__mro__})
             model.gradient_checkpointing_enable()
             self.assertIs(model.is_gradient_checkpointing, True)
 """
@@ -245,7 +242,6 @@ def make(folder: Path, damage: Damage = (), *, files: Mapping[str, str] | None =
     return Trees(folder / "base", folder / "series")
 
 
-BROKE_OFF = "broke off"
 Answers = Mapping[str, str]
 """What becomes of which test (`ElmModelTest::test_forward`) of ELM."""
 
@@ -254,7 +250,7 @@ Answers = Mapping[str, str]
 class Scripted(PythonInterpreter):
     """Says for each run of pytest what `answer` says for the tree: nothing is executed. `shown` keeps the commands.
 
-    An answer that is a number is an exit code without a report; with `BROKE_OFF` among the tests, pytest itself fails.
+    An answer that is a number is an exit code without a report.
     """
 
     answer: Callable[[Path], Answers | int] = field(default=lambda _: {})
@@ -287,14 +283,8 @@ class Scripted(PythonInterpreter):
                 kind = {"xfailed": "pytest.xfail", "skipped": "pytest.skip"}.get(outcome, "")
                 ElementTree.SubElement(case, tag, type=kind, message=f"why {test} {outcome}")
         ElementTree.ElementTree(suite).write(report)
-        if BROKE_OFF in answer:
-            case = ElementTree.SubElement(suite, "testcase", classname="pytest", name="internal")
-            ElementTree.SubElement(case, "error", message="internal error")
-        ElementTree.ElementTree(suite).write(report)
         bad = any(outcome in ("failed", "error") for outcome in chosen.values())
-        return CommandRun(
-            shown, 3 if BROKE_OFF in answer else 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests"
-        )
+        return CommandRun(shown, 1 if bad else 0 if chosen else 5, f"{len(chosen)} tests")
 
 
 def _selects(arguments: Sequence[str], name: str) -> bool:

@@ -9,7 +9,7 @@ _LEVELS = {**LEVELS, Applicability.INFO: "notice"}
 
 
 def to_github(report: CheckReport) -> str:
-    """One workflow command for each finding, problem and note, as GitHub Actions reads them from a step's output."""
+    """Return a workflow command for each finding, problem and note, as GitHub Actions reads them from a step."""
     commands = [
         _command(_LEVELS[f.applicability], f.path, sentence(f), line=f.line, col=f.column, title=f.code)
         for f in report.shown

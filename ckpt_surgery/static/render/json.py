@@ -16,7 +16,7 @@ _RULE = ("code", "name", "summary")
 
 
 def to_json(report: CheckReport, version: str) -> str:
-    """The report as one JSON object: findings with their edits, problems, notes and counts by rule."""
+    """Return the report as one JSON object: findings with their edits, problems, notes and counts by rule."""
     edits, result = edits_of(report.shown), report.result
     document = {
         "schema_version": JSON_SCHEMA_VERSION,

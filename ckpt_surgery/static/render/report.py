@@ -41,7 +41,7 @@ def check_report(
 
 
 def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """The findings of each file, faults first; files with faults come first."""
+    """Return the findings of each file, faults first; files with faults come first."""
     files: dict[str, list[Finding]] = defaultdict(list)
     for finding in sorted(findings, key=lambda finding: (finding.applicability not in FAULTS, finding.sort_key)):
         files[finding.path].append(finding)
@@ -49,7 +49,7 @@ def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 
 def statistics(report: CheckReport) -> list[tuple[Rule, Counter[Applicability]]]:
-    """The findings that are shown, counted by rule and applicability; rules without one are left out."""
+    """Count the findings that are shown by rule and applicability; rules without one are left out."""
     counts: dict[str, Counter[Applicability]] = defaultdict(Counter)
     for finding in report.shown:
         counts[finding.code][finding.applicability] += 1
@@ -57,12 +57,12 @@ def statistics(report: CheckReport) -> list[tuple[Rule, Counter[Applicability]]]
 
 
 def sentence(finding: Finding) -> str:
-    """What a finding says, and of which class or function."""
+    """Return what a finding says, and of which class or function."""
     return f"{finding.class_name}: {finding.message}" if finding.class_name else finding.message
 
 
 def display_path(path: str) -> str:
-    """The path as a user would type it: relative if it lies under the working folder, where that still exists."""
+    """Return the path as a user would type it: relative if it lies under the working folder, if that exists."""
     try:
         absolute, here = os.path.abspath(path), os.getcwd().rstrip(os.sep) + os.sep
     except FileNotFoundError:

@@ -19,7 +19,7 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schem
 
 
 def to_sarif(report: CheckReport, version: str) -> str:
-    """The report as a SARIF 2.1.0 log with one run; problems and notes become notifications of its invocation."""
+    """Return the report as a SARIF 2.1.0 log with one run; problems and notes are its notifications."""
     edits, problems = edits_of(report.shown), report.result.problems
     notifications = [*map(_notification, problems), *map(_notification, report.result.notes)]
     run = {
@@ -75,7 +75,7 @@ def _notification(said: Problem | Note) -> dict[str, object]:
 
 
 def _artifact(path: str) -> dict[str, object]:
-    """A URI relative to the working folder where the file lies under it, so that the log can travel."""
+    """Return a URI relative to the working folder where the file lies under it, so that the log can travel."""
     shown = display_path(path)
     if os.path.isabs(shown) or shown.startswith(".."):
         return {"uri": f"file://{quote(os.fsencode(Path(os.path.abspath(path)).as_posix()))}"}

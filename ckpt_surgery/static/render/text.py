@@ -13,7 +13,7 @@ from ckpt_surgery.text import listed, plural, wrapped
 
 
 def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
-    """The findings by file, those with faults first, wrapped at `width` columns; no path or message is cut short."""
+    """Return the findings by file, those with faults first, wrapped at `width` columns, none cut short."""
     lines: list[str] = []
     for path, findings in by_file(report.shown).items():
         lines.append(display_path(path))
@@ -25,23 +25,22 @@ def finding_lines(report: CheckReport, *, width: int = 80) -> list[str]:
 
 
 def information_lines(report: CheckReport) -> list[str]:
-    """Information that is not shown, in one line a file."""
+    """Return information that is not shown, in one line a file."""
     if Applicability.INFO not in report.hidden:
         return []
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for finding in report.result.findings:
         if finding.applicability is Applicability.INFO:
             told[finding.path][finding.code] += 1
-    files = [f"  {display_path(path)}: {_counted(codes)}" for path, codes in told.items()]
-    return ["Information (--show-info):", *files, ""]
-
-
-def _counted(codes: Counter[str]) -> str:
-    return ", ".join(f"{count} x {code}" if count > 1 else code for code, count in codes.items())
+    lines = ["Information (--show-info):"]
+    for path, codes in told.items():
+        counts = [f"{count} x {code}" if count > 1 else code for code, count in codes.items()]
+        lines.append(f"  {display_path(path)}: {', '.join(counts)}")
+    return [*lines, ""]
 
 
 def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:
-    """The counts by rule: how many, which rule, what it finds."""
+    """Return the counts by rule: how many, which rule, what it finds."""
     lines: list[str] = []
     for rule, counts in statistics(report):
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -52,7 +51,7 @@ def statistics_lines(report: CheckReport, *, width: int = 80) -> list[str]:
 
 
 def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
-    """How much was read, what was found, what is not shown and what to do next."""
+    """Return how much was read, what was found, what is not shown and what to do next."""
     result = report.result
     kinds = Counter(f.applicability for f in report.shown)
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in Applicability if kinds[kind])
@@ -72,7 +71,7 @@ def summary_lines(report: CheckReport, *, width: int = 80) -> list[str]:
 
 
 def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) -> list[str]:
-    """The summary of `apply`: files changed, findings repaired and left by rule, and why they are left."""
+    """Return the summary of `apply`: files changed, findings repaired and left by rule, and why they are left."""
     verb = "Changed" if result.written else "Would change"
     changed, files = len(result.changes), plural(result.files, "file")
     lines = wrapped(f"{verb} {changed} of {files} in {result.seconds:.1f} s{_problems(result)}.", width)
@@ -88,7 +87,7 @@ def apply_lines(result: ApplyResult, rules: Sequence[Rule], *, width: int = 80) 
 
 
 def rule_lines(rules: Sequence[Rule], *, width: int = 80) -> list[str]:
-    """One entry for each rule: its code, its name and, below, what it finds."""
+    """Return one entry for each rule: its code, its name and, below, what it finds."""
     lines: list[str] = []
     for rule in rules:
         lines += [f"{rule.code} {rule.name}", *wrapped(rule.summary, width, "    ", "    ")]
@@ -107,7 +106,7 @@ def _problems(result: CheckResult | ApplyResult) -> str:
 
 
 def _repairable(findings: Sequence[Finding]) -> frozenset[Finding]:
-    """The findings that are repaired, or settled by the repair of others among them."""
+    """Return the findings that are repaired, or settled by the repair of others among them."""
     codes = {finding.code for finding in findings if finding.repairs}
     return frozenset(finding for finding in findings if finding.repairs or finding.follows in codes)
 

@@ -5,118 +5,164 @@ No box is ticked and nothing is argued here. The whole evidence is in evidence.m
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
-from ckpt_surgery.text import bullets, code, folded, prose
-from ckpt_surgery.upstream.evidence.commands import console
-from ckpt_surgery.upstream.evidence.folding import LONG
-from ckpt_surgery.upstream.evidence.measurements import before_and_after, fault_list
-from ckpt_surgery.upstream.evidence.placeholders import PLACEHOLDER
-from ckpt_surgery.upstream.evidence.results import Evidence, SeriesStatus
-from ckpt_surgery.upstream.evidence.searches import search_commands
-from ckpt_surgery.upstream.evidence.tables import (
-    breaking_changes,
-    checks_table,
-    commits_table,
-    passed_count,
-    regressions_table,
-    slow_tests,
-    status_lines,
-)
-from ckpt_surgery.upstream.evidence.template import split_template
+from ckpt_surgery.text import bullets, code, console, folded, paragraphs, prose, titled
+from ckpt_surgery.upstream.evidence import markdown
+from ckpt_surgery.upstream.evidence.results import CheckStatus, Evidence, SeriesStatus
+from ckpt_surgery.upstream.layout import TESTS, UPSTREAM
 
 BODY = "body.md"
 """The name of the file."""
+MARK = "write this yourself"
+"""What the command that opens the pull request searches for: it is refused while one place is left."""
+PLACEHOLDER = f"**TO BE WRITTEN BY YOU** <!-- {MARK} -->"
 
 _BANNERS = {
     SeriesStatus.NOT_READY: "**Not ready**: do not open this as a pull request as it is. Reasons, most serious first:",
     SeriesStatus.UNCHECKED: "**Unchecked**: finish these checks before you open a pull request, as far as you can:",
 }
-_NO_TEMPLATE = f"""\
-# What this changes, and why
-
-<!-- This checkout has no pull request template: these headings are those of ckpt_surgery. -->
-
-Fixes # (issue)
-
-## For the reviewers
-
-{PLACEHOLDER}
-"""
 _STOPPED = (
     "This description ends here, because no issue is named in which the change was agreed on. Agree on it in an issue "
     "first, then make the series again with `--coordination` and the address of that issue."
 )
+_READ_FIRST = (
+    "# Read CONTRIBUTING.md of transformers first: pull requests that their submitter does not understand are closed, "
+    "and the submitter may be blocked"
+)
+_TOPIC = "gradient checkpointing"
+_TICKED = re.compile(r"^([ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)+)\[[xX]\](?![(\[:])", re.MULTILINE)
+_HEAD = re.compile(r"\A.*?^#{1,6}[ \t][^\n]*(?:\s*<!--(?:(?!-->).)*-->[ \t]*$)?", re.MULTILINE | re.DOTALL)
 
 
-def pull_request_body(evidence: Evidence, template: str | None) -> str:
-    """The description, on the checkout's own template; None stands for a checkout without one.
+def pull_request_body(evidence: Evidence, template: str) -> str:
+    """Return the description, on the checkout's own template, which is empty if it has none.
 
     If no issue is named, it ends after the facts: the rest of the template is for work that was agreed on.
     """
-    head, rest = split_template(template if template and template.strip() else _NO_TEMPLATE)
-    parts = [_banner(evidence), head, f"{PLACEHOLDER}\n<!-- What changes and why, and which issue it fixes. -->"]
-    parts += [_facts(evidence), _disclosure(evidence)]
-    parts += [_submitter(evidence), rest] if evidence.coordination else [_STOPPED]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    head, rest = split_template(template)
+    banner = ""
+    if evidence.status in _BANNERS:
+        reasons = bullets(prose(reason.text) for reason in evidence.reasons)
+        banner = "\n".join(f"> {line}".rstrip() for line in [_BANNERS[evidence.status], "", *reasons.splitlines()])
+    program = f"ckpt_surgery {evidence.versions.get('ckpt_surgery', '')}".rstrip()
+    page = paragraphs(
+        banner,
+        head,
+        f"{PLACEHOLDER}\n<!-- What changes and why, and which issue it fixes. -->",
+        _facts(evidence),
+        f"### Disclosure\n\nMade with {code(program)}, a program that rewrites model source by rules and measures the "
+        f"result:\n\n{console([evidence.command])}",
+        *([_submitter(evidence), rest] if evidence.coordination else [_STOPPED]),
+    )
+    return f"{page}\n"
 
 
-def _banner(evidence: Evidence) -> str:
-    """What has to be done before it is opened, above everything else; empty for a series that is ready."""
-    if evidence.status not in _BANNERS:
-        return ""
-    lines = [_BANNERS[evidence.status], "", *bullets(prose(reason.text) for reason in evidence.reasons).splitlines()]
-    return "\n".join(f"> {line}".rstrip() for line in lines)
+def split_template(template: str) -> tuple[str, str]:
+    """Split a pull request template at the place for our part, with its boxes unticked.
+
+    The place is below the first heading and the comment that directly follows it. Without a heading, it is at the top.
+    """
+    text = _TICKED.sub(r"\1[ ]", template.replace("\r\n", "\n"))
+    head = _HEAD.match(text)
+    end = head.end() if head else 0
+    return text[:end].strip("\n"), text[end:].strip("\n")
+
+
+def next_commands(evidence: Evidence, patches_dir: Path, checkout: Path) -> list[str]:
+    """List what a person would run next, in this order; each is one line for a shell. Nothing is run here.
+
+    For a series that is not ready or unchecked: look at it, and run what failed or was not run. If no issue is named:
+    find or open one. Otherwise everything up to a draft pull request, which is refused while body.md has a place that
+    is not filled in.
+
+    Args:
+        patches_dir: the folder with the patches and body.md.
+        checkout: the top of the checkout that has the branch.
+    """
+    git = ["git", "-C", str(checkout)]
+    look = [
+        shlex.join([*git, "log", "--stat", f"{evidence.base}..{evidence.branch}"]),
+        shlex.join([*git, "diff", evidence.base, evidence.branch]),
+    ]
+    worktree = str(checkout.absolute().parent / f"transformers-{evidence.group}")
+    enter = [shlex.join([*git, "worktree", "add", worktree, evidence.branch]), shlex.join(["cd", worktree])]
+    if evidence.status is not SeriesStatus.READY:
+        unfinished = (CheckStatus.FAILED, CheckStatus.NOT_RUN)
+        runs = [check.ran for check in evidence.checks if check.ran and check.status in unfinished]
+        again = [f"PYTHONPATH=src {command}" for command in dict.fromkeys(ran.command for ran in runs)]
+        return [_READ_FIRST, *look, *(enter if again else []), *again]
+    test = shlex.join(["python", "-m", "pytest", *(f"{TESTS}/{family}" for family in evidence.families)])
+    review = [
+        _READ_FIRST,
+        *_search_commands(evidence),
+        *look,
+        *enter,
+        f"PYTHONPATH=src {test}",
+        "PYTHONPATH=src make fix-repo && git status --short",
+    ]
+    if not evidence.coordination:
+        return [*review, shlex.join(["gh", "issue", "create", "--repo", UPSTREAM, "--web"])]
+    body = str(patches_dir.absolute() / BODY)
+    draft = ["gh", "pr", "create", "--repo", UPSTREAM, "--base", "main", "--draft", "--body-file", body]
+    return [
+        *review,
+        "gh repo fork --remote --remote-name fork",
+        shlex.join(["git", "push", "--set-upstream", "fork", evidence.branch]),
+        f'! grep -n "{MARK}" {shlex.quote(body)} && {shlex.join(draft)}',
+    ]
 
 
 def _facts(evidence: Evidence) -> str:
-    """The evidence in short. If there is a banner, it has the reasons against the series already."""
-    remaining = fault_list((row, row.faults_after) for row in evidence.rows)
-    measured = [before_and_after(evidence.rows), *(["Faults that remain:", remaining] if remaining else [])]
-    passed = passed_count(evidence.checks)
-    checks = [checks_table(evidence.checks), f"{passed:,} passed." if passed else ""]
-    parts = [
-        "## Evidence",
-        *([status_lines(evidence)] if evidence.status is SeriesStatus.READY else []),
-        f"### Commits\n\n{commits_table(evidence)}",
-        "\n\n".join(["### Before and after", *measured]),
-        f"### Regression tests\n\n{regressions_table(evidence.regressions)}",
-        _regression_commands(evidence),
-        breaking_changes(evidence, "### "),
-        "\n\n".join(["### Upstream's checkers and tests", *filter(None, checks)]) if evidence.checks else "",
-        slow_tests(evidence),
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def _regression_commands(evidence: Evidence) -> str:
+    """Return the evidence in short. If there is a banner, it has the reasons against the series already."""
+    remaining = markdown.fault_list((row, row.faults_after) for row in evidence.rows)
+    passed = sum(check.status is CheckStatus.OK for check in evidence.checks)
     runs = [run for test in evidence.regressions for run in (test.before, test.after) if run]
     commands = list(dict.fromkeys(run.command for run in runs))
-    return _commands("The commands of the tests", commands) if commands else ""
-
-
-def _commands(title: str, commands: Sequence[str]) -> str:
-    """Commands to type, folded if there are many."""
-    block = console(commands)
-    return folded(title, block) if len(commands) > LONG else f"{title}:\n\n{block}"
-
-
-def _disclosure(evidence: Evidence) -> str:
-    program = f"ckpt_surgery {evidence.versions.get('ckpt_surgery', '')}".rstrip()
-    return (
-        f"### Disclosure\n\nMade with {code(program)}, a program that rewrites model source by rules and measures the "
-        f"result:\n\n{console([evidence.command])}"
+    checks = paragraphs(markdown.checks_table(evidence.checks), f"{passed:,} passed." if passed else "")
+    return paragraphs(
+        "## Evidence",
+        markdown.status_lines(evidence) if evidence.status is SeriesStatus.READY else "",
+        titled("### Commits", markdown.commits_table(evidence)),
+        titled("### Before and after", markdown.before_and_after(evidence.rows)),
+        titled("Faults that remain:", remaining),
+        titled("### Regression tests", markdown.regressions_table(evidence.regressions)),
+        _commands("The commands of the tests", commands) if commands else "",
+        markdown.breaking_changes(evidence, "### "),
+        titled("### Upstream's checkers and tests", checks),
+        markdown.slow_tests(evidence),
     )
 
 
 def _submitter(evidence: Evidence) -> str:
-    """What only the submitter can say."""
-    return "\n\n".join(
-        [
-            f"Agreed on in: {prose(evidence.coordination)}",
-            f"Why this is not a duplicate: {PLACEHOLDER}",
-            _commands("Commands that look for the same work", search_commands(evidence)),
-            f"Which lines I reviewed, and how: {PLACEHOLDER}",
-            f"Which assistance I used beyond this program: {PLACEHOLDER}",
-        ]
+    """Return the places for what only the submitter can say."""
+    return paragraphs(
+        f"Agreed on in: {prose(evidence.coordination)}",
+        f"Why this is not a duplicate: {PLACEHOLDER}",
+        _commands("Commands that look for the same work", _search_commands(evidence)),
+        f"Which lines I reviewed, and how: {PLACEHOLDER}",
+        f"Which assistance I used beyond this program: {PLACEHOLDER}",
     )
+
+
+def _commands(title: str, commands: Sequence[str]) -> str:
+    """Return commands to type, folded if there are many."""
+    block = console(commands)
+    return folded(title, block) if len(commands) > markdown.LONG else f"{title}:\n\n{block}"
+
+
+def _search_commands(evidence: Evidence) -> list[str]:
+    """List the commands that look for the same work among upstream's open issues and pull requests."""
+    issue = re.search(r"/issues/(\d+)", evidence.coordination)
+    phrases = [f"{issue[1]} in:body"] if issue else []
+    phrases += [_TOPIC, *(f"{family} {_TOPIC}" for family in evidence.families)]
+    options = ["--repo", UPSTREAM, "--state", "open", "--search"]
+    view = ["gh", "issue", "view", evidence.coordination, "--comments"]
+    return [
+        *([shlex.join(view)] if evidence.coordination else []),
+        shlex.join(["gh", "issue", "list", *options, _TOPIC]),
+        *(shlex.join(["gh", "pr", "list", *options, phrase]) for phrase in phrases),
+    ]

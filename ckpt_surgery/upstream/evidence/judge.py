@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ckpt_surgery.measure.results import LEVELS, Mode
 from ckpt_surgery.text import listed
 from ckpt_surgery.upstream.evidence.results import (
-    CheckerResult,
     CheckStatus,
     Evidence,
     ModelRow,
@@ -33,7 +32,7 @@ def judged(
     lost: Sequence[str] = (),
     drifted: Sequence[str] = (),
 ) -> Evidence:
-    """The evidence with its status and the reasons for it, most serious first.
+    """Return the evidence with its status and the reasons for it, most serious first.
 
     A failure makes a series not ready, a check that could not be run leaves it unchecked. Anything else is a caution,
     with which it is still ready.
@@ -69,10 +68,9 @@ def _failed(evidence: Evidence, unreproduced: Collection[str], applies: bool) ->
     fixes = [ran for commit in evidence.commits for ran in commit.fixes if not ran.ok]
     for command, code in dict.fromkeys((ran.command, ran.code) for ran in fixes):
         yield Reason(ReasonCode.FIXER_FAILED, f"{command} failed with exit code {code}")
-    for since, names in _checks(evidence, CheckStatus.FAILED, lambda check: check.since).items():
-        start = f" since the commit {since!r}" if since else ""
+    for names in _checks(evidence, CheckStatus.FAILED).values():
         checkers = "checker" if len(names) == 1 else "checkers"
-        yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's {checkers} {_fail(names)}{start}")
+        yield Reason(ReasonCode.CHECKER_FAILED, f"upstream's {checkers} {_fail(names)}")
     yield from _untested(test for test in evidence.regressions if test.tried and test.family not in unreproduced)
 
 
@@ -84,7 +82,7 @@ def _unchecked(evidence: Evidence) -> Iterator[Reason]:
     for names in _checks(evidence, CheckStatus.FAILED_DIFFERENTLY).values():
         text = f"{_fail(names)}, and on the base too with another output: compare the two"
         yield Reason(ReasonCode.CHECKER_FAILED_DIFFERENTLY, text)
-    for reason, names in _checks(evidence, CheckStatus.NOT_RUN, lambda check: check.reason).items():
+    for reason, names in _checks(evidence, CheckStatus.NOT_RUN).items():
         yield Reason(ReasonCode.CHECKER_NOT_RUN, f"{listed(names)}: not run ({reason})")
     yield from _untested(test for test in evidence.regressions if not test.tried)
     clauses = ((row, f"not measured: {row.problem}") for row in evidence.rows if row.problem)
@@ -110,14 +108,12 @@ def _cautions(evidence: Evidence, unreproduced: Collection[str]) -> Iterator[Rea
     yield from _by_clause(ReasonCode.FAULT_LEFT, ((row, f"failing now: {_levels(row)}") for row in new))
 
 
-def _checks(
-    evidence: Evidence, status: CheckStatus, key: Callable[[CheckerResult], str] = lambda _: ""
-) -> dict[str, list[str]]:
-    """The names of the checkers with this status, by what is said of them."""
+def _checks(evidence: Evidence, status: CheckStatus) -> dict[str, list[str]]:
+    """Return the names of the checkers with this status, by the reason if they were not run."""
     names: dict[str, list[str]] = {}
     for check in evidence.checks:
         if check.status is status:
-            names.setdefault(key(check), []).append(check.name)
+            names.setdefault(check.reason if status is CheckStatus.NOT_RUN else "", []).append(check.name)
     return names
 
 
@@ -135,7 +131,7 @@ def _untested(tests: Iterable[RegressionTest]) -> Iterator[Reason]:
 
 
 def _by_clause(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Iterator[Reason]:
-    """One reason for all classes of which a clause holds in the same modes."""
+    """Yield one reason for all classes of which a clause holds in the same modes."""
     modes: dict[tuple[str, str], tuple[Mode, ...]] = {}
     for row, clause in clauses:
         modes[clause, row.model] = (*modes.get((clause, row.model), ()), row.mode)
@@ -147,6 +143,6 @@ def _by_clause(code: ReasonCode, clauses: Iterable[tuple[ModelRow, str]]) -> Ite
 
 
 def _levels(row: ModelRow) -> str:
-    """The levels that matter: the new ones if the repair brought some, all that fail if not."""
+    """Return the levels that matter: the new ones if the repair brought some, all that fail if not."""
     levels = set(row.after) - set(row.before) if row.verdict is RowVerdict.WORSE else set(row.after)
     return listed([level for level in LEVELS if level in levels])

@@ -52,11 +52,9 @@ class RegressionKind(StrEnum):
     EXCEPTION_REMOVED = "exception removed"
     """Upstream's own test, once the override that kept it from running is gone."""
     ADDED = "added"
-    """A new test."""
     IMPOSSIBLE = "impossible"
     """No test of all gradients can pass: `verify` still finds a fault in every mode."""
     NONE = "none"
-    """There is no regression test."""
 
 
 class SeriesStatus(StrEnum):
@@ -66,7 +64,6 @@ class SeriesStatus(StrEnum):
     UNCHECKED = "unchecked"
     """Nothing failed, but something could not be run."""
     NOT_READY = "not ready"
-    """Something failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +88,7 @@ class CheckerResult:
     """One of upstream's checkers, or its tests of one family, on the finished series.
 
     `ran` is the run on the series, `before` the one on the base, which is only made if the series fails. `reason` says
-    why the checker was not run, or what its failure means. `since` is the subject of the first commit on which it
-    fails, empty if there is only one, or if the base fails too.
+    why the checker was not run, or what its failure means.
     """
 
     name: str
@@ -100,7 +96,6 @@ class CheckerResult:
     ran: CommandRun | None = None
     before: CommandRun | None = None
     reason: str = ""
-    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +124,12 @@ class ModelRow:
 
     @property
     def gradients_equal(self) -> bool:
-        """Whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
+        """Tell whether every block is recomputed on the series, with the gradients of a step without checkpointing."""
         return not self.after or self.statistics_only
 
     @property
     def verdict(self) -> RowVerdict:
-        """What the series changed. A new fault that is not about gradients leaves a repair partial, not worse."""
+        """Say what the series changed: a new fault that is not about gradients leaves a repair partial, not worse."""
         if self.problem:
             return RowVerdict.NOT_MEASURED
         gone = set(self.before) - set(self.after)
@@ -149,7 +144,7 @@ class ModelRow:
 
     @property
     def better(self) -> bool:
-        """Whether a fault is gone, and no new one is about gradients."""
+        """Tell whether a fault is gone, and no new one is about gradients."""
         return self.verdict in (RowVerdict.REPAIRED, RowVerdict.PARTLY_REPAIRED)
 
 
@@ -157,8 +152,7 @@ class ModelRow:
 class SignatureChange:
     """A `forward` whose positional parameters changed, which breaks callers that pass them by position.
 
-    `before` and `after` are the parameter lists as source text. `callers` are all calls found in the checkout, as
-    `path:line` of the finished series.
+    `before` and `after` are the parameter lists as source text, `line` is that of the finished series.
     """
 
     path: str
@@ -166,7 +160,6 @@ class SignatureChange:
     class_name: str
     before: str
     after: str
-    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +185,7 @@ class RegressionTest:
 
     @property
     def tried(self) -> bool:
-        """Whether it is known what such a test shows, and not only that none could be run."""
+        """Tell whether it is known what such a test shows, and not only that none could be run."""
         return self.kind is RegressionKind.IMPOSSIBLE or bool(self.before or self.after)
 
 
@@ -231,9 +224,7 @@ class ReasonCode(StrEnum):
     """What a reason is about. The values in `evidence.json` stay when sentences are reworded."""
 
     PATCHES_DIFFER = "patches differ"
-    """`git am` of the patches does not give the branch."""
     REPAIR_LOST = "repair lost"
-    """A later commit took back a repair."""
     NEW_FAULT = "new fault"
     """A model fails after the repair where it did not before."""
     FAULT_LEFT = "fault left"
@@ -241,18 +232,13 @@ class ReasonCode(StrEnum):
     STATISTICS_DIFFER = "statistics differ"
     """Gradients are equal, and the recompute updates running statistics a second time."""
     NOT_REPRODUCED = "not reproduced"
-    """`verify` shows no fault that the repair removes."""
     NOT_MEASURED = "not measured"
     IMPORT_FAILED = "import failed"
-    """A changed module cannot be imported."""
     FIXER_FAILED = "fixer failed"
     FIXERS_CHANGE_BASE = "fixers change base"
-    """Upstream's fixers change a file on the base already."""
     CHECKER_FAILED = "checker failed"
     CHECKER_FAILED_DIFFERENTLY = "checker failed differently"
-    """A checker fails on the base too, with another output."""
     CHECKER_FAILED_BEFORE = "checker failed before"
-    """A checker fails on the base too."""
     CHECKER_NOT_RUN = "checker not run"
     NO_REGRESSION_TEST = "no regression test"
 
@@ -303,26 +289,26 @@ class Evidence:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Every family that a commit names, sorted."""
+        """Return every family that a commit names, sorted."""
         return tuple(sorted({family for commit in self.commits for family in commit.families}))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that the series changes, sorted."""
+        """Return every file that the series changes, sorted."""
         return tuple(sorted({file for commit in self.commits for file in commit.files}))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model class that was run, sorted."""
+        """Return every model class that was run, sorted."""
         return tuple(sorted({row.model for row in self.rows}))
 
     @property
     def run_slow(self) -> str:
-        """The comment with which a maintainer starts upstream's slow tests of the changed models."""
+        """Return the comment with which a maintainer starts upstream's slow tests of the changed models."""
         return f"run-slow: {', '.join(self.families)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, as `evidence.schema.json` describes it."""
+        """Return plain JSON data, as `evidence.schema.json` describes it."""
         derived = {
             "schema_version": EVIDENCE_VERSION,
             "families": self.families,
@@ -337,5 +323,5 @@ class Evidence:
         return data
 
     def to_json(self) -> str:
-        """One JSON document."""
+        """Return one JSON document."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

@@ -1,39 +1,53 @@
-"""Forwards whose positional parameters a series changed, with all calls of them that the checkout's code shows."""
+"""Forwards whose positional parameters a series changed, which breaks callers that pass them by position."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-from ckpt_surgery.upstream.evidence.changed_forwards import changed_forwards
-from ckpt_surgery.upstream.evidence.forward_calls import callers_of
 from ckpt_surgery.upstream.evidence.results import SignatureChange
 
 
-def changed_signatures(before: Path, after: Path, files: Sequence[str]) -> tuple[SignatureChange, ...]:
-    """The forwards that no longer take what callers may pass by position, sorted by place.
+def changed_signatures(before: Path, after: Path, file: str) -> Iterator[SignatureChange]:
+    """Yield the forwards of one file, a path relative to both trees, that a caller by position may not fit any more.
 
-    A forward is listed if a positional parameter was moved, removed or renamed, if one lost its default or was added
-    without one, or if `*args` was removed. New parameters with defaults behind the old ones, annotations and
-    keyword-only parameters break no such caller. Only classes with a forward of their own in both trees are compared;
-    a generated class is listed beside the one that it is generated from.
-
-    Args:
-        before, after: the tops of two trees, of which `after` is the finished series.
-        files: paths relative to both. Files that are no Python source, or in one tree only, are skipped.
+    That is so if a positional parameter was moved, removed or renamed, if one lost its default or was added without
+    one, or if `*args` was removed. Only classes with a forward of their own in both trees are compared.
     """
-    changed = [forward for file in sorted(set(files)) for forward in changed_forwards(before, after, file)]
-    if not changed:
-        return ()
-    callers = callers_of(after, changed)
-    return tuple(
-        SignatureChange(
-            path=forward.file,
-            line=forward.line,
-            class_name=forward.name,
-            before=forward.before,
-            after=forward.after,
-            callers=tuple(f"{path}:{line}" for path, line in sorted(callers[forward])),
-        )
-        for forward in changed
-    )
+    paths = (before / file, after / file)
+    if not file.endswith(".py") or not all(map(Path.is_file, paths)):
+        return
+    forwards_before, forwards_after = map(_own_forwards, paths)
+    for key, (line, new) in forwards_after.items():
+        _, old = forwards_before.get(key, (line, new))
+        names, new_names = ([argument.arg for argument in (*a.posonlyargs, *a.args)] for a in (old, new))
+        required = set(names[: len(names) - len(old.defaults)])
+        new_required = set(new_names[: len(new_names) - len(new.defaults)])
+        lost_rest = old.vararg is not None and new.vararg is None
+        if new_names[: len(names)] != names or lost_rest or not new_required <= required:
+            yield SignatureChange(file, line, key[0], ast.unparse(old), ast.unparse(new))
+
+
+def _own_forwards(path: Path) -> dict[tuple[str, int], tuple[int, ast.arguments]]:
+    """Return the forward of each class that defines one: its line, and its arguments without `self` and annotations.
+
+    The number in the key counts classes of the same name.
+    """
+    forwards: dict[tuple[str, int], tuple[int, ast.arguments]] = {}
+    seen: dict[str, int] = defaultdict(int)
+    classes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ClassDef)]
+    for node in sorted(classes, key=lambda node: node.lineno):
+        methods = (method for method in node.body if isinstance(method, ast.FunctionDef))
+        own = next((method for method in methods if method.name == "forward"), None)
+        if own is not None:
+            plain = copy.deepcopy(own.args)
+            for argument in ast.walk(plain):
+                if isinstance(argument, ast.arg):
+                    argument.annotation = None
+            del (plain.posonlyargs or plain.args)[:1]
+            forwards[node.name, seen[node.name]] = own.lineno, plain
+        seen[node.name] += 1
+    return forwards

@@ -22,13 +22,13 @@ class Dependency(NamedTuple):
 
 
 def is_generated(context: RuleContext, path: str) -> bool:
-    """Whether a file is generated from a modular one."""
+    """Tell whether a file is generated from a modular one."""
     facts = context.tree.names.facts(path)
     return bool(facts and facts[GENERATED_FROM])
 
 
 def dependencies(context: RuleContext, result: ApplyResult) -> frozenset[Dependency]:
-    """Which changed families have changed classes of one another."""
+    """Return which changed families have changed classes of one another."""
     classes: dict[str, set[str]] = defaultdict(set)
     for change in result.changes:
         classes[change.path] |= _changed_classes(change)
@@ -42,13 +42,13 @@ def dependencies(context: RuleContext, result: ApplyResult) -> frozenset[Depende
 
 
 def generated_only(context: RuleContext, result: ApplyResult, edges: Collection[Dependency]) -> list[Dependency]:
-    """The dependencies of families without a change of their own: all of it comes from where their classes come."""
+    """Return the dependencies of families in which only generated files change."""
     dependents = {family_of(change.path) for change in _of_generated_families(context, result)}
     return [dependency for dependency in edges if dependency.dependent in dependents]
 
 
 def required_sources(context: RuleContext, result: ApplyResult, repairable: Collection[str]) -> frozenset[str]:
-    """The families without whose repair that of a generated file would be overwritten by the converter."""
+    """Return the families without whose repair that of a generated file would be overwritten by the converter."""
     return frozenset(
         family
         for change in _of_generated_families(context, result)
@@ -58,13 +58,13 @@ def required_sources(context: RuleContext, result: ApplyResult, repairable: Coll
 
 
 def _of_generated_families(context: RuleContext, result: ApplyResult) -> list[FileChange]:
-    """The changes of families in which only generated files change."""
+    """Return the changes of families in which only generated files change."""
     own = {family_of(change.path) for change in result.changes if not is_generated(context, change.path)}
     return [change for change in result.changes if family_of(change.path) not in own]
 
 
 def _changed_classes(change: FileChange) -> set[str]:
-    """The classes whose text a change touches."""
+    """Return the classes whose text a change touches."""
     before, after = (
         {
             node.name: ast.get_source_segment(text, node)
@@ -77,7 +77,7 @@ def _changed_classes(change: FileChange) -> set[str]:
 
 
 def _copied(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
-    """The families that `# Copied from` comments on these classes, or inside them, name."""
+    """Yield the families that `# Copied from` comments on these classes, or inside them, name."""
     spans = [ref.cls.span for ref in context.tree.names.classes(path) if ref.name in classes]
     facts = context.tree.names.facts(path)
     for copy in facts[COPIES] if facts else ():
@@ -88,7 +88,7 @@ def _copied(context: RuleContext, path: str, classes: Collection[str]) -> Iterat
 
 
 def _derived(context: RuleContext, path: str, classes: Collection[str]) -> Iterator[str]:
-    """The families that these classes come from by modular inheritance."""
+    """Yield the families that these classes come from by modular inheritance."""
     for ref in context.tree.names.classes(path):
         if ref.name not in classes:
             continue

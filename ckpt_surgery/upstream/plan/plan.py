@@ -1,12 +1,19 @@
-"""What a run of `pr` will make: series of commits, as plain frozen data. Paths are relative to the checkout's top."""
+"""What a run of `pr` will make: changes put together to commits, and commits, in order, to series.
+
+Paths are relative to the checkout's top.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.codemods.rules import plain_block
+from ckpt_surgery.model_patches import family_of
 from ckpt_surgery.static.results import FileChange, Note
+from ckpt_surgery.upstream.options import GroupBy
+from ckpt_surgery.upstream.plan.dependencies import Dependency
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +33,11 @@ class PlannedCommit:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files that the codemods change."""
+        """Return the files that the codemods change."""
         return frozenset(change.path for change in self.changes)
 
     def plain_blocks(self, family: str) -> tuple[str, ...]:
-        """The block classes of a family that become checkpointing layers."""
+        """Return the block classes of a family that become checkpointing layers."""
         findings = (
             finding for finding in self.findings if finding.code == plain_block.RULE.code and finding.family == family
         )
@@ -60,3 +67,64 @@ class SeriesPlan:
     """The files that are generated from modular ones."""
     idle: tuple[str, ...]
     """Families that were asked for and that no codemod changes."""
+
+
+def commits_of(
+    changes: Sequence[FileChange], findings: Sequence[Finding], links: Iterable[Sequence[str]]
+) -> list[PlannedCommit]:
+    """Put the changes together by family, linked families in one commit; commits are in order of their first names."""
+    commits = []
+    for families in _connected({family_of(change.path) for change in changes}, links):
+        own = tuple(change for change in changes if family_of(change.path) in families)
+        repaired = tuple(finding for finding in findings if finding.family in families)
+        first = sorted({finding.family for finding in repaired} & families)
+        if own:
+            commits.append(PlannedCommit((*first, *sorted(families - set(first))), own, repaired))
+    return commits
+
+
+def ordered(commits: Sequence[PlannedCommit], edges: Collection[Dependency]) -> list[PlannedCommit]:
+    """Return the commits with sources before what depends on them; by name if that leaves a choice."""
+
+    def depends(commit: PlannedCommit, other: PlannedCommit) -> bool:
+        return any(Dependency(source, family) in edges for source in other.families for family in commit.families)
+
+    waiting, done = sorted(commits, key=lambda commit: commit.families), list[PlannedCommit]()
+    while waiting:
+        free = [one for one in waiting if not any(depends(one, other) for other in waiting if other is not one)]
+        ready = (free or waiting)[0]  # in a cycle of sources, the first name goes first
+        waiting.remove(ready)
+        done.append(ready)
+    return done
+
+
+def series_of(
+    commits: Sequence[PlannedCommit], edges: Collection[Dependency], notes: Sequence[Note], group_by: GroupBy
+) -> tuple[PlannedSeries, ...]:
+    """Put the commits together to series, sorted by name; each note goes to the series that has its file."""
+    if group_by is GroupBy.ALL:
+        return (PlannedSeries("all", tuple(commits), tuple(notes)),) if commits else ()
+    links = [] if group_by is GroupBy.FAMILY else edges
+    names = {family for commit in commits for family in commit.families}
+    series = []
+    for families in _connected(names, [*links, *(commit.families for commit in commits)]):
+        members = tuple(commit for commit in commits if commit.families[0] in families)
+        # a series has the name of the family that most others have classes from
+        dependents = {name: sum(edge.source == name for edge in edges) for name in sorted(families)}
+        root = max(dependents, key=lambda name: dependents[name])
+        name = members[0].families[0] if group_by is GroupBy.FAMILY or not dependents[root] else root
+        own = tuple(note for note in notes if family_of(note.path) in families)
+        series.append(PlannedSeries(name, members, own))
+    return tuple(sorted(series, key=lambda entry: entry.name))
+
+
+def _connected(names: Iterable[str], links: Iterable[Sequence[str]]) -> list[frozenset[str]]:
+    """Return the names in sets, with linked names in one set; in order of their first names."""
+    sets = {name: {name} for name in names}
+    for link in links:
+        joined: set[str] = set()
+        for name in link:
+            joined |= sets.get(name, {name})
+        for name in joined:
+            sets[name] = joined
+    return sorted({frozenset(joined) for joined in sets.values()}, key=lambda names: min(names))

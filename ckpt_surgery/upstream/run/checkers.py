@@ -1,4 +1,4 @@
-"""Upstream's own converter, fixers and checkers, as far as a checkout has them, and how each is called.
+"""Upstream's own converter, fixers and checkers, as far as a checkout has them, run in our worktrees.
 
 Upstream has had two ways to run them: one script for each, and later one runner (`utils/checkers.py`) for all.
 """
@@ -6,15 +6,17 @@ Upstream has had two ways to run them: one script for each, and later one runner
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.evidence.results import CommandRun
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
 from ckpt_surgery.upstream.layout import text_of
+from ckpt_surgery.upstream.run.git import Git, changed_files, restore, untracked
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
+from ckpt_surgery.upstream.run.parallel import TreePair
 
 RUNNER = "utils/checkers.py"
 CONVERTER = "modular_conversion"
@@ -47,111 +49,50 @@ _RUFF = {"ruff_check": ("check",), "ruff_format": ("format", "--check")}
 _FORMATTED = frozenset({CONVERTER, COPIES, *_RUFF})
 """The checkers whose answer depends on the version of ruff: the first two format with it what they compare with."""
 
+_ROUNDS = 3
 _PINNED = re.compile(r"""["']ruff==([\w.]+)["']""")
 _LISTED = re.compile(r"^  (\w+)\s", re.MULTILINE)
 _CHECKED = re.compile(r"^check_dirs\s*:=(.*)$", re.MULTILINE)
-_MAIN = re.compile(r"merge-base main\b|refs\.main\b")
-
-
-class Generation(StrEnum):
-    """Which of upstream's ways to run its checkers a checkout has."""
-
-    RUNNER = "checkers"
-    """`utils/checkers.py`."""
-    SCRIPTS = "scripts"
-    """`utils/check_modular_conversion.py`, `utils/check_copies.py` and their like."""
-    NONE = "none"
+_DURATION = re.compile(r"\(?\b\d+(?:\.\d+)? ?m?s\b\)?")
+_MISSING = re.compile(r"(?:No such file or directory: |No module named )'([\w-]+)'")
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTools:
-    """What a checkout has. `ruff` is the version that its setup.py pins, None if it pins none."""
+    """What a checkout has.
 
-    generation: Generation
+    Attributes:
+        runner: whether there is `utils/checkers.py`; if not, each checker is a script.
+        has_converter: whether modeling files can be generated from modular ones, and anything can be checked.
+        ruff: the version that setup.py pins, None if it pins none.
+    """
+
+    runner: bool
+    has_converter: bool
     ruff: str | None = None
 
     @property
-    def has_converter(self) -> bool:
-        """Whether modeling files can be generated from modular ones."""
-        return self.generation is not Generation.NONE
-
-    @property
     def ruff_requirement(self) -> str:
-        """What pip is asked to install."""
+        """Return what pip is asked to install."""
         return f"ruff=={self.ruff}" if self.ruff else "ruff"
 
 
 def find_tools(tree: Path) -> UpstreamTools:
-    """The tools of a checkout, found without running anything."""
+    """Find the tools of a checkout without running anything."""
     pinned = _PINNED.search(text_of(tree / "setup.py"))
     ruff = pinned[1] if pinned else None
-    if (tree / RUNNER).is_file():
-        return UpstreamTools(Generation.RUNNER, ruff)
-    needed = (tree / "utils" / _SCRIPTS[name][0] for name in (CONVERTER, COPIES))
-    complete = all(script.is_file() for script in needed)
-    return UpstreamTools(Generation.SCRIPTS if complete else Generation.NONE, ruff)
-
-
-def checker_names(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> list[str]:
-    """The checkers of a checkout, by name, in the order in which they are run.
-
-    Raises UpstreamError if upstream's runner does not list them.
-    """
-    if tools.generation is Generation.SCRIPTS:
-        scripts = (name for name, (script, *options) in _SCRIPTS.items() if _takes(tree / "utils" / script, options))
-        return [_IMPORTS, *scripts, *_RUFF]
-    ran = python.run([RUNNER, "all", "--list"], tree)
-    names = _LISTED.findall(ran.output)
-    if not ran.ok or not names:
-        last = ran.output.rpartition("\n")[2]
-        raise UpstreamError(f"`{ran.command}` does not list the checkers of this checkout (exit {ran.code}: {last})")
-    return names
-
-
-def run_checker(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
-    """Run one checker. It may leave files behind."""
-    if tools.generation is Generation.RUNNER:
-        return python.run([RUNNER, name, *_uncached(tree)], tree)
-    if name == _IMPORTS:
-        return python.run(["-c", "from transformers import *"], tree)
-    if name in _RUFF:
-        return python.tool("ruff", [*_RUFF[name], *_ruff_places(tree)], tree)
-    script, *options = _SCRIPTS[name]
-    return python.run([f"utils/{script}", *options], tree)
-
-
-def run_fixer(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
-    """Have one checker change what it finds."""
-    if tools.generation is Generation.RUNNER:
-        return python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
-    return python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
-
-
-def convert(python: PythonInterpreter, tree: Path, modular: Sequence[str]) -> CommandRun:
-    """Generate what comes from these modular files, whether they differ from main or not."""
-    script, *_ = _SCRIPTS[CONVERTER]
-    return python.run([f"utils/{script}", "--fix_and_overwrite", "--check_all", "--files", *modular], tree)
-
-
-def depends_on_ruff(name: str) -> bool:
-    """Whether the answer of a checker depends on the version of ruff."""
-    return name in _FORMATTED
-
-
-def looks_at_changes_only(tree: Path, name: str) -> bool:
-    """Whether a checker looks only at what differs from the branch main."""
-    return any(_MAIN.search(text_of(tree / "utils" / script)) for script in (f"check_{name}.py", f"{name}.py"))
-
-
-def ruff_version(python: PythonInterpreter, tree: Path) -> str | None:
-    """The version of the ruff that upstream's scripts call; None if there is none."""
-    ran = python.tool("ruff", ["--version"], tree)
-    return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
+    runner = (tree / RUNNER).is_file()
+    scripts = all((tree / "utils" / _SCRIPTS[name][0]).is_file() for name in (CONVERTER, COPIES))
+    return UpstreamTools(runner, runner or scripts, ruff)
 
 
 def check_ruff(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> str:
-    """The version of ruff. Raises UpstreamError if there is none, without which the converter cannot work at all."""
-    version = ruff_version(python, tree)
+    """Return the version of the ruff that upstream's scripts call.
+
+    Raises:
+        UpstreamError: there is none, and the converter cannot work without it.
+    """
+    version = _ruff_version(python, tree)
     if version is None:
         wanted = tools.ruff_requirement
         raise UpstreamError(
@@ -160,24 +101,180 @@ def check_ruff(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> s
     return version
 
 
-def fits(tools: UpstreamTools, version: str | None) -> bool:
-    """Whether a version of ruff is the pinned one; without a pin, any version is."""
-    return version is not None and version == (tools.ruff or version)
+def fix(
+    tools: UpstreamTools, python: PythonInterpreter, tree: Path, *, leave_out: Collection[str] = ()
+) -> tuple[CommandRun, ...]:
+    """Generate what is generated, update copies, mend docstrings and formatting; return the runs, in that order.
+
+    The converter and the copies take turns until neither changes anything for the other. The linter and the formatter
+    get only the files that differ from the commit, and are left out if ruff is not the pinned one. No cache and no
+    backup is left in the tree.
+
+    Args:
+        leave_out: the names of fixers that are not run.
+
+    Raises:
+        UpstreamError: there is no ruff, without which the converter cannot work.
+    """
+    if not tools.has_converter:
+        return ()
+
+    def run_fixer(name: str) -> CommandRun:
+        if tools.runner:
+            return python.run([RUNNER, name, "--fix", *_uncached(tree)], tree)
+        return python.run([f"utils/{_SCRIPTS[name][0]}", "--fix_and_overwrite"], tree)
+
+    git = Git(tree)
+    version = check_ruff(tools, python, tree)
+    before = set(untracked(git))
+    runs: list[CommandRun] = []
+    difference = ""
+    try:
+        for name in (CONVERTER, COPIES) * _ROUNDS:
+            runs.append(run_fixer(name))
+            difference, old = git.run("diff", "--no-ext-diff", "HEAD"), difference
+            if len(runs) > 1 and difference == old:
+                break
+        if DOCSTRINGS not in leave_out and DOCSTRINGS in _checker_names(tools, python, tree):
+            runs.append(run_fixer(DOCSTRINGS))
+    finally:
+        for name in set(untracked(git)) - before:
+            (tree / name).unlink(missing_ok=True)
+    files = [name for name in changed_files(git) if name.endswith(".py") and (tree / name).is_file()]
+    if files and version == (tools.ruff or version):
+        runs += [python.tool("ruff", [*words, *files], tree) for words in (("check", "--fix"), ("format",))]
+    return tuple(runs)
 
 
-def _takes(script: Path, options: Sequence[str]) -> bool:
-    """Whether a script exists and has the option that keeps it from changing files."""
-    text = text_of(script)
-    return bool(text) and all(option in text for option in options)
+def drift(tools: UpstreamTools, python: PythonInterpreter, tree: Path, modular: Sequence[str] = ()) -> frozenset[str]:
+    """Return the files of a worktree at the base that the fixers change.
+
+    The worktree is clean again afterwards.
+
+    Args:
+        modular: modular files to convert although they do not differ from the base.
+
+    Raises:
+        UpstreamError: as `fix` does.
+    """
+    git = Git(tree)
+    try:
+        fix(tools, python, tree)
+        if modular and tools.has_converter:
+            options = ["--fix_and_overwrite", "--check_all", "--files", *modular]
+            python.run([f"utils/{_SCRIPTS[CONVERTER][0]}", *options], tree)
+        return frozenset(changed_files(git))
+    finally:
+        restore(git)
+
+
+def checker_tasks(
+    tools: UpstreamTools,
+    python: PythonInterpreter,
+    tree: Path,
+    *,
+    on_base: dict[str, CommandRun],
+    step: Callable[[str], None] = lambda _: None,
+) -> list[Callable[[TreePair], CheckerResult]]:
+    """Return one task for each checker of `tree`; what fails on the series is run on the base too.
+
+    Tasks leave their trees as they were. Several may run at once in different trees.
+
+    Args:
+        on_base: what checkers that were run on the base did there; kept from one series to the next.
+        step: called with each checker's name before it runs.
+    """
+    if not tools.has_converter:
+        lacks = f"{RUNNER} nor utils/check_copies.py and utils/check_modular_conversion.py"
+        reason = f"this checkout has neither {lacks}"
+        return [lambda _: CheckerResult("upstream's checkers", CheckStatus.NOT_RUN, reason=reason)]
+
+    def result(name: str, trees: TreePair) -> CheckerResult:
+        step(name)
+        ran = _run_checker(tools, python, trees.series, name)
+        if ran.ok:
+            return CheckerResult(name, CheckStatus.OK, ran)
+        if name not in on_base:
+            on_base[name] = _run_checker(tools, python, trees.base, name)
+        return _compared(name, ran, on_base[name])
+
+    version = _ruff_version(python, tree)
+    has = f"has ruff {version}" if version else "has no ruff"
+    pins = f"setup.py pins {tools.ruff_requirement}" if tools.ruff else "it needs ruff"
+    problem = f"{pins}, and the interpreter {has}: python -m pip install {tools.ruff_requirement}"
+    tasks: list[Callable[[TreePair], CheckerResult]] = []
+    for name in _checker_names(tools, python, tree):
+        if name in _FORMATTED and (version is None or version != (tools.ruff or version)):
+            missing = CheckerResult(name, CheckStatus.NOT_RUN, reason=problem)
+            tasks.append(lambda _, missing=missing: missing)  # type: ignore[misc]
+        else:
+            tasks.append(partial(result, name))
+    return tasks
+
+
+def _checker_names(tools: UpstreamTools, python: PythonInterpreter, tree: Path) -> list[str]:
+    """List the checkers of a checkout in the order in which they are run.
+
+    Raises UpstreamError if upstream's runner does not list them.
+    """
+    if not tools.runner:
+        names = [_IMPORTS]
+        for name, (script, *options) in _SCRIPTS.items():
+            text = text_of(tree / "utils" / script)
+            if text and all(option in text for option in options):
+                names.append(name)
+        return [*names, *_RUFF]
+    ran = python.run([RUNNER, "all", "--list"], tree)
+    names = _LISTED.findall(ran.output)
+    if not ran.ok or not names:
+        last = ran.output.rpartition("\n")[2]
+        raise UpstreamError(f"`{ran.command}` does not list the checkers of this checkout (exit {ran.code}: {last})")
+    return names
+
+
+def _run_checker(tools: UpstreamTools, python: PythonInterpreter, tree: Path, name: str) -> CommandRun:
+    """Run one checker, and put back what it changes or leaves: a cache, or a half-written file if it was stopped."""
+    git = Git(tree)
+    before = set(changed_files(git))
+    try:
+        if tools.runner:
+            return python.run([RUNNER, name, *_uncached(tree)], tree)
+        if name == _IMPORTS:
+            return python.run(["-c", "from transformers import *"], tree)
+        if name in _RUFF:
+            listed = _CHECKED.search(text_of(tree / "Makefile"))  # what upstream's Makefile passes to ruff
+            places = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
+            return python.tool("ruff", [*_RUFF[name], *filter(lambda place: (tree / place).exists(), places)], tree)
+        script, *options = _SCRIPTS[name]
+        return python.run([f"utils/{script}", *options], tree)
+    finally:
+        left = sorted(set(changed_files(git)) - before)
+        if left:
+            restore(git, left)
+
+
+def _compared(name: str, ran: CommandRun, before: CommandRun) -> CheckerResult:
+    """Return what the failure of a checker on the series means, next to what it did on the base."""
+    if before.ok:
+        return CheckerResult(name, CheckStatus.FAILED, ran, before, "it passes on the base")
+    if before.code != ran.code:
+        reason = f"it fails on the base too, with exit code {before.code}"
+        return CheckerResult(name, CheckStatus.FAILED, ran, before, reason)
+    if _DURATION.sub("", before.output) != _DURATION.sub("", ran.output):
+        reason = "the base fails too, with another output"
+        return CheckerResult(name, CheckStatus.FAILED_DIFFERENTLY, ran, before, reason)
+    missing = _MISSING.search(ran.output)
+    if missing:
+        reason = f"it needs {missing[1]}, which the interpreter does not have"
+        return CheckerResult(name, CheckStatus.NOT_RUN, ran, before, reason)
+    return CheckerResult(name, CheckStatus.FAILED_BEFORE, ran, before, "the base fails in the same way")
+
+
+def _ruff_version(python: PythonInterpreter, tree: Path) -> str | None:
+    ran = python.tool("ruff", ["--version"], tree)
+    return ran.output.removeprefix("ruff ").split(" ")[0] if ran.ok else None
 
 
 def _uncached(tree: Path) -> list[str]:
     """Later runners skip what a cache file in the tree remembers; earlier ones do not have this option."""
     return ["--no-cache"] if "--no-cache" in text_of(tree / RUNNER) else []
-
-
-def _ruff_places(tree: Path) -> list[str]:
-    """What upstream's Makefile passes to ruff; everything if it does not say."""
-    listed = _CHECKED.search(text_of(tree / "Makefile"))
-    names = [*listed[1].split(), "setup.py", "conftest.py"] if listed else ["."]
-    return [name for name in names if (tree / name).exists()]

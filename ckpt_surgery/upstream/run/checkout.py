@@ -1,4 +1,8 @@
-"""Whether a series can be made for a checkout, and on which commit."""
+"""The user's checkout: whether a series can be made for it, on which commit, and the branch that the series gets.
+
+The branch is never moved at the cost of a commit that a person made. A ref beside it, `refs/ckpt-surgery/GROUP`,
+remembers what we made: if the branch points anywhere else, it holds work that is not ours.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,24 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.git import BaseCommit, Git
+from ckpt_surgery.upstream.run.git import BaseCommit, Git, GitError
 
 
 def check_checkout(git: Git, base: str) -> BaseCommit:
-    """The commit that `base` names in a checkout that a series can be made for.
+    """Return the commit that `base` names in a checkout that a series can be made for.
 
-    Raises UpstreamError: no git repository or not its top, a dirty tree, a detached HEAD, no such base, no identity.
+    Raises:
+        UpstreamError: this is not the top of a working tree, files are changed, HEAD is detached, there is no such
+            base, or git does not know who makes the commits.
     """
-    _check_top(git)
+    try:
+        top = git.run("rev-parse", "--show-toplevel")
+    except GitError as error:
+        raise UpstreamError(
+            f"{git.folder} is not in a git repository: name a checkout made by git clone ({error})"
+        ) from None
+    if Path(top).resolve() != git.folder.resolve():
+        raise UpstreamError(f"{git.folder} is a folder inside the checkout {top}: name the checkout itself")
     if not git.asks("symbolic-ref", "--quiet", "HEAD"):
         raise UpstreamError(f"HEAD is detached in {git.folder}: switch to a branch first (git switch main)")
     changed = git.listed("status", "--porcelain", "-z", "--untracked-files=no")
@@ -25,48 +38,76 @@ def check_checkout(git: Git, base: str) -> BaseCommit:
             f"{git.folder} has changes that are not committed ({changed[0][3:]}{more}): commit or stash them first"
         )
     sha = _base_commit(git, base)
-    _check_identity(git)
+    if not git.asks("var", "GIT_COMMITTER_IDENT") or not (
+        git.asks("config", "user.email") or "GIT_COMMITTER_EMAIL" in os.environ
+    ):
+        raise UpstreamError(
+            "git does not know who makes the commits: set user.name and user.email "
+            "(git config --global user.email YOU@EXAMPLE.ORG)"
+        )
     return BaseCommit(base, sha, git.run("show", "--no-patch", "--format=%cI", sha))
 
 
-def _check_top(git: Git) -> None:
-    """Raises UpstreamError if this is not the top of a working tree."""
-    top = git.try_run("rev-parse", "--show-toplevel")
-    if top.failed or not top.output:
-        if git.asks("rev-parse", "--is-bare-repository") == "true":
-            raise UpstreamError(f"{git.folder} is a bare repository: name a checkout made by git clone")
-        folder = git.folder.resolve()
-        if top.failed and any(map(_holds_repository, (folder, *folder.parents))):
-            raise UpstreamError(f"git refuses to work in {git.folder}: {top.reason}")
-        raise UpstreamError(f"{git.folder} is not in a git repository: name a checkout made by git clone")
-    if Path(top.output).resolve() != git.folder.resolve():
-        raise UpstreamError(f"{git.folder} is a folder inside the checkout {top.output}: name the checkout itself")
-
-
-def _holds_repository(folder: Path) -> bool:
-    """Whether there is a repository, sound or not, bare or not, in this very folder."""
-    return (folder / ".git").exists() or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
-
-
 def _base_commit(git: Git, base: str) -> str:
-    """The hash of the commit that `base` names. Raises UpstreamError if there is none."""
     names = (f"refs/heads/{base}", f"refs/remotes/{base}", base)  # a branch comes before a tag of the same name
-    options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    sha = next(filter(None, (git.asks(*options, f"{name}^{{commit}}") for name in names)), "")
-    if sha:
-        return sha
+    for name in names:
+        sha = git.asks("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if sha:
+            return sha
     branches = git.run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes").split("\n")
     near = [*(name for name in branches if name.endswith(f"/{base}")), *get_close_matches(base, branches, n=1)]
     hint = f"did you mean --base {near[0]}?" if near and near[0] else "name the branch to build on with --base"
     raise UpstreamError(f"there is no commit {base!r} in {git.folder}: {hint}")
 
 
-def _check_identity(git: Git) -> None:
-    """Raises UpstreamError if git does not know who makes the commits."""
-    identity = git.try_run("var", "GIT_COMMITTER_IDENT")
-    if identity.failed or (not git.asks("config", "user.email") and "GIT_COMMITTER_EMAIL" not in os.environ):
-        why = f" ({identity.reason})" if identity.failed else ""
+def branch_of(group: str) -> str:
+    """Return the name of the branch of a series."""
+    return f"ckpt-surgery/{group}"
+
+
+def free_branch(git: Git, branch: str) -> str:
+    """Return the tip of our own branch of that name; empty if there is none.
+
+    Raises:
+        UpstreamError: the branch is checked out somewhere, or holds something that was not made here.
+    """
+    shown = git.run("for-each-ref", "--format=%(objectname) %(worktreepath)", f"refs/heads/{branch}")
+    tip, _, worktree = shown.partition(" ")
+    if worktree:
+        raise UpstreamError(f"the branch {branch} is checked out in {worktree}: switch to another one there first")
+    if tip and tip != git.asks("rev-parse", "--verify", "--quiet", f"refs/{branch}"):
         raise UpstreamError(
-            f"git does not know who makes the commits{why}: set user.name and user.email "
-            "(git config --global user.email YOU@EXAMPLE.ORG)"
+            f"the branch {branch} holds a commit that is not ours ({tip[:12]}): rename the branch to keep it "
+            f"(git branch -m {branch} NAME), or delete it (git branch -D {branch})"
         )
+    return tip
+
+
+def set_branch(git: Git, branch: str, tip: str) -> None:
+    """Point the branch to `tip`, if it is ours or does not exist.
+
+    Raises:
+        UpstreamError: as `free_branch` does.
+    """
+    before = free_branch(git, branch)
+    if before != tip:
+        _move(git, branch, tip, before)
+
+
+def put_back(git: Git, branch: str, tip: str, before: str) -> None:
+    """Undo a `set_branch` to `tip`: the branch points to `before` again, unless it has moved since."""
+    if tip != before and git.asks("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}") == tip:
+        _move(git, branch, before, tip)
+
+
+def _move(git: Git, branch: str, new: str, old: str) -> None:
+    """Move the branch and the ref that remembers it, both or neither; an empty name means that there is none."""
+    nothing = "0" * len(new or old)
+    orders = [
+        "start",
+        f"update refs/heads/{branch} {new or nothing} {old or nothing}",
+        f"update refs/{branch} {new or nothing}",
+        "prepare",
+        "commit",
+    ]
+    git.run("update-ref", "--no-deref", "--stdin", given="\n".join(orders) + "\n")

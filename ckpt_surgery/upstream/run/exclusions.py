@@ -1,197 +1,97 @@
-"""What keeps upstream's generic checkpointing tests from a model family, found in the text of test files.
+"""What keeps upstream's generic checkpointing tests from a model family: overrides in the family's own test files.
 
-There are two kinds: an override in the family's own test file, and the family's name in a list of
-`test_modeling_common.py`. The edits that remove them are made in `exclusion_edits`; whether they should be removed is
-decided in `regression`.
+Whether they should be removed is decided in `regression`.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
-from ckpt_surgery.codemods.facts.source_text import SourceText
-from ckpt_surgery.static.edits import Edit
-from ckpt_surgery.upstream.run.exclusion_edits import (
-    remove_list_elements,
-    remove_method,
-    remove_sentences,
-    remove_statement,
-    replace_by_body,
-)
+import libcst as cst
 
-_TOPIC = "checkpointing"
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+from ckpt_surgery.codemods.edits.rewrite import transformed
+from ckpt_surgery.codemods.extract import extract
+from ckpt_surgery.codemods.repair import Definition, DropMethod
+from ckpt_surgery.codemods.repairs.unused_imports import unused_imports
+from ckpt_surgery.upstream.layout import LINE_LENGTH
 
-
-class ExclusionKind(Enum):
-    """How a generic test is kept from running or from failing. The values are noun phrases."""
-
-    EXPECTED_FAILURE = "the expected failure"
-    SKIP = "the skip"
-    EMPTY_OVERRIDE = "the empty override"
-    FEWER_MODELS = "the shorter list of models"
-    LISTED = "the exclusion"
-    """The family's name in a list of the common test file."""
+_DECORATORS = {
+    "skip": "the skip",
+    "xfail": "the expected failure",
+    "expectedFailure": "the expected failure",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Something in a test file that keeps generic tests from running, or from failing, for a family.
+    """A method that overrides a generic test to skip it, excuse it or run fewer models.
 
     Attributes:
-        kind: how it does so.
-        subject: the overriding method (`ElmTest.test_x`), or the listed names and the function with the list.
-        tests: the generic tests that it concerns.
-        classes: the test class with the override and its subclasses in the file; empty for a list.
-        edits: what removes it from its file.
+        path: the test file, from the top of the checkout.
+        kind: what the override does, as a noun phrase.
+        subject: the method with its class (`ElmTest.test_x`).
+        classes: the class and its subclasses in the file.
     """
 
-    kind: ExclusionKind
+    path: str
+    kind: str
     subject: str
-    tests: tuple[str, ...]
     classes: tuple[str, ...]
-    edits: tuple[Edit, ...]
 
-    @property
-    def description(self) -> str:
-        """The exclusion as a noun phrase."""
-        return f"{self.kind.value} of {self.subject}"
+    def concerns(self, tests: Iterable[str]) -> bool:
+        """Tell whether it keeps any of these tests (pytest ids) from the family."""
+        name = self.subject.partition(".")[2]
+        return not {f"{self.path}::{holder}::{name}" for holder in self.classes}.isdisjoint(tests)
 
-
-_DECORATORS = {
-    "skip": ExclusionKind.SKIP,
-    "xfail": ExclusionKind.EXPECTED_FAILURE,
-    "expectedFailure": ExclusionKind.EXPECTED_FAILURE,
-}
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.subject} ({self.path})"
 
 
-def generic_tests(common: str) -> frozenset[str]:
-    """The names of the checkpointing tests in the source of `test_modeling_common.py`."""
-    functions = _functions(ast.parse(common))
-    return frozenset(function.name for function in functions if _is_test(function) and _TOPIC in function.name)
-
-
-def overrides(source: str, generic: Collection[str]) -> tuple[Exclusion, ...]:
-    """The methods of a family's test file that override a generic test to skip it, excuse it or run fewer models."""
-    text = SourceText(source)
+def exclusions_in(path: str, source: str) -> list[Exclusion]:
+    """List the overrides in a family's test file that keep a test of checkpointing from running or from failing."""
     classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
     exclusions = []
     for holder in classes:
-        # Without a base there is nothing to override; without another statement the class would become empty.
-        methods = holder.body if holder.bases and len(holder.body) > 1 else []
+        names = [holder.name]
+        for node in classes:
+            names += [node.name] * any(ast.unparse(base) in names for base in node.bases)
+        methods = [method for method in holder.body if isinstance(method, ast.FunctionDef)]
         for method in methods:
-            if isinstance(method, ast.FunctionDef) and method.name in generic and (kind := _kind(method)):
-                edit = remove_method(text, method, first=method is holder.body[0])
-                subject = f"{holder.name}.{method.name}"
-                exclusions.append(Exclusion(kind, subject, (method.name,), _with_subclasses(holder, classes), (edit,)))
-    return tuple(exclusions)
+            is_test = method.name.startswith("test_") and "checkpointing" in method.name
+            kind = _kind(method) if is_test else ""
+            if kind:
+                exclusions.append(Exclusion(path, kind, f"{holder.name}.{method.name}", tuple(names)))
+    return exclusions
 
 
-def listed_exclusions(common: str, names: Collection[str]) -> tuple[Exclusion, ...]:
-    """The lists of models in the generic tests of `test_modeling_common.py` that contain any of these names.
-
-    Only `if ... in [...]:` and `if ... not in [...]:` are understood, without further conditions and without `else`.
-    """
-    text = SourceText(common)
-    tree = ast.parse(common)
-    exclusions = []
-    for function in _functions(tree):
-        if _TOPIC not in function.name:
-            continue
-        for node in ast.walk(function):
-            if isinstance(node, ast.If) and not node.orelse:
-                listed, edits = _unlist(text, node, names)
-                if edits:
-                    subject = f"{' and '.join(listed)} in {function.name}"
-                    tests = _concerned_tests(tree, function)
-                    exclusions.append(Exclusion(ExclusionKind.LISTED, subject, tests, (), edits))
-    return tuple(exclusions)
+def without(source: str, exclusions: Iterable[Exclusion]) -> str:
+    """Return the source without these overrides, their comments, and the imports that only they used."""
+    repairs = [DropMethod("", None, Definition(exclusion.subject)) for exclusion in exclusions]
+    after = transformed(cst.parse_module(source), repairs).code
+    unused = unused_imports("", extract(after), source, after, LINE_LENGTH)
+    return transformed(cst.parse_module(after), [unused]).code if unused else after
 
 
-def _functions(tree: ast.Module) -> Iterator[_Function]:
-    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    return (node for holder in classes for node in holder.body if isinstance(node, _Function))
-
-
-def _with_subclasses(holder: ast.ClassDef, classes: Iterable[ast.ClassDef]) -> tuple[str, ...]:
-    """The names of a class and of its subclasses in the file."""
-    names = [holder.name]
-    for node in classes:
-        if any(ast.unparse(base) in names for base in node.bases):
-            names.append(node.name)
-    return tuple(names)
-
-
-def _is_test(function: _Function) -> bool:
-    return function.name.startswith("test_")
-
-
-def _kind(method: ast.FunctionDef) -> ExclusionKind | None:
-    """How a method keeps the generic test from running or failing; None if it does not."""
+def _kind(method: ast.FunctionDef) -> str:
+    """Return how a method keeps the generic test from running or failing; empty if it does not."""
     for decorator in method.decorator_list:
         function = decorator.func if isinstance(decorator, ast.Call) else decorator
         name = ast.unparse(function).rpartition(".")[2]
         if name in _DECORATORS:
             return _DECORATORS[name]
-    body = [statement for statement in method.body if not _is_docstring(statement)]
-    if all(_does_nothing(statement) for statement in body):
-        return ExclusionKind.EMPTY_OVERRIDE
-    if any(_sets_model_classes(node) for node in ast.walk(method)):
-        return ExclusionKind.FEWER_MODELS
-    return None
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    if all(map(_does_nothing, method.body)):
+        return "the empty override"
+    targets = [target for node in ast.walk(method) if isinstance(node, ast.Assign) for target in node.targets]
+    fewer = any(isinstance(target, ast.Attribute) and target.attr == "all_model_classes" for target in targets)
+    return "the shorter list of models" if fewer else ""
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
     match statement:
-        case ast.Pass() | ast.Return(value=None):
+        case ast.Pass() | ast.Return(value=None) | ast.Expr(value=ast.Constant()):
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="skipTest"))):
             return True
     return False
-
-
-def _sets_model_classes(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Assign):
-        return False
-    return any(isinstance(target, ast.Attribute) and target.attr == "all_model_classes" for target in node.targets)
-
-
-def _unlist(text: SourceText, condition: ast.If, names: Collection[str]) -> tuple[list[str], tuple[Edit, ...]]:
-    """The names that a condition lists, and the edits that remove them; no edits if the code is not understood."""
-    match condition.test:
-        case ast.Compare(
-            ops=[ast.In() | ast.NotIn() as operator],
-            comparators=[ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements) as container],
-        ):
-            listed = [element for element in elements if isinstance(element, ast.Constant) and element.value in names]
-        case _:
-            return [], ()
-    if not listed:
-        return [], ()
-    values = [str(element.value) for element in listed]
-    if len(listed) < len(elements):
-        edits = remove_list_elements(text, container, elements, listed)
-    elif isinstance(operator, ast.NotIn):
-        edits = (*remove_sentences(text, condition, values), replace_by_body(text, condition))
-    elif all(isinstance(statement, ast.Continue) or _does_nothing(statement) for statement in condition.body):
-        edits = (remove_statement(text, condition),)
-    else:
-        edits = ()
-    return values, edits
-
-
-def _concerned_tests(tree: ast.Module, function: _Function) -> tuple[str, ...]:
-    """The function itself if it is a test, else the tests of the common file that call it."""
-    if _is_test(function):
-        return (function.name,)
-    calls = re.compile(rf"self\.{function.name}\(")
-    tests = (test for test in _functions(tree) if _is_test(test))
-    return tuple(test.name for test in tests if calls.search(ast.unparse(test)))

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,76 +36,41 @@ _SETTINGS = {
 
 _PATCH = [
     "--binary",
-    "--diff-algorithm=myers",
-    "--encoding=UTF-8",
+    "--dst-prefix=b/",
     "--full-index",
-    "--inter-hunk-context=0",
-    "--no-add-header",
-    "--no-attach",
-    "--no-base",
-    "--no-cc",
     "--no-color",
-    "--no-cover-letter",
     "--no-ext-diff",
-    "--no-notes",
     "--no-renames",
     "--no-signature",
-    "--no-signoff",
-    "--no-thread",
-    "--no-to",
     "--numbered",
     "--src-prefix=a/",
-    "--dst-prefix=b/",
-    "--subject-prefix=PATCH",
-    "--suffix=.patch",
-    "--unified=3",
-    f"-O{os.devnull}",
 ]
+_NO_CONFIGURATION = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 _KEPT = re.compile(r"GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$")
 """The variables that say who the user is and how git is configured. Others may name another repository."""
 
 
-_LEAST_FREE = 2**20
-"""Bytes. A disk with fewer is full: git cannot be expected to work there."""
-
-
 class GitError(UpstreamError):
-    """A git command that should have worked did not. The message is one sentence, with git's own reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class GitAnswer:
-    """The end of one git command: its standard output without the last line feed, and whether and why it failed."""
-
-    output: str
-    failed: bool = False
-    reason: str = ""
-    """git's own words for the failure, and whether the disk is full, as a clause."""
+    """A git command that should have worked did not. The message is one sentence that ends with git's own reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """git in one working tree. Raises UpstreamError if git is missing or refuses."""
+    """git in one working tree."""
 
     folder: Path
 
     def run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> str:
-        """Standard output of one command, without the last line feed. `given` goes to its standard input."""
-        answer = self.try_run(*arguments, given=given, env=env)
-        if answer.failed:
-            raise GitError(f"git {arguments[0]} failed in {self.folder}: {answer.reason}")
-        return answer.output
+        """Run one command and return its standard output without the last line feed.
 
-    def asks(self, *arguments: str) -> str:
-        """The same for a question whose answer may be no, which gives an empty string."""
-        return self.try_run(*arguments).output
+        Args:
+            given: text for its standard input.
+            env: further variables of its environment.
 
-    def listed(self, *arguments: str) -> list[str]:
-        """The paths of a command that ends each with a zero byte."""
-        return [path for path in self.run(*arguments).split("\0") if path]
-
-    def try_run(self, *arguments: str, given: str | None = None, env: Mapping[str, str] | None = None) -> GitAnswer:
-        """Run one command, which may fail; there is no output then."""
+        Raises:
+            GitError: the command failed.
+            UpstreamError: git is not installed, or there is no such folder.
+        """
         settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.match(name)}
         ours = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
@@ -115,8 +78,7 @@ class Git:
             done = subprocess.run(
                 ["git", *settings, *arguments],
                 cwd=self.folder,
-                input=None if given is None else given.encode(),
-                stdin=subprocess.DEVNULL if given is None else None,
+                input=(given or "").encode(),
                 capture_output=True,
                 env={**clean, **ours, **(env or {})},
                 start_new_session=True,  # Ctrl-C ends us first, and never git in the middle of a commit
@@ -125,20 +87,24 @@ class Git:
         except FileNotFoundError:
             if self.folder.is_dir():
                 raise UpstreamError("git was not found: install it, then run this again") from None
-            raise UpstreamError(f"{self.folder} is no folder: name a git checkout of transformers") from None
+            raise UpstreamError(f"{self.folder} is not a folder: name a git checkout of transformers") from None
         if done.returncode:
-            reason = self._reason(done.returncode, done.stderr.decode(errors="replace"))
-            return GitAnswer("", failed=True, reason=reason)
-        return GitAnswer(done.stdout.decode(errors="surrogateescape").removesuffix("\n"))
+            lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+            marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
+            reason = re.sub("^(fatal|error): ", "", marked[-1]) if marked else f"exit code {done.returncode}"
+            raise GitError(f"git {arguments[0]} failed in {self.folder}: {reason}")
+        return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
-    def _reason(self, code: int, errors: str) -> str:
-        """What the standard error of a failed command says, and that the disk is full if it is."""
-        lines = [line for line in errors.splitlines() if line.strip()]
-        marked = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines
-        reason = marked[-1].removeprefix("fatal: ").removeprefix("error: ") if marked else f"exit {code}"
-        places = (self.folder, Path(tempfile.gettempdir()))
-        full = any(shutil.disk_usage(place).free < _LEAST_FREE for place in places)
-        return f"{reason}; the disk is full: make room, or set TMPDIR, and run this again" if full else reason
+    def asks(self, *arguments: str) -> str:
+        """Run a command that may fail, and return its output, which is then empty."""
+        try:
+            return self.run(*arguments)
+        except GitError:
+            return ""
+
+    def listed(self, *arguments: str) -> list[str]:
+        """Run a command that ends each path with a zero byte, and return the paths."""
+        return [path for path in self.run(*arguments).split("\0") if path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +117,13 @@ class BaseCommit:
 
 
 def changed_files(git: Git) -> list[str]:
-    """The files of a worktree that differ from its commit, sorted; with new ones, but without compiled Python."""
+    """List the files of a worktree that differ from its commit, new ones included, without compiled Python."""
     tracked = git.listed("diff", "--name-only", "--no-renames", "-z", "HEAD")
     return sorted({*tracked, *(name for name in untracked(git) if "__pycache__" not in name.split("/"))})
 
 
 def untracked(git: Git) -> list[str]:
-    """The files of a worktree that git neither tracks nor ignores."""
+    """List the files of a worktree that git neither tracks nor ignores."""
     return git.listed("ls-files", "--others", "--exclude-standard", "-z")
 
 
@@ -174,18 +140,6 @@ def restore(git: Git, files: Sequence[str] = ()) -> None:
         (git.folder / name).unlink(missing_ok=True)
 
 
-def stage(git: Git, files: Sequence[str]) -> None:
-    """Stage these files of one of our worktrees, as they are now."""
-    if files:
-        git.run("add", "--all", "--", *files)
-
-
-def discard_unstaged(git: Git) -> None:
-    """Discard what one of our worktrees has beside what is staged."""
-    git.run("checkout", "--quiet", "--", ".")
-    git.run("clean", "-d", "--force", "--quiet")
-
-
 def commit(git: Git, base: BaseCommit, message: str) -> str:
     """Commit what is staged in one of our worktrees and return the hash. Every commit has the base's date."""
     dates = {"GIT_AUTHOR_DATE": base.date, "GIT_COMMITTER_DATE": base.date}
@@ -200,14 +154,18 @@ def bring(git: Git, tree: Git, tip: str) -> None:
     git.run("fetch", *quiet, str(tree.folder), "refs/heads/finished")
 
 
-def patches(git: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
-    """Write the commits after the base as patches to an absolute folder and return their file names in order."""
-    written = git.run("format-patch", *_PATCH, f"--output-directory={folder}", f"{base.sha}..{tip}")
+def patches(tree: Git, base: BaseCommit, tip: str, folder: Path) -> tuple[str, ...]:
+    """Write the commits after the base as patches to an absolute folder and return their file names in order.
+
+    They are the same however the user has configured git. `tree` is one of our worktrees.
+    """
+    options = [*_PATCH, f"--output-directory={folder}"]
+    written = tree.run("format-patch", *options, f"{base.sha}..{tip}", env=_NO_CONFIGURATION)
     return tuple(Path(line).name for line in written.split("\n") if line)
 
 
 def same_after_am(git: Git, base: BaseCommit, tip: str, folder: Path, names: Sequence[str]) -> bool:
-    """Whether `git am` of the patches gives the tree of `tip`; `git` is one of our worktrees, at the base."""
+    """Tell whether `git am` of the patches gives the tree of `tip`; `git` is one of our worktrees, at the base."""
     try:
         git.run("am", "--quiet", "--keep-cr", "--no-3way", *(str(folder / name) for name in names))
         return git.run("rev-parse", "HEAD^{tree}") == git.run("rev-parse", f"{tip}^{{tree}}")

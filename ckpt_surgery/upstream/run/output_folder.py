@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.static.write import whole_folder
 from ckpt_surgery.text import listed
 
 _HASHES = ".made.json"
@@ -22,7 +21,9 @@ _HASHES = ".made.json"
 def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None:
     """Check before the work that the series can be written to `out`, in subfolders with these names.
 
-    Raises UpstreamError: inside the checkout, not a folder, not writable, or a subfolder that was not made here.
+    Raises:
+        UpstreamError: `out` is inside the checkout, is not a folder or not writable, or has a subfolder of such a name
+            that was not made here.
     """
     if out.resolve().is_relative_to(checkout.resolve()):
         raise UpstreamError(
@@ -30,7 +31,7 @@ def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None
         )
     place = next(place for place in (out, *out.absolute().parents) if place.exists())
     if not place.is_dir():
-        raise UpstreamError(f"--out {out} cannot be made: {place} is no folder")
+        raise UpstreamError(f"--out {out} cannot be made: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise UpstreamError(f"--out {out} cannot be written to: change the permissions of {place}, or name another")
     for name in names:
@@ -41,33 +42,31 @@ def check_folder(out: Path, checkout: Path, names: tuple[str, ...] = ()) -> None
 
 @contextmanager
 def output_folder(out: Path, name: str) -> Iterator[Path]:
-    """A folder to write to, which becomes `out/name` as a whole at the end, and is removed after an error.
+    """Give a folder to write to, which becomes `out/name` as a whole at the end, and is removed after an error.
 
-    Its path is absolute. Raises UpstreamError if something cannot be written.
+    Raises:
+        UpstreamError: something cannot be written.
     """
     try:
         is_new = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=out)).absolute()
         try:
-            yield scratch
-            scratch.chmod(0o755)
-            _replace(out / name, scratch)
+            with whole_folder(out / name) as folder:
+                yield folder
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
             if is_new and not any(out.iterdir()):
                 out.rmdir()
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = "the disk is full; make room and run this again" if full else error.strerror or str(error)
-        raise UpstreamError(f"{out / name} could not be written: {why}") from None
+        raise UpstreamError(f"{out / name} could not be written: {error.strerror or error}") from None
 
 
 def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> str:
     """Write the documents to a new folder; `old` is the folder that it will replace.
 
-    What a person added or changed in `old` is kept, and the new document is put beside it. Returns the sentence that
-    says so, or an empty string.
+    What a person added or changed in `old` is kept, and the new document is put beside it.
+
+    Returns:
+        The sentence that says so, or an empty string.
     """
     for name, text in documents.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
@@ -84,31 +83,17 @@ def write_documents(folder: Path, documents: Mapping[str, str], old: Path) -> st
     return f"your own files in {old} were kept ({listed(kept)}); new versions beside them have .new in their names"
 
 
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _changed_by_hand(old: Path) -> list[str]:
-    """The files of a folder that are not as they were written here."""
+    """List the files of a folder that are not as they were written here."""
     if not old.is_dir():
         return []
     try:
         hashes = dict(json.loads((old / _HASHES).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         hashes = {}
     files = (path for path in old.iterdir() if path.is_file() and path.name != _HASHES)
     return sorted(path.name for path in files if hashes.get(path.name) != _digest(path))
-
-
-def _replace(place: Path, new: Path) -> None:
-    """Move the folder `new` to a place, instead of the folder that is there."""
-    aside = new.with_name(f"{new.name}.old")
-    if place.exists():
-        place.rename(aside)
-    try:
-        new.rename(place)
-    except BaseException:
-        if aside.exists():
-            aside.rename(place)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -7,33 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.static.results import Progress
-from ckpt_surgery.survey import cores
-from ckpt_surgery.upstream.evidence.body import BODY, pull_request_body
+from ckpt_surgery.upstream.evidence.body import BODY, next_commands, pull_request_body
 from ckpt_surgery.upstream.evidence.judge import judged
-from ckpt_surgery.upstream.evidence.next_commands import next_commands
-from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
-from ckpt_surgery.upstream.evidence.page import evidence_markdown
+from ckpt_surgery.upstream.evidence.page import evidence_markdown, siblings_markdown
 from ckpt_surgery.upstream.evidence.results import Evidence
-from ckpt_surgery.upstream.evidence.siblings import siblings_markdown
-from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, files_of
+from ckpt_surgery.upstream.layout import MODELS, TEMPLATE, files_of, text_of
 from ckpt_surgery.upstream.options import PrepareOptions
-from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
-from ckpt_surgery.upstream.run.branches import branch_of, free_branch, put_back, set_branch
-from ckpt_surgery.upstream.run.checkers import check_ruff, find_tools
-from ckpt_surgery.upstream.run.checkout import check_checkout
-from ckpt_surgery.upstream.run.checks import drift
+from ckpt_surgery.upstream.run.checkers import check_ruff, drift, find_tools
+from ckpt_surgery.upstream.run.checkout import branch_of, check_checkout, free_branch, put_back, set_branch
 from ckpt_surgery.upstream.run.git import Git, bring, patches, restore, same_after_am
 from ckpt_surgery.upstream.run.interpreter import find_interpreter
 from ckpt_surgery.upstream.run.output_folder import check_folder, output_folder, write_documents
-from ckpt_surgery.upstream.run.parallel import in_background
-from ckpt_surgery.upstream.run.probe import probe
-from ckpt_surgery.upstream.run.series import SeriesBuild, build_series
+from ckpt_surgery.upstream.run.reproduce import versions_of
+from ckpt_surgery.upstream.run.series import NO_REPAIR, SeriesBuild, build_series
 from ckpt_surgery.upstream.run.series_evidence import gather_evidence
 from ckpt_surgery.upstream.run.workspace import Workspace
 from ckpt_surgery.upstream.run.worktrees import worktrees
@@ -58,8 +49,8 @@ class PrepareResult:
     """`left_out` are families with a repair that is in no series, `idle` those without one, both with the reason."""
 
     series: tuple[FinishedSeries, ...]
-    left_out: Mapping[str, Omission]
-    idle: Mapping[str, Omission]
+    left_out: Mapping[str, str]
+    idle: Mapping[str, str]
 
 
 def prepare(
@@ -98,18 +89,19 @@ def prepare(
         top = base_tree.folder
         families = chosen_families(top, options.families)
         tools = find_tools(top)
-        workers = options.jobs or cores()
         step("read the models")
-        with in_background(partial(probe, python, top), python, workers) as probed:
-            plan = plan_series(
-                top, families, options.codes, options.group_by, copies_follow=tools.has_converter, progress=progress
-            )
-            versions = probed()
+        versions = versions_of(python, top)
+        versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
+        plan = plan_series(
+            top, families, options.codes, options.group_by, copies_follow=tools.has_converter, progress=progress
+        )
+        with_findings = {finding.family for finding in plan.findings}
+        idle = {family: NO_REPAIR for family in plan.idle if family in with_findings}
         check_folder(options.out, checkout, tuple(planned.name for planned in plan.series))
         for planned in plan.series:
             free_branch(git, branch_of(planned.name))
         if not plan.series:
-            return PrepareResult((), {}, _idle(plan))
+            return PrepareResult((), {}, idle)
         if tools.has_converter:
             check_ruff(tools, python, top)
         space = Workspace(
@@ -119,50 +111,38 @@ def prepare(
             python=python,
             tools=tools,
             plan=plan,
-            include_unreproduced=options.include_unreproduced,
-            workers=workers,
+            options=options,
             progress=progress,
             step=step,
         )
-        step("verify the base, and run upstream's fixers on it")
-        fixers = partial(drift, tools, python, space.series_tree.folder, _modular_files(top, plan))
-        with in_background(fixers, python, workers) as drifted:
-            space.base_reports([family for planned in plan.series for family in planned.families])
-            space.drift = drifted()
-        versions |= {"ckpt_surgery": __version__, "git": git.run("version").removeprefix("git version ")}
+        changed = [family for planned in plan.series for family in planned.families]
+        step("verify the base")
+        space.base_reports(changed)
+        step("run upstream's fixers on the base")
+        modular = sorted({file for family in changed for file in files_of(top, family, "modular_*.py")})
+        names = [file.relative_to(top).as_posix() for file in modular]
+        space.drift = drift(tools, python, space.series_tree.folder, names)
         done: list[FinishedSeries] = []
-        left_out: dict[str, Omission] = {}
+        left_out: dict[str, str] = {}
         for planned in plan.series:
             build = build_series(space, planned.commits)
             left_out |= build.left_out
             if build.commits:
-                evidence = gather_evidence(space, planned, build, options, versions)
-                done.append(_finish(git, space, build, evidence, options.out))
+                evidence = gather_evidence(space, planned, build, versions)
+                done.append(_finish(git, space, build, evidence))
                 finished(done[-1])
-    return PrepareResult(tuple(done), left_out, _idle(plan))
+    return PrepareResult(tuple(done), left_out, idle)
 
 
-def _idle(plan: SeriesPlan) -> dict[str, Omission]:
-    """The families that have findings and no repair."""
-    with_findings = {finding.family for finding in plan.findings}
-    return {family: Omission(OmissionKind.NO_REPAIR) for family in plan.idle if family in with_findings}
-
-
-def _modular_files(tree: Path, plan: SeriesPlan) -> list[str]:
-    """The modular files of the families that will change."""
-    families = {family for planned in plan.series for family in planned.families}
-    files = (file for family in families for file in files_of(tree, family, "modular_*.py"))
-    return sorted(file.relative_to(tree).as_posix() for file in files)
-
-
-def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, out: Path) -> FinishedSeries:
+def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence) -> FinishedSeries:
     """Judge a series, write its folder, and point its branch to it: all of it or nothing."""
-    tip, branch, place = build.commits[-1].sha, evidence.branch, out / evidence.group
+    tip, branch, out = build.commits[-1].sha, evidence.branch, space.options.out
+    place = out / evidence.group
     before = free_branch(git, branch)
     try:
         with output_folder(out, evidence.group) as folder:
             bring(git, space.series_tree, tip)
-            names = patches(git, space.base, tip, folder)
+            names = patches(space.series_tree, space.base, tip, folder)
             restore(space.base_tree)  # upstream's checkers and tests may leave files behind
             applies = same_after_am(space.base_tree, space.base, tip, folder, names)
             evidence = judged(
@@ -172,19 +152,15 @@ def _finish(git: Git, space: Workspace, build: SeriesBuild, evidence: Evidence, 
                 lost=build.lost,
                 drifted=sorted(build.drifted),
             )
-            notice = write_documents(folder, _documents(space.base_tree.folder, evidence), place)
+            documents = {
+                "evidence.json": evidence.to_json(),
+                "evidence.md": evidence_markdown(evidence),
+                "siblings.md": siblings_markdown(evidence),
+                BODY: pull_request_body(evidence, text_of(space.base_tree.folder / TEMPLATE)),
+            }
+            notice = write_documents(folder, documents, place)
             set_branch(git, branch, tip)
     except BaseException:
         put_back(git, branch, tip, before)
         raise
     return FinishedSeries(evidence, place, tuple(next_commands(evidence, place, git.folder)), notice)
-
-
-def _documents(tree: Path, evidence: Evidence) -> dict[str, str]:
-    template = tree / TEMPLATE
-    return {
-        "evidence.json": evidence.to_json(),
-        "evidence.md": evidence_markdown(evidence),
-        "siblings.md": siblings_markdown(evidence),
-        BODY: pull_request_body(evidence, template.read_text("utf-8", "replace") if template.is_file() else None),
-    }

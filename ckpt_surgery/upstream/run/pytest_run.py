@@ -1,20 +1,19 @@
-"""One run of pytest in a checkout, and how each test ended, read from its JUnit report.
-
-Which tests are run, and what their outcome means, is decided by `regression` and `family_tests`.
-"""
+"""Upstream's tests, run with pytest in a checkout: how each ended, read from the JUnit report, and on the base too."""
 
 from __future__ import annotations
 
-import re
 import shlex
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
-from ckpt_surgery.upstream.evidence.results import CommandRun
+from ckpt_surgery.text import some
+from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, CommandRun
+from ckpt_surgery.upstream.layout import TESTS
 from ckpt_surgery.upstream.run.interpreter import EXIT_TIMED_OUT, TIMEOUT, PythonInterpreter
 
 
@@ -32,20 +31,15 @@ class PytestOutcome(StrEnum):
 BAD = (PytestOutcome.FAILED, PytestOutcome.ERROR)
 
 
-class PytestExit(IntEnum):
-    """The exit codes of pytest that mean something here."""
-
-    INTERNAL_ERROR = 3
-    NO_TESTS = 5
-
+NO_TESTS = 5
+"""The exit code of pytest if nothing is selected."""
 
 _OPTIONS = ("-q", "-ra", "--tb=short", "--no-header", "--disable-warnings", "-p", "no:cacheprovider")
 # The same tests run several times in a tree: without compiled files, imports take more than half of each run.
 _COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 _SEVERITY = list(PytestOutcome)
-_MISSING = re.compile(r"No module named '?(\w+)")
-_PACKAGES = {"PIL": "pillow", "pytest_subtests": "pytest-subtests", "yaml": "pyyaml"}
-_XDIST_HOOK = "unknown hook 'pytest_configure_node'"
+_FAMILY_TIMEOUT = 3600.0
+"""Seconds for one run of all tests of a family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +61,12 @@ class PytestRun:
     results: Mapping[str, PytestResult]
     problem: str | None = None
 
-    @property
-    def aborted(self) -> bool:
-        """Whether pytest itself failed on the way: the tests after that point have no result."""
-        return self.ran.code == PytestExit.INTERNAL_ERROR
-
     def ids(self, *outcomes: PytestOutcome) -> tuple[str, ...]:
-        """The tests that ended in one of these ways."""
+        """Return the tests that ended in one of these ways."""
         return tuple(name for name, result in self.results.items() if result.outcome in outcomes)
 
     def outcome(self, name: str) -> PytestOutcome | None:
-        """How one test ended; None if it was not run."""
+        """Return how one test ended; None if it was not run."""
         return self.results[name].outcome if name in self.results else None
 
 
@@ -103,14 +92,85 @@ def run_pytest(
         arguments = ["-m", "pytest", *_OPTIONS, "-o", "log_cli=false", f"--junitxml={report}", *options, *selected]
         shown = shlex.join(["python", "-m", "pytest", *selected])
         ran = python.run(arguments, tree, shown=shown, timeout=timeout, env={**_COMPILED, "TMPDIR": folder})
-        results, errors = _read(report, tree) if report.is_file() else ({}, "")
-    return PytestRun(ran, results, _problem(ran, results, errors))
+        results = _read(report, tree) if report.is_file() else {}
+    return PytestRun(ran, results, _problem(ran, results))
 
 
-def _read(report: Path, tree: Path) -> tuple[dict[str, PytestResult], str]:
-    """The result of each test, and the whole text of the errors, which names the modules that are missing."""
+def family_tests(
+    family: str, base: Path, series: Path, python: PythonInterpreter, *, shown: Collection[str] = ()
+) -> CheckerResult:
+    """Run all of upstream's tests of a family on the series; those that fail are run on the base too.
+
+    Upstream skips its slow tests by itself. The result is `FAILED_BEFORE` if each test that fails on the series also
+    fails on the base.
+
+    Args:
+        shown: the tests that show the repair. They may not fail, whatever they do on the base.
+
+    Raises:
+        UpstreamError: the interpreter cannot be started.
+    """
+    folder = f"{TESTS}/{family}"
+    if not (series / folder).is_dir():
+        return CheckerResult(folder, CheckStatus.NOT_RUN, reason=f"the checkout has no {folder}")
+    options = ("--continue-on-collection-errors",)
+    after = run_pytest(python, series, [folder], options=options, timeout=_FAMILY_TIMEOUT)
+    bad = after.ids(*BAD)
+    if after.problem or not (bad or after.ids(PytestOutcome.PASSED)):
+        return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=after.problem or "all tests are skipped")
+    if not bad:
+        if after.ran.ok:
+            return CheckerResult(folder, CheckStatus.OK, after.ran)
+        reason = f"pytest ended early, with exit code {after.ran.code}"
+        return CheckerResult(folder, CheckStatus.NOT_RUN, after.ran, reason=reason)
+    with tests_of_series(base, series, model_test_files(series, family)):
+        before = run_pytest(python, base, bad, options=options, timeout=_FAMILY_TIMEOUT)
+    new = [name for name in bad if name in shown or before.outcome(name) not in BAD]
+    if new:
+        return CheckerResult(folder, CheckStatus.FAILED, after.ran, before.ran, f"on the series alone: {some(new)}")
+    return CheckerResult(folder, CheckStatus.FAILED_BEFORE, after.ran, before.ran, f"on the base as well: {some(bad)}")
+
+
+def model_test_files(tree: Path, family: str) -> tuple[str, ...]:
+    """Return the family's tests of models in torch, as paths from the top of the tree."""
+    paths = sorted((tree / TESTS / family).glob("test_modeling_*.py"))
+    other = ("test_modeling_tf_", "test_modeling_flax_")
+    return tuple(path.relative_to(tree).as_posix() for path in paths if not path.name.startswith(other))
+
+
+@contextmanager
+def tests_of_series(base: Path, series: Path, files: Iterable[str]) -> Iterator[None]:
+    """Give the base the series' text of these test files, for a while."""
+    both = [path for path in files if (base / path).is_file()]
+    with restored(base, {path: exact_text(base, path) for path in both}):
+        write_texts(base, {path: exact_text(series, path) for path in both})
+        yield
+
+
+@contextmanager
+def restored(tree: Path, originals: Mapping[str, str]) -> Iterator[Callable[[], None]]:
+    """Put files back to this text at the end, unless the function that it gives was called to keep them."""
+    kept: list[bool] = []
+    try:
+        yield lambda: kept.append(True)
+    finally:
+        if not kept:
+            write_texts(tree, originals)
+
+
+def exact_text(tree: Path, path: str | Path) -> str:
+    """Read a file with its own line ends."""
+    return (tree / path).read_bytes().decode()
+
+
+def write_texts(tree: Path, texts: Mapping[str, str]) -> None:
+    """Write files, by their paths from the top of the tree, with the line ends of the texts."""
+    for path, text in texts.items():
+        (tree / path).write_bytes(text.encode())
+
+
+def _read(report: Path, tree: Path) -> dict[str, PytestResult]:
     results: dict[str, PytestResult] = {}
-    errors = []
     for case in ElementTree.parse(report).iter("testcase"):
         if (case.get("classname"), case.get("name")) == ("pytest", "internal"):
             continue  # stands for pytest's own failure
@@ -120,8 +180,7 @@ def _read(report: Path, tree: Path) -> tuple[dict[str, PytestResult], str]:
         entries += [_result(entry) for entry in case if entry.tag in ("failure", "error", "skipped")]
         passed = PytestResult(PytestOutcome.PASSED)
         results[name] = max(entries or [passed], key=lambda result: _SEVERITY.index(result.outcome))
-        errors += [entry.text or "" for entry in case if entry.tag == "error"]
-    return results, "\n".join(errors)
+    return results
 
 
 def _result(entry: ElementTree.Element) -> PytestResult:
@@ -133,7 +192,7 @@ def _result(entry: ElementTree.Element) -> PytestResult:
 
 
 def _node_id(class_name: str, name: str, tree: Path) -> str:
-    """The id that pytest accepts: the report has dots where the id has slashes and colons."""
+    """Return the id that pytest accepts: the report has dots where the id has slashes and colons."""
     parts = class_name.split(".") if class_name else []
     for end in range(len(parts), 0, -1):
         path = "/".join(parts[:end]) + ".py"
@@ -143,23 +202,14 @@ def _node_id(class_name: str, name: str, tree: Path) -> str:
     return module if (tree / module).is_file() else name
 
 
-def _problem(ran: CommandRun, results: Mapping[str, PytestResult], errors: str) -> str | None:
+def _problem(ran: CommandRun, results: Mapping[str, PytestResult]) -> str | None:
+    """Say why no test was reached; None if one was."""
     if any(result.outcome is not PytestOutcome.ERROR for result in results.values()):
         return None
     if ran.code == EXIT_TIMED_OUT:
         return f"`{ran.command}` did not end in time and was stopped"
-    missing = sorted(_packages(errors + ran.output))
-    if missing:
-        install = f"python -m pip install {' '.join(missing)}"
-        return f"`{ran.command}` needs packages that its Python does not have: install them with `{install}`"
-    if ran.code == PytestExit.NO_TESTS:
+    if ran.code == NO_TESTS:
         return f"`{ran.command}` selects no test"
     lines = [line for line in ran.output.splitlines() if line.strip()] or ["no output"]
     last = next((line.removeprefix("E ") for line in reversed(lines) if line.startswith("E ")), lines[-1])
     return f"`{ran.command}` reached no test (exit code {ran.code}): {last.strip()}"
-
-
-def _packages(text: str) -> Collection[str]:
-    """What to install for the modules that an output misses; the hook is one of pytest-xdist's."""
-    packages = {_PACKAGES.get(name, name) for name in _MISSING.findall(text) if name not in ("tests", "transformers")}
-    return {*packages, "pytest-xdist"} if _XDIST_HOOK in text else packages

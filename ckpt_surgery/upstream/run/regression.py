@@ -5,37 +5,28 @@ What it changes is under `tests/` of the series; the base has the same test file
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from ckpt_surgery.measure.results import Mode
-from ckpt_surgery.static.edits import Edit
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
-from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, classes_of, files_of, text_of
-from ckpt_surgery.upstream.run.exclusion_edits import apply_removals
-from ckpt_surgery.upstream.run.exclusions import Exclusion, generic_tests, listed_exclusions, overrides
+from ckpt_surgery.upstream.layout import MODELING_UTILS, TESTS, text_of
+from ckpt_surgery.upstream.run.exclusions import Exclusion, exclusions_in, without
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.parallel import run_all
-from ckpt_surgery.upstream.run.pytest_run import BAD, PytestExit, PytestOutcome, PytestRun, run_pytest
-from ckpt_surgery.upstream.run.regression_method import TEST, holders, method, model_tests, with_method
-from ckpt_surgery.upstream.run.temporary_edits import (
-    COMMON,
+from ckpt_surgery.upstream.run.pytest_run import (
+    BAD,
+    NO_TESTS,
+    PytestOutcome,
+    PytestRun,
     exact_text,
     model_test_files,
     restored,
+    run_pytest,
     tests_of_series,
     write_texts,
 )
-
-TIMEOUT = 1200.0
-"""Seconds for one run of the checkpointing tests of a family."""
-
-_MODEL_TYPE = re.compile(r"^    model_type(?:\s*:[^=\n]*)?\s*=\s*[\"'](\w+)[\"']", re.M)
-_Placed = tuple[str, Exclusion]
-"""An exclusion with the path of its file."""
+from ckpt_surgery.upstream.run.regression_method import TEST, method, model_tests, with_method
 
 
 def regression(
@@ -46,7 +37,6 @@ def regression(
     *,
     blocks: Sequence[str],
     modes: Sequence[Mode],
-    workers: int = 1,
 ) -> RegressionTest:
     """Find or make the test of one family that fails without the repair and passes with it.
 
@@ -61,7 +51,6 @@ def regression(
         python: has pytest, torch, and what the tests import.
         blocks: classes that are plain modules on the base and checkpointed on the series.
         modes: those in which the repaired models have equal gradients; a new test tries no other.
-        workers: how many commands may run at once.
 
     Raises:
         UpstreamError: the interpreter cannot be started.
@@ -70,18 +59,18 @@ def regression(
     if not files:
         folder = f"{TESTS}/{family}/test_modeling_*.py" if (series / TESTS).is_dir() else TESTS
         return RegressionTest(family, RegressionKind.NONE, reason=f"the checkout has no {folder}")
-    trial = _FamilyTrial(family, base, series, python, files, workers)
+    trial = _FamilyTrial(family, base, series, python, files)
     before, after = trial.both(files, "checkpointing")
     for run in (before, after):
-        if run.problem and run.ran.code != PytestExit.NO_TESTS:
+        if run.problem and run.ran.code != NO_TESTS:
             return RegressionTest(family, RegressionKind.NONE, reason=run.problem)
     tests = red_to_green(before, after)
-    covered = trial.confirmed(trial.kind(tests), tests)
+    covered = trial.confirmed(RegressionKind.COVERED, tests)
     return covered or _exception_removed(trial, after) or _added(trial, blocks, modes)
 
 
 def red_to_green(before: PytestRun, after: PytestRun) -> tuple[str, ...]:
-    """The tests that fail in the first run and pass in the second. A skipped test does neither."""
+    """Return the tests that fail in the first run and pass in the second. A skipped test does neither."""
     failed = before.ids(PytestOutcome.FAILED)
     return tuple(name for name in failed if after.outcome(name) is PytestOutcome.PASSED)
 
@@ -95,21 +84,16 @@ class _FamilyTrial:
     series: Path
     python: PythonInterpreter
     files: tuple[str, ...]
-    workers: int
 
     def both(self, targets: Sequence[str], names: str = "") -> tuple[PytestRun, PytestRun]:
-        """The same tests on the base and on the series, both with the test files of the series."""
-
-        def run(tree: Path) -> PytestRun:
-            return run_pytest(self.python, tree, targets, names=names, timeout=TIMEOUT)
-
+        """Run the same tests on the base and on the series, both with the test files of the series."""
         with tests_of_series(self.base, self.series, self.files):
-            runs = [partial(run, tree) for tree in (self.base, self.series)]
-            before, after = run_all(runs, self.python, self.workers)
+            before = run_pytest(self.python, self.base, targets, names=names)
+            after = run_pytest(self.python, self.series, targets, names=names)
         return before, after
 
     def confirmed(self, kind: RegressionKind, tests: Sequence[str], reason: str = "") -> RegressionTest | None:
-        """A run of these tests alone that goes from red to green; None if they do not do so again."""
+        """Run these tests alone; None if they do not go from red to green again."""
         if not tests:
             return None
         before, after = self.both(tests)
@@ -118,53 +102,45 @@ class _FamilyTrial:
         paths = sorted({name.partition("::")[0] for name in tests})
         return RegressionTest(self.family, kind, tuple(paths), tuple(tests), before.ran, after.ran, reason)
 
-    def kind(self, tests: Sequence[str]) -> RegressionKind:
-        """Where the tests that show the repair come from; an earlier commit of the series may have made them."""
-        if any(name.endswith(f"::{TEST}") for name in tests):
-            return RegressionKind.ADDED
-        removed = len(self.exclusions(self.base)) > len(self.exclusions(self.series))
-        return RegressionKind.EXCEPTION_REMOVED if removed else RegressionKind.COVERED
-
-    def exclusions(self, tree: Path) -> list[_Placed]:
-        """What keeps the generic tests from the family in a tree."""
-        common = exact_text(tree, COMMON) if (tree / COMMON).is_file() else ""
-        generic = generic_tests(common)
-        own = [(path, override) for path in self.files for override in overrides(exact_text(tree, path), generic)]
-        return own + [(COMMON, exclusion) for exclusion in listed_exclusions(common, _names(tree, self.family))]
-
     def none(self, reason: str, runs: tuple[PytestRun, PytestRun] | None = None) -> RegressionTest:
-        """There is no regression test; `runs` are those of a test that was tried."""
+        """Say that there is no regression test; `runs` are those of a test that was tried."""
         before, after = (run.ran for run in runs) if runs else (None, None)
         return RegressionTest(self.family, RegressionKind.NONE, before=before, after=after, reason=reason)
 
 
 def _exception_removed(trial: _FamilyTrial, untouched: PytestRun) -> RegressionTest | None:
-    """Upstream's own tests without what excludes the family; `untouched` is their run on the series before that."""
-    excluding = trial.exclusions(trial.series)
+    """Try upstream's own tests without what excludes the family; `untouched` is their run on the series with it."""
+    excluding = [found for path in trial.files for found in exclusions_in(path, text_of(trial.series / path))]
     if not excluding:
         return None
-    names = " or ".join(sorted({name for _, exclusion in excluding for name in exclusion.tests}))
-    originals = {path: exact_text(trial.series, path) for path, _ in excluding}
+    names = " or ".join(sorted({exclusion.subject.partition(".")[2] for exclusion in excluding}))
+    originals = {exclusion.path: exact_text(trial.series, exclusion.path) for exclusion in excluding}
+
+    def write_without(removed: Sequence[Exclusion]) -> None:
+        for path, text in originals.items():
+            own = [exclusion for exclusion in removed if exclusion.path == path]
+            write_texts(trial.series, {path: without(text, own)})
+
     with restored(trial.series, originals) as keep:
-        write_texts(trial.series, _without(originals, excluding))
+        write_without(excluding)
         before, after = trial.both(trial.files, names)
         shown = red_to_green(before, after)
         worse = set(after.ids(*BAD)) - set(untouched.ids(*BAD))
-        removed = [placed for placed in excluding if _concerns(placed, shown) and not _concerns(placed, worse)]
-        tests = [name for name in shown if any(_concerns(placed, [name]) for placed in removed)]
-        write_texts(trial.series, originals | _without(originals, removed))
-        reason = f"removed: {'; '.join(f'{exclusion.description} ({path})' for path, exclusion in removed)}"
+        removed = [exclusion for exclusion in excluding if exclusion.concerns(shown) and not exclusion.concerns(worse)]
+        tests = [name for name in shown if any(exclusion.concerns([name]) for exclusion in removed)]
+        write_without(removed)
+        reason = f"removed: {'; '.join(map(str, removed))}"
         test = trial.confirmed(RegressionKind.EXCEPTION_REMOVED, tests, reason)
         if test is None:
             return None
         keep()
-        return replace(test, paths=tuple(sorted({path for path, _ in removed})))
+        return replace(test, paths=tuple(sorted({exclusion.path for exclusion in removed})))
 
 
 def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) -> RegressionTest:
-    """A new test in the last test class in which it shows the repair; if there is none, the runs of the first try."""
+    """Add a new test to the last test class in which it shows the repair; if none does, say why."""
     sources = {path: exact_text(trial.series, path) for path in trial.files}
-    if any(holders(source) for source in sources.values()):
+    if any(TEST in source for source in sources.values()):
         runs = trial.both(trial.files, TEST)
         return trial.none(_why_not(*runs), runs)
     classes = {path: model_tests(source) for path, source in sources.items()}
@@ -173,30 +149,23 @@ def _added(trial: _FamilyTrial, blocks: Sequence[str], modes: Sequence[Mode]) ->
     if not modes:
         reason = "verify still finds a fault in every mode, so that no test of all gradients can pass"
         return RegressionTest(trial.family, RegressionKind.IMPOSSIBLE, reason=reason)
-    modeling_utils = exact_text(trial.series, MODELING_UTILS)
-    tries: list[tuple[PytestRun, PytestRun]] = []
+    text = method(blocks, modes, exact_text(trial.series, MODELING_UTILS))
     with restored(trial.series, sources) as keep:
-        for tried in dict.fromkeys([tuple(modes), *((mode,) for mode in modes)]):
-            text = method(blocks, tried, modeling_utils)
-            edited = {path: with_method(source, classes[path], text) for path, source in sources.items()}
-            write_texts(trial.series, edited)
-            before, after = trial.both(trial.files, TEST)
-            tries.append((before, after))
-            shown = red_to_green(before, after)
-            if shown:
-                path, holder, _ = shown[-1].split("::")
-                write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
-                test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
-                if test is not None:
-                    keep()
-                    return test
-            if not after.ids(*BAD):
-                break
-    return trial.none(_why_not(*tries[0]), tries[0])
+        write_texts(trial.series, {path: with_method(source, classes[path], text) for path, source in sources.items()})
+        runs = trial.both(trial.files, TEST)
+        shown = red_to_green(*runs)
+        if shown:
+            path, holder, _ = shown[-1].split("::")
+            write_texts(trial.series, sources | {path: with_method(sources[path], [holder], text)})
+            test = trial.confirmed(RegressionKind.ADDED, shown[-1:])
+            if test is not None:
+                keep()
+                return test
+    return trial.none(_why_not(*runs), runs)
 
 
 def _why_not(before: PytestRun, after: PytestRun) -> str:
-    """Why the new test shows nothing, from its runs in every test class of the family."""
+    """Say why the new test shows nothing, from its runs in every test class of the family."""
     problem = before.problem or after.problem
     if problem:
         return problem
@@ -212,28 +181,3 @@ def _why_not(before: PytestRun, after: PytestRun) -> str:
 
 def _classes(tests: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(name.split("::")[1] if "::" in name else name for name in tests))
-
-
-def _concerns(placed: _Placed, tests: Collection[str]) -> bool:
-    """Whether an exclusion keeps any of these tests (pytest ids) from the family."""
-    path, exclusion = placed
-    for name in tests:
-        file, *classes, test = name.split("::")
-        if test in exclusion.tests and (path == COMMON or (file == path and classes[-1] in exclusion.classes)):
-            return True
-    return False
-
-
-def _without(sources: Mapping[str, str], excluding: Iterable[_Placed]) -> dict[str, str]:
-    """The files without these exclusions."""
-    by_path: dict[str, list[Edit]] = {}
-    for path, exclusion in excluding:
-        by_path.setdefault(path, []).extend(exclusion.edits)
-    return {path: apply_removals(sources[path], edits) for path, edits in by_path.items()}
-
-
-def _names(tree: Path, family: str) -> frozenset[str]:
-    """The model types and the classes of a family: what a list in the generic tests may name."""
-    configurations = files_of(tree, family, "configuration_*.py")
-    types = (name for path in configurations for name in _MODEL_TYPE.findall(text_of(path)))
-    return frozenset({*types, *classes_of(tree, family)})

@@ -78,7 +78,7 @@ _BLOCKS_BY_NAME = """\
 
 
 def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) -> str:
-    """The test as a method, in upstream's format.
+    """Return the test as a method, in upstream's format.
 
     Args:
         blocks: names of classes that are plain modules on the base and checkpointed on the series.
@@ -101,7 +101,7 @@ def method(blocks: Sequence[str], modes: Sequence[Mode], modeling_utils: str) ->
 
 
 def model_tests(source: str) -> tuple[str, ...]:
-    """The test classes of a file that have upstream's generic model tests, in the order of the file."""
+    """Return the test classes of a file that have upstream's generic model tests, in their order."""
     names: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -111,14 +111,8 @@ def model_tests(source: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def holders(source: str) -> tuple[str, ...]:
-    """The classes of a file that already have the test."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return tuple(node.name for node in classes if TEST in [getattr(entry, "name", "") for entry in node.body])
-
-
 def with_method(source: str, classes: Sequence[str], text: str) -> str:
-    """The file with the method `text` at the end of each of these classes, and with the imports that it needs."""
+    """Add the method `text` at the end of each of these classes, and the imports that it needs."""
     positions = SourceText(source)
     edits = []
     for node in ast.parse(source).body:
@@ -132,7 +126,7 @@ def with_method(source: str, classes: Sequence[str], text: str) -> str:
 
 
 def _plain_blocks(blocks: Sequence[str]) -> str:
-    """The lines that name the blocks that the base does not checkpoint."""
+    """Return the lines that name the blocks that the base does not checkpoint."""
     if not blocks:
         return ""
     names = [f'"{name}"' for name in blocks]
@@ -144,7 +138,7 @@ def _plain_blocks(blocks: Sequence[str]) -> str:
 
 
 def _with_import(source: str, module: str, name: str) -> str:
-    """The file with an import of `name` where isort puts it, unless a top-level import has it already."""
+    """Add an import of `name` where isort puts it, unless a top-level import has it already."""
     facts = extract(source)
     if any(entry.name == name for entry in facts.imports):
         return source

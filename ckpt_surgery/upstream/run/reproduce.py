@@ -1,36 +1,41 @@
-"""`verify` on the model classes of a transformers tree, and imports, run by the checkout's own Python.
+"""What the checkout's own Python has, and `verify` and imports in its processes.
 
-What runs there is `examine`; this module starts it and brings the reports back.
+The workers have the checkout's torch and transformers and nothing of our requirements: this module imports the
+standard library and our own package only.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import json
 import os
-import shutil
-import signal
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ckpt_surgery
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.measure import TIMEOUT
 from ckpt_surgery.measure.report import Report, report_of
-from ckpt_surgery.measure.results import MODES
-from ckpt_surgery.static.results import Progress
+from ckpt_surgery.survey import survey
+from ckpt_surgery.survey.target import target_of
+from ckpt_surgery.survey.worker_pool import WorkerPool, WorkerPoolError
 from ckpt_surgery.upstream.evidence.results import CommandRun
 from ckpt_surgery.upstream.layout import classes_of
-from ckpt_surgery.upstream.run import examine
 from ckpt_surgery.upstream.run.interpreter import LINES, PythonInterpreter
 
-_START = 600.0
-"""Seconds that importing torch and transformers may take on a slow disk."""
-_POLL = 0.2
+if TYPE_CHECKING:
+    from ckpt_surgery.static.results import Progress
+
+_VERSIONS = """
+import sys, transformers, torch
+print("python=%d.%d.%d" % sys.version_info[:3])
+print("transformers=" + transformers.__version__)
+print("torch=" + torch.__version__)
+print("place=" + transformers.__file__)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,35 @@ class TreeReports:
     imported: CommandRun | None = None
 
 
+def versions_of(python: PythonInterpreter, tree: Path) -> dict[str, str]:
+    """Return the versions of python, torch, transformers (the tree's own) and, if there is one, ruff.
+
+    Raises:
+        UpstreamError: this Python is too old, cannot import what the tree's models need, or has another transformers.
+    """
+    ran = python.run(["-c", _VERSIONS], tree, shown="python -c 'import transformers, torch'", timeout=600.0)
+    # The tree is not named: it may be a worktree that is gone when this is read.
+    if not ran.ok:
+        last = ran.output.rpartition("\n")[2]
+        raise UpstreamError(
+            f"{python.path} cannot import transformers and torch ({last}): install what it needs, in the checkout, "
+            f"with {python.path} -m pip install -e '.[torch,testing,quality]', or name another Python with --python"
+        )
+    answer = dict(line.split("=", 1) for line in ran.output.splitlines()[-4:])
+    if tuple(map(int, answer["python"].split(".")))[:2] < (3, 11):
+        raise UpstreamError(
+            f"{python.path} is Python {answer['python']}, and 3.11 or later is needed: name another one with --python"
+        )
+    place = answer.pop("place")
+    if not place.startswith("./"):
+        raise UpstreamError(
+            f"{python.path} imports transformers from {place} and not from the checkout: "
+            "name a Python that heeds PYTHONPATH with --python"
+        )
+    ruff = python.tool("ruff", ["--version"], tree)
+    return {**answer, "ruff": ruff.output.split()[1]} if ruff.ok else answer
+
+
 def verify_tree(
     python: PythonInterpreter,
     tree: Path,
@@ -55,9 +89,7 @@ def verify_tree(
 ) -> TreeReports:
     """Run `verify` on every model class that these families of a tree define, with the tree's own transformers.
 
-    Modules are imported in a process of their own, which has nothing of the models but what all of them share.
-
-    No process and no file is left behind, also after an interrupt.
+    Modules are imported in a process of their own. No process and no file is left behind, also after an interrupt.
 
     Args:
         python: has torch and what the tree's transformers requires, and needs none of our requirements.
@@ -71,93 +103,60 @@ def verify_tree(
         UpstreamError: the models cannot be run at all; one sentence says why.
     """
     classes = {family: classes_of(tree, family) for family in families}
-    request = {"tree": str(tree), "classes": classes, "modules": list(modules), "jobs": jobs}
-    # Each class may have a variant, and is built and run once before its modes.
-    phases = 2 * sum(map(len, classes.values())) * (2 + len(MODES))
-    with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as scratch:
-        folder = Path(scratch)
-        (folder / examine.REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        with _no_process_left(folder), _progress_of(folder / examine.PROGRESS, progress):
-            ran = python.run(
-                ["-m", examine.__name__, str(folder)],
-                tree,
-                shown=f"ckpt_surgery verify {' '.join(families)}",
-                timeout=_START + phases * TIMEOUT,
-                extra_path=(_packages(folder / "packages"),),
-                env={"PYTHONSAFEPATH": "1", "TMPDIR": str(folder)},
-            )
-        answer = _answer(folder, (tree, folder, python.path.parent.parent))
-    if "reports" not in answer:
-        last = ran.output.rpartition("\n")[2]
-        why = answer.get("problem") or f"it ended with exit code {ran.code}: {last}"
-        # The tree is not named: it may be a worktree that is gone when this is read.
-        raise UpstreamError(
-            f"{python.path} cannot run the checkout's models: {why}; install what the checkout requires for it, "
-            "or name another Python with --python"
-        )
-    by_family = {family: tuple(map(report_of, reports)) for family, reports in answer["reports"].items()}
+    with tempfile.TemporaryDirectory(prefix="ckpt_surgery-", ignore_cleanup_errors=True) as folder:
+        environment = python.environment(tree)
+        environment["PYTHONPATH"] += os.pathsep + folder
+        environment["TMPDIR"] = folder
+        # nothing that is installed beside our package is to be imported
+        source = Path(ckpt_surgery.__path__[0]).resolve()
+        Path(folder, source.name).symlink_to(source, target_is_directory=True)
+
+        def neutral(text: str) -> str:
+            return text.replace(f"{tree}/", "").replace(f"{folder}/", "").replace(f"{python.path.parent.parent}/", "")
+
+        try:
+            with WorkerPool(python=python.path, environment=environment) as pool:
+                by_family = pool.call(f"{__name__}:targets_of", classes=classes)
+                try:
+                    error = pool.call(f"{__name__}:failed_import", modules=modules) if modules else ""
+                except WorkerPoolError as died:
+                    error = str(died)
+                targets = [target_of(target) for targets in by_family.values() for target in targets]
+                reports = survey(targets, workers=jobs, progress=progress, pool=pool)
+        except WorkerPoolError as failure:
+            raise UpstreamError(
+                f"{python.path} cannot run the checkout's models: {neutral(str(failure))}; install what the checkout "
+                "requires for it, or name another Python with --python"
+            ) from None
+    texts = (neutral(json.dumps(report.to_dict(), ensure_ascii=False)) for report in reports)
+    named = {
+        family: tuple(report_of(json.loads(next(texts))) for _ in targets) for family, targets in by_family.items()
+    }
     if not modules:
-        return TreeReports(by_family)
-    error = answer["failed_import"]
+        return TreeReports(named)
     command = f'python -c "import {", ".join(modules)}"'
-    return TreeReports(by_family, CommandRun(command, int(bool(error)), "\n".join(error.splitlines()[-LINES:])))
+    output = "\n".join(neutral(error).splitlines()[-LINES:])
+    return TreeReports(named, CommandRun(command, int(bool(error)), output))
 
 
-def _packages(folder: Path) -> Path:
-    """A folder from which our package can be imported, and nothing that is installed beside it."""
-    folder.mkdir()
-    source = Path(ckpt_surgery.__path__[0]).resolve()
-    try:
-        (folder / source.name).symlink_to(source, target_is_directory=True)
-    except OSError:
-        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+def targets_of(_emit: object, /, classes: Mapping[str, Sequence[str]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the targets by family, as plain JSON data, for the classes that are models, with their variants."""
+    from ckpt_surgery.survey.resolve import resolve
+    from ckpt_surgery.tiny import model_classes
+
+    models = model_classes()
+    return {
+        family: [target.to_dict() for target in resolve([name for name in names if name in models])]
+        for family, names in classes.items()
+    }
 
 
-def _answer(folder: Path, places: Sequence[Path]) -> dict[str, Any]:
-    """The answer without the paths of this machine; empty if there is none."""
-    file = folder / examine.ANSWER
-    text = file.read_text(encoding="utf-8") if file.is_file() else "{}"
-    paths = {str(path) for place in places for path in (place, place.resolve())}
-    for path in sorted(paths, key=len, reverse=True):
-        text = text.replace(json.dumps(f"{path}/", ensure_ascii=False)[1:-1], "")
-    answer: dict[str, Any] = json.loads(text)
-    return answer
-
-
-@contextlib.contextmanager
-def _no_process_left(folder: Path) -> Iterator[None]:
-    """End the workers if their parent was killed: they notice that by themselves, but only seconds later."""
-    try:
-        yield
-    finally:
-        file = folder / examine.TEMPLATE
-        if file.is_file() and not (folder / examine.ANSWER).is_file():
-            with contextlib.suppress(ValueError, ProcessLookupError, PermissionError):
-                os.killpg(int(file.read_text(encoding="ascii")), signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _progress_of(file: Path, progress: Progress | None) -> Iterator[None]:
-    """Report the progress that is written to a file, as it comes."""
-    if progress is None:
-        yield
-        return
-    ended = threading.Event()
-
-    def listen() -> None:
-        seen, over = 0, False
-        while not over:
-            over = ended.wait(_POLL)
-            lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.is_file() else []
-            if len(lines) > seen:
-                progress(*json.loads(lines[-1]))
-                seen = len(lines)
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        listener.join()
+def failed_import(_emit: object, /, modules: Sequence[str]) -> str:
+    """Return the traceback of the first module that cannot be imported; empty if all can."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            inner = error.__traceback__ and error.__traceback__.tb_next
+            return "".join(traceback.format_exception(error.with_traceback(inner))).strip()
+    return ""

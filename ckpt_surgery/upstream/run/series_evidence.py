@@ -6,31 +6,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ckpt_surgery.codemods import RULES
-from ckpt_surgery.upstream.evidence.omissions import Omission, OmissionKind
 from ckpt_surgery.upstream.evidence.results import CheckerResult, CheckStatus, Evidence, SeriesStatus, Sibling
 from ckpt_surgery.upstream.evidence.signatures import changed_signatures
 from ckpt_surgery.upstream.layout import TESTS
-from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import PlannedSeries
-from ckpt_surgery.upstream.run.branches import branch_of
-from ckpt_surgery.upstream.run.checks import Checkers
-from ckpt_surgery.upstream.run.family_tests import family_tests
+from ckpt_surgery.upstream.run.checkers import checker_tasks
+from ckpt_surgery.upstream.run.checkout import branch_of
 from ckpt_surgery.upstream.run.git import Git, restore
 from ckpt_surgery.upstream.run.parallel import TreePair, run_all_in_trees
-from ckpt_surgery.upstream.run.series import SeriesBuild
+from ckpt_surgery.upstream.run.pytest_run import family_tests
+from ckpt_surgery.upstream.run.series import NO_FAULT, NO_REPAIR, SeriesBuild
 from ckpt_surgery.upstream.run.workspace import Workspace
 
 
 def gather_evidence(
-    space: Workspace,
-    planned: PlannedSeries,
-    build: SeriesBuild,
-    options: PrepareOptions,
-    versions: Mapping[str, str],
+    space: Workspace, planned: PlannedSeries, build: SeriesBuild, versions: Mapping[str, str]
 ) -> Evidence:
-    """The evidence, not judged yet: its status is that of a series that is not ready."""
+    """Gather the evidence, not judged yet: its status is that of a series that is not ready."""
     files = sorted({file for commit in build.commits for file in commit.files})
     codes = {code for commit in build.commits for code in commit.rules}
+    base, series = space.base_tree.folder, space.series_tree.folder
     return Evidence(
         group=planned.name,
         branch=branch_of(planned.name),
@@ -41,83 +36,71 @@ def gather_evidence(
         commits=tuple(build.commits),
         rows=build.rows,
         checks=_checks(space, planned, build),
-        signatures=changed_signatures(space.base_tree.folder, space.series_tree.folder, files),
+        signatures=tuple(change for file in files for change in changed_signatures(base, series, file)),
         regressions=tuple(build.regressions),
-        siblings=_siblings(space, planned, build, options),
+        siblings=_siblings(space, planned, build),
         versions=versions,
-        command=options.command,
+        command=space.options.command,
         unsafe=tuple(build.unsafe),
         notes=tuple(map(str, planned.notes)),
-        coordination=options.coordination,
+        coordination=space.options.coordination,
         rules={rule.code: rule.summary for rule in RULES if rule.code in codes},
     )
 
 
 def _checks(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[CheckerResult, ...]:
-    """Upstream's checkers, and its tests of every family in the series, as many at once as may run."""
-    checkers = Checkers(
+    """Run upstream's checkers, and its tests of every family in the series, as many at once as may run."""
+
+    def tests_of(family: str, trees: TreePair) -> CheckerResult:
+        space.step(f"{planned.name}: upstream's tests of {family}")
+        shown = [name for test in build.regressions if test.family == family for name in test.tests]
+        try:
+            return family_tests(family, trees.base, trees.series, space.python, shown=shown)
+        finally:
+            restore(Git(trees.base))
+            restore(Git(trees.series))
+
+    checkers = checker_tasks(
         space.tools,
         space.python,
-        build.commits,
-        space.checkers_on_base,
+        space.series_tree.folder,
+        on_base=space.checkers_on_base,
         step=lambda name: space.step(f"{planned.name}: upstream's checker {name}"),
     )
-    tests = [partial(_family_tests, space, planned, build, family) for family in sorted(build.families)]
+    tests = [partial(tests_of, family) for family in sorted(build.families)]
     missing = []
     if not (space.series_tree.folder / TESTS).is_dir():
         reason = f"this checkout has no {TESTS}"
         tests, missing = [], [CheckerResult("upstream's tests", CheckStatus.NOT_RUN, reason=reason)]
     # tests take longest, and start first
-    tasks: list[Callable[[TreePair], CheckerResult]] = [*tests, *checkers.tasks(space.series_tree.folder)]
+    tasks: list[Callable[[TreePair], CheckerResult]] = [*tests, *checkers]
     results = run_all_in_trees(tasks, space.pairs(len(tasks)), space.python)
     return (*results[len(tests) :], *results[: len(tests)], *missing)
 
 
-def _family_tests(
-    space: Workspace, planned: PlannedSeries, build: SeriesBuild, family: str, trees: TreePair
-) -> CheckerResult:
-    space.step(f"{planned.name}: upstream's tests of {family}")
-    shown = [name for test in build.regressions if test.family == family for name in test.tests]
-    try:
-        return family_tests(family, trees.base, trees.series, space.python, shown=shown)
-    finally:
-        restore(Git(trees.base))
-        restore(Git(trees.series))
+def _siblings(space: Workspace, planned: PlannedSeries, build: SeriesBuild) -> tuple[Sibling, ...]:
+    """List every family with findings of the same rules, and why it is in this series or not."""
+    others = {name: series.name for series in space.plan.series if series != planned for name in series.families}
 
+    def reason(family: str) -> str:
+        if family in build.families:
+            return "changed in this series"
+        if family in build.left_out:
+            return f"left out: {build.left_out[family]}"
+        if family in others and not space.options.include_unreproduced and not space.is_faulty(family):
+            return f"left out: {NO_FAULT}"
+        if family in others:
+            return f"belongs to the series {others[family]}, if its repair can be shown"
+        if family in space.plan.idle:
+            return NO_REPAIR
+        return "not asked for" if space.options.families else "not asked for: the model is deprecated"
 
-def _siblings(
-    space: Workspace, planned: PlannedSeries, build: SeriesBuild, options: PrepareOptions
-) -> tuple[Sibling, ...]:
-    """Every family with findings of the same rules, and why it is in this series or not."""
     codes = {code for commit in build.commits for code in commit.rules}
     findings = [finding for finding in space.plan.findings if finding.code in codes]
     siblings = []
     for family in sorted({finding.family for finding in findings}):
         own = [finding for finding in findings if finding.family == family]
-        siblings.append(
-            Sibling(
-                family=family,
-                rules=tuple(sorted({finding.code for finding in own})),
-                places=tuple(f"{finding.path}:{finding.line}" for finding in own),
-                included=family in build.families,
-                reason=_sibling_reason(family, space, planned, build, options),
-            )
-        )
+        rules = tuple(sorted({finding.code for finding in own}))
+        places = tuple(f"{finding.path}:{finding.line}" for finding in own)
+        siblings.append(Sibling(family, rules, places, family in build.families, reason(family)))
     return tuple(siblings)
-
-
-def _sibling_reason(
-    family: str, space: Workspace, planned: PlannedSeries, build: SeriesBuild, options: PrepareOptions
-) -> str:
-    others = {name: series.name for series in space.plan.series if series != planned for name in series.families}
-    if family in build.families:
-        return "changed in this series"
-    if family in build.left_out:
-        return f"left out: {build.left_out[family].text}"
-    if family in others and not options.include_unreproduced and not space.is_faulty(family):
-        return f"left out: {Omission(OmissionKind.NO_FAULT).text}"
-    if family in others:
-        return f"belongs to the series {others[family]}, if its repair can be shown"
-    if family in space.plan.idle:
-        return Omission(OmissionKind.NO_REPAIR).text
-    return "not asked for" if options.families else "not asked for: the model is deprecated"

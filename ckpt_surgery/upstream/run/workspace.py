@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
 
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.static.results import Progress
+from ckpt_surgery.survey import cores
 from ckpt_surgery.upstream.evidence.results import CommandRun, ModelRow
 from ckpt_surgery.upstream.evidence.rows import rows_of
+from ckpt_surgery.upstream.options import PrepareOptions
 from ckpt_surgery.upstream.plan.plan import SeriesPlan
 from ckpt_surgery.upstream.run.checkers import UpstreamTools
 from ckpt_surgery.upstream.run.git import BaseCommit, Git
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import TreePair
-from ckpt_surgery.upstream.run.reproduce import TreeReports, verify_tree
+from ckpt_surgery.upstream.run.reproduce import verify_tree
 
 _MOST_PAIRS = 4
 """Each pair has two worktrees, and commands that take more than a gigabyte."""
@@ -34,29 +34,49 @@ class Workspace:
     python: PythonInterpreter
     tools: UpstreamTools
     plan: SeriesPlan
-    include_unreproduced: bool
-    workers: int
-    """How many commands, and how many models, may run at once."""
+    options: PrepareOptions
     progress: Progress | None
     step: Callable[[str], None]
     """Called with a few words on what is done now."""
-    drift: Mapping[str, str] = field(default_factory=dict)
-    """Files that upstream's fixers change on the base already, with the digest of the result: not ours to change."""
+    drift: frozenset[str] = frozenset()
+    """Files that upstream's fixers change on the base already: not ours to change."""
     checkers_on_base: dict[str, CommandRun] = field(default_factory=dict)
     """What upstream's checkers did on the base, as far as they were run there."""
     _base_reports: dict[str, tuple[Report, ...]] = field(default_factory=dict)
     _more_pairs: list[TreePair] = field(default_factory=list)
 
     def base_reports(self, families: Collection[str]) -> Mapping[str, tuple[Report, ...]]:
-        """The reports of `verify` on the base by family, with these families at least; each is run once."""
+        """Return the reports of `verify` on the base by family, with these families at least; each is run once."""
         missing = sorted(set(families) - set(self._base_reports))
         if missing:
-            self._base_reports |= self._verified(self.base_tree.folder, missing).by_family
+            tree = self.base_tree.folder
+            made = verify_tree(self.python, tree, missing, jobs=self.options.jobs, progress=self.progress)
+            self._base_reports |= made.by_family
         return self._base_reports
 
+    def is_faulty(self, family: str) -> bool:
+        """Tell whether `verify` finds a fault in a family on the base."""
+        return any(report.faults for report in self.base_reports([family])[family])
+
+    def rows(
+        self, families: Collection[str], modules: Sequence[str] = ()
+    ) -> tuple[tuple[ModelRow, ...], CommandRun | None]:
+        """Return the classes of these families on the base and on the series as it is now, and an import.
+
+        Args:
+            modules: modules of the series to import; the import is None if none is named.
+        """
+        if not families:
+            return (), None
+        names, tree = sorted(families), self.series_tree.folder
+        before = self.base_reports(names)
+        after = verify_tree(self.python, tree, names, modules=modules, jobs=self.options.jobs, progress=self.progress)
+        rows = (row for name in names for row in rows_of(name, before[name], after.by_family[name]))
+        return tuple(rows), after.imported
+
     def pairs(self, most: int) -> list[TreePair]:
-        """Worktrees at the base and at the tip of the series, for commands that run at once; at most so many."""
-        count = min(self.workers, most, _MOST_PAIRS)
+        """Return worktrees at the base and at the tip of the series, for at most `most` commands that run at once."""
+        count = min(self.options.jobs or cores(), most, _MOST_PAIRS)
         for number in range(len(self._more_pairs) + 2, count + 1):
             pair = TreePair(*(self.base_tree.folder.with_name(f"{name}-{number}") for name in ("base", "series")))
             for place in (pair.base, pair.series):
@@ -67,24 +87,3 @@ class Workspace:
         for pair in more:
             Git(pair.series).run("checkout", "--quiet", "--detach", "--force", tip)
         return [TreePair(self.base_tree.folder, self.series_tree.folder), *more]
-
-    def is_faulty(self, family: str) -> bool:
-        """Whether `verify` finds a fault in a family on the base."""
-        return any(report.faults for report in self.base_reports([family])[family])
-
-    def rows(self, families: Collection[str]) -> tuple[ModelRow, ...]:
-        """The classes of these families on the base and on the series as it is now."""
-        return self.rows_and_imports(families, ())[0]
-
-    def rows_and_imports(
-        self, families: Collection[str], modules: Sequence[str]
-    ) -> tuple[tuple[ModelRow, ...], CommandRun | None]:
-        """The same, and the import of modules of the series; None if none is named."""
-        before, after = self.base_reports(families), self._verified(self.series_tree.folder, sorted(families), modules)
-        rows = (rows_of(family, before[family], after.by_family[family]) for family in sorted(families))
-        return tuple(chain.from_iterable(rows)), after.imported
-
-    def _verified(self, tree: Path, families: Sequence[str], modules: Sequence[str] = ()) -> TreeReports:
-        if not families:
-            return TreeReports({})
-        return verify_tree(self.python, tree, families, modules=modules, jobs=self.workers, progress=self.progress)

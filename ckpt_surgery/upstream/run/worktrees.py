@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,23 +17,33 @@ _IDENTITY = re.compile(r"(?P<name>.*) <(?P<email>.*)> \d+ [+-]\d+")
 
 @contextlib.contextmanager
 def worktrees(git: Git, base: BaseCommit, *names: str) -> Iterator[dict[str, Path]]:
-    """Worktrees at the base, by name. They are removed at the end, also after an error or an interrupt.
+    """Give worktrees at the base, by name. They are removed at the end, also after an error or an interrupt.
 
     Their repository reads the checkout's objects and settings and writes nothing there. Its branch `main`, with which
     upstream's scripts compare, is the base, whatever the checkout's own `main` is.
 
-    Raises UpstreamError if no temporary folder or no worktree can be made.
+    Raises:
+        UpstreamError: no temporary folder or no worktree can be made.
     """
-    with _temporary_folder() as folder:
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="ckpt_surgery-pr-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise UpstreamError(
+            f"no temporary folder could be made ({error.strerror or error}): make room, or set TMPDIR"
+        ) from None
+    folder = Path(temporary.name).resolve()
+    try:
         repository = _repository(git, base, folder / "repository.git")
         paths = {name: folder / name for name in names}
         for path in paths.values():
             repository.run("worktree", "add", "--detach", "--quiet", str(path), base.sha)
         yield paths
+    finally:
+        temporary.cleanup()
 
 
 def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
-    """An empty repository that finds the checkout's objects in the checkout."""
+    """Make an empty repository that finds the checkout's objects in the checkout."""
     common = (git.folder / git.run("rev-parse", "--git-common-dir")).resolve()
     objects = f"--object-format={git.run('rev-parse', '--show-object-format')}"
     git.run("init", "--quiet", "--bare", "--template=", "--initial-branch=main", objects, str(place))
@@ -51,31 +59,3 @@ def _repository(git: Git, base: BaseCommit, place: Path) -> Git:
             repository.run("config", f"{person}.{key}", value)
     repository.run("update-ref", "refs/heads/main", base.sha)
     return repository
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Lets no second Ctrl-C stop the cleanup."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set a handler
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="ckpt_surgery-pr-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise UpstreamError(
-            f"no temporary folder could be made ({error.strerror or error}): make room, or set TMPDIR"
-        ) from None
-    try:
-        yield Path(folder.name).resolve()
-    finally:
-        with _interrupts_ignored():
-            folder.cleanup()

@@ -285,3 +285,10 @@ def test_a_function_that_runs_nothing_is_no_helper(tmp_path: Path, call: str) ->
     loop = LOOP.replace("            hidden", f"            {call}\n            hidden", 1)
     found = of_helper(tmp_path, "from .elsewhere import dump\nfrom copy import copy", loop, {})
     assert [kind[:2] for kind in found] == [("CKPT001", "safe")]
+
+
+def test_a_method_that_hands_on_its_own_argument_is_no_branch(tmp_path: Path) -> None:
+    helper = "    def run(self, layer, x):\n        return checkpoint(layer, x, use_reentrant=False)\n\n"
+    model = MODEL.replace(CALL, "self.run(layer, hidden_states)").replace(FORWARD, helper + FORWARD, 1)
+    text = f"{IMPORTS}{HEAD}{LAYER}{model}"
+    assert check(tree(tmp_path, {FILE: text}), cache=False).findings == ()

@@ -44,6 +44,20 @@ def test_a_script_with_nothing_to_say_takes_no_room() -> None:
     assert extract(SCRIPT.replace("ddp.module(batch)", "ddp(batch)"))[script.SCRIPT] is None
 
 
+@pytest.mark.parametrize(
+    ("statement", "name", "origin"),
+    [
+        ("import torch.distributed", "torch.nn.Linear", "torch.nn.Linear"),
+        ("import torch.distributed as dist", "dist.all_reduce", "torch.distributed.all_reduce"),
+        ("from torch import distributed as dist", "dist.all_reduce", "torch.distributed.all_reduce"),
+        ("from .. import data", "data.load", "...data.load"),
+    ],
+)
+def test_a_name_means_what_its_import_binds(statement: str, name: str, origin: str) -> None:
+    node = ast.parse(name, mode="eval").body
+    assert names_of(ast.parse(statement)).origin(node) == origin
+
+
 @pytest.mark.parametrize("call", ["torch.gather(x, 1, index)", "check_gathered(x)", "dist.get_rank()"])
 def test_a_rank_without_a_collective_makes_no_script(call: str) -> None:
     text = f"import torch.distributed as dist\n\nif rank == 0:\n    {call}\n"

@@ -87,7 +87,6 @@ def ready() -> Evidence:
                 class_name="ClvpEncoderLayer",
                 before="hidden_states, past_key_values=None, encoder_hidden_states=None",
                 after="hidden_states, encoder_hidden_states=None, past_key_values=None",
-                callers=(f"{MODELING.format('clvp')}:80", "tests/models/clvp/test_modeling_clvp.py:12"),
             ),
         ),
         unsafe=(f"CKPT005 in {MODELING.format('clvp')}: ClvpEncoderLayer.forward takes it behind past state",),
@@ -262,7 +261,6 @@ def odd() -> Evidence:
     good = ready()
     first, second, *others = good.rows
     clvp, zamba2 = good.regressions
-    (change,) = good.signatures
     made = replace(
         good,
         rows=(replace(first, before=(), faults_before=()), second, *others[:1]),
@@ -270,7 +268,6 @@ def odd() -> Evidence:
             replace(clvp, reason="removed: the skip of ClvpTest.test_x (tests/x.py)"),
             replace(zamba2, before=CommandRun("python -m pytest x", 5, "no tests ran")),
         ),
-        signatures=(replace(change, callers=()),),
         siblings=tuple(replace(good.siblings[1], family=f"family{number}") for number in range(14)),
     )
     return judged(made, ("zamba2",), applies=True, lost=["clvp"], drifted=["a.py", "b.py"])
@@ -358,11 +355,6 @@ def folds(page: str) -> dict[str, str]:
     """What is folded on a page, by the line that opens it."""
     sections = re.findall(r"^<details>\n<summary>(.*?)</summary>$(.*?)^</details>$", page, re.DOTALL | re.MULTILINE)
     return {summary: body.strip() for summary, body in sections}
-
-
-def in_sight(page: str) -> str:
-    """The page without what is folded."""
-    return re.sub(r"^<details>$.*?^</details>$", "", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def turned(evidence: Evidence) -> Evidence:

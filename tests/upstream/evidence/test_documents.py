@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import pull_request_body
-from ckpt_surgery.upstream.evidence.next_commands import next_commands
-from ckpt_surgery.upstream.evidence.page import evidence_markdown
+from ckpt_surgery.upstream.evidence.body import next_commands, pull_request_body
+from ckpt_surgery.upstream.evidence.page import evidence_markdown, siblings_markdown
 from ckpt_surgery.upstream.evidence.results import Evidence
-from ckpt_surgery.upstream.evidence.siblings import siblings_markdown
 from tests.snapshots import check_snapshot
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -35,7 +33,3 @@ DOCUMENTS: dict[str, Callable[[Evidence], str]] = {
 @pytest.mark.parametrize("name", SERIES)
 def test_the_document_is_the_snapshot(name: str, document: str) -> None:
     check_snapshot(DOCUMENTS[document](SERIES[name]), SNAPSHOTS / name / document)
-
-
-def test_a_body_without_a_template_is_the_snapshot() -> None:
-    check_snapshot(pull_request_body(cases.ready(), None), SNAPSHOTS / "ready" / "body_without_template.md")

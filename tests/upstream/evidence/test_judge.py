@@ -15,7 +15,6 @@ from ckpt_surgery.upstream.evidence.results import (
     CheckStatus,
     CommandRun,
     Evidence,
-    Reason,
     ReasonCode,
     RegressionKind,
     RegressionTest,
@@ -56,116 +55,70 @@ def no_test(**fields: Any) -> Evidence:
     return changed(regressions=(clvp, replace(test, **fields)))
 
 
-WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode, str]] = {
-    "a new fault": (
-        lambda: first_row(after=("values",)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.NEW_FAULT,
-        "ClvpEncoder (non_reentrant): failing after the repair and not before: values",
-    ),
+WAYS: dict[str, tuple[Callable[[], Evidence], SeriesStatus, ReasonCode]] = {
+    "a new fault": (lambda: first_row(after=("values",)), SeriesStatus.NOT_READY, ReasonCode.NEW_FAULT),
     "a new fault where all was well": (
         lambda: first_row(before=(), after=("cost",)),
         SeriesStatus.NOT_READY,
         ReasonCode.NEW_FAULT,
-        "ClvpEncoder (non_reentrant): failing after the repair and not before: cost",
     ),
-    "a module that cannot be imported": (
-        lambda: first_commit(imported=BROKEN),
-        SeriesStatus.NOT_READY,
-        ReasonCode.IMPORT_FAILED,
-        "a module that the commit 'clvp: checkpoint | once' changes cannot be imported",
-    ),
-    "a converter that failed": (
+    "a failed import": (lambda: first_commit(imported=BROKEN), SeriesStatus.NOT_READY, ReasonCode.IMPORT_FAILED),
+    "a failed converter": (
         lambda: first_commit(fixes=(CommandRun("make fix-repo", 2), WENT)),
         SeriesStatus.NOT_READY,
         ReasonCode.FIXER_FAILED,
-        "make fix-repo failed with exit code 2",
     ),
-    "a checker that fails": (
+    "a failed checker": (
         lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN),)),
         SeriesStatus.NOT_READY,
         ReasonCode.CHECKER_FAILED,
-        "upstream's checker copies fails",
     ),
     "a test that shows nothing": (
         lambda: no_test(before=WENT),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
     ),
     "a test that fails with the repair too": (
         lambda: no_test(after=BROKEN),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
     ),
     "no mode in which a test can pass": (
         lambda: no_test(kind=RegressionKind.IMPOSSIBLE),
         SeriesStatus.NOT_READY,
         ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
-    ),
-    "a checker that fails since one of the commits": (
-        lambda: changed(checks=(CheckerResult("copies", CheckStatus.FAILED, BROKEN, since="Repair clvp"),)),
-        SeriesStatus.NOT_READY,
-        ReasonCode.CHECKER_FAILED,
-        "upstream's checker copies fails since the commit 'Repair clvp'",
     ),
     "a checker that was not run": (
         lambda: changed(checks=(CheckerResult("types", CheckStatus.NOT_RUN, reason="ty is not there"),)),
         SeriesStatus.UNCHECKED,
         ReasonCode.CHECKER_NOT_RUN,
-        "types: not run (ty is not there)",
     ),
-    "a test that could not be tried": (
-        no_test,
-        SeriesStatus.UNCHECKED,
-        ReasonCode.NO_REGRESSION_TEST,
-        "no regression test of zamba2: it passes on the base",
-    ),
+    "a test that could not be tried": (no_test, SeriesStatus.UNCHECKED, ReasonCode.NO_REGRESSION_TEST),
     "a class that was not measured": (
         lambda: first_row(before=(), after=(), problem="it took too long"),
         SeriesStatus.UNCHECKED,
         ReasonCode.NOT_MEASURED,
-        "ClvpEncoder (non_reentrant): not measured: it took too long",
     ),
     "a checker that fails on the base too": (
         lambda: changed(checks=(CheckerResult("repo", CheckStatus.FAILED_BEFORE, BROKEN, BROKEN),)),
         SeriesStatus.READY,
         ReasonCode.CHECKER_FAILED_BEFORE,
-        "repo fails, on the base too",
     ),
     "running statistics that move twice": (
         lambda: first_row(after=("state",), statistics_only=True),
         SeriesStatus.READY,
         ReasonCode.STATISTICS_DIFFER,
-        "ClvpEncoder (non_reentrant): gradients are equal; the running statistics of batch normalisation are not, "
-        "because the recompute updates them a second time",
     ),
-    "a fault that is still there": (
-        lambda: first_row(after=("cost",)),
-        SeriesStatus.READY,
-        ReasonCode.FAULT_LEFT,
-        "ClvpEncoder (non_reentrant): still failing: cost",
-    ),
+    "a fault that is still there": (lambda: first_row(after=("cost",)), SeriesStatus.READY, ReasonCode.FAULT_LEFT),
 }
-"""What is wrong, the status that it gives, and the code and sentence of the reason."""
+"""What is wrong, the status that it gives, and the code of the reason; the sentences are in the snapshots."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_wrong_decides_the_status_and_is_the_one_reason(way: str) -> None:
-    made, status, code, text = WAYS[way]
+    made, status, code = WAYS[way]
     judgement = judged(made(), (), applies=True)
-    assert (judgement.status, judgement.reasons) == (status, (Reason(code, text),))
-
-
-def test_a_series_without_a_fault_is_ready_without_a_reason() -> None:
-    judgement = judged(
-        changed(status=SeriesStatus.NOT_READY, reasons=(Reason(ReasonCode.NOT_MEASURED, "an old one"),)),
-        (),
-        applies=True,
-    )
-    assert (judgement.status, judgement.reasons) == ("ready", ())
+    assert (judgement.status, [reason.code for reason in judgement.reasons]) == (status, [code])
 
 
 def test_patches_that_do_not_give_the_branch_make_it_not_ready() -> None:
@@ -179,7 +132,7 @@ def test_a_family_of_which_no_fault_was_shown_is_a_caution() -> None:
     assert (judgement.status, texts(judgement)) == ("ready", (IN_ANYWAY,))
 
 
-def test_a_test_that_shows_nothing_is_a_caution_where_there_is_nothing_to_show() -> None:
+def test_a_test_that_shows_nothing_is_a_caution_if_nothing_can_be_shown() -> None:
     judgement = judged(no_test(before=WENT), ("zamba2",), applies=True)
     assert (judgement.status, texts(judgement)) == (
         SeriesStatus.READY,
@@ -192,17 +145,13 @@ def test_a_test_that_could_not_be_tried_leaves_such_a_family_unchecked() -> None
     assert judged(no_test(), ("zamba2",), applies=True).status == SeriesStatus.UNCHECKED
 
 
-def test_a_commit_of_tests_alone_is_imported_nowhere_and_that_is_well() -> None:
-    assert judged(first_commit(imported=None), (), applies=True).status == SeriesStatus.READY
-
-
 def test_a_repair_that_a_later_commit_took_back_is_not_ready() -> None:
     judgement = judged(cases.ready(), (), applies=True, lost=["clvp"])
     why = "clvp: what its commit repaired is not repaired on the finished series"
     assert (judgement.status, texts(judgement)) == ("not ready", (why,))
 
 
-def test_a_file_that_upstreams_fixers_change_anyway_leaves_a_series_unchecked() -> None:
+def test_a_file_that_fixers_change_anyway_leaves_a_series_unchecked() -> None:
     judgement = judged(cases.ready(), (), applies=True, drifted=["a.py", "b.py"])
     assert judgement.status == SeriesStatus.UNCHECKED
     assert texts(judgement)[0].startswith("a.py and b.py: upstream's fixers change it on the base already")
@@ -221,7 +170,7 @@ def test_a_checker_that_fails_with_other_words_leaves_a_series_unchecked() -> No
     assert texts(judgement) == ("repo fails, and on the base too with another output: compare the two",)
 
 
-def test_what_failed_comes_before_what_was_not_run_and_that_before_the_cautions() -> None:
+def test_failures_come_first_then_what_was_not_run_then_cautions() -> None:
     ready = cases.ready()
     clvp, zamba2 = ready.commits
     encoder, reentrant, unmeasured, left = ready.rows
@@ -275,15 +224,6 @@ def test_classes_and_families_of_which_the_same_is_said_share_a_sentence() -> No
     )
 
 
-def test_classes_share_a_sentence_only_where_it_holds_in_the_same_modes() -> None:
-    encoder, *decoder = cases.rows("clvp", "ClvpEncoder")[:1] + cases.rows("clvp", "ClvpDecoder")
-    made = changed(rows=tuple(replace(row, after=("recompute",)) for row in (encoder, *decoder)))
-    assert texts(judged(made, (), applies=True))[-2:] == (
-        "ClvpEncoder (non_reentrant): still failing: recompute",
-        "ClvpDecoder (non_reentrant and reentrant): still failing: recompute",
-    )
-
-
 def test_the_same_reason_stands_once() -> None:
     ruff = CheckerResult("copies", CheckStatus.NOT_RUN, reason="the interpreter has no ruff")
     fixes = (CommandRun("make fix-repo", 2, "one"), CommandRun("make fix-repo", 2, "two"))
@@ -312,30 +252,11 @@ def test_the_same_reason_stands_once() -> None:
     )
 
 
-def test_levels_are_named_in_their_order_and_a_worse_row_by_the_new_ones_alone() -> None:
+def test_levels_are_in_their_order_and_a_worse_row_names_new_ones_only() -> None:
     left = judged(first_row(before=LEVELS, after=("cost", "recompute")), (), applies=True)
     assert texts(left) == ("ClvpEncoder (non_reentrant): still failing: recompute and cost",)
     worse = judged(first_row(before=("recompute",), after=("values", "set", "recompute")), (), applies=True)
     assert texts(worse) == ("ClvpEncoder (non_reentrant): failing after the repair and not before: set and values",)
-
-
-def test_only_the_status_and_the_reasons_are_changed() -> None:
-    made = judged(cases.not_ready(), ("clvp",), applies=False)
-    assert replace(made, status=SeriesStatus.READY, reasons=()) == replace(
-        cases.not_ready(), status=SeriesStatus.READY, reasons=()
-    )
-
-
-@pytest.mark.parametrize("name", cases.every_kind())
-def test_the_made_up_series_are_what_they_are_judged_to_be(name: str) -> None:
-    evidence = cases.every_kind()[name]
-    assert judged(evidence, (), applies=True) == evidence
-    expected = {
-        "not_ready": SeriesStatus.NOT_READY,
-        "unchecked": SeriesStatus.UNCHECKED,
-        "bare": SeriesStatus.UNCHECKED,
-    }
-    assert evidence.status is expected.get(name, SeriesStatus.READY)
 
 
 def test_every_code_is_given_by_some_series() -> None:

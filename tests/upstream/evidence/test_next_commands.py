@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_surgery.upstream.evidence.body import pull_request_body
-from ckpt_surgery.upstream.evidence.next_commands import next_commands
-from ckpt_surgery.upstream.evidence.placeholders import HUMAN_PLACE
+from ckpt_surgery.upstream.evidence.body import MARK, next_commands, pull_request_body
 from ckpt_surgery.upstream.evidence.results import Evidence
 from tests.upstream.evidence import evidence_cases as cases
 
@@ -51,11 +49,6 @@ def test_a_series_that_is_not_ready_is_only_to_be_looked_at_and_finished(name: s
         assert steps[3:] == [["cd", WORKTREE], left[name]]
 
 
-def test_where_no_command_is_left_to_run_no_worktree_is_made() -> None:
-    evidence = replace(cases.unchecked(), checks=cases.unchecked().checks[:1])
-    assert [command[3] for command in commands(evidence)] == ["log", "diff"]
-
-
 def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
     steps = commands(cases.uncoordinated())
     assert steps[-1] == ["gh", "issue", "create", "--repo", "huggingface/transformers", "--web"]
@@ -65,8 +58,8 @@ def test_without_an_issue_the_next_step_is_one_and_nothing_is_pushed() -> None:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bool) -> None:
-    page = pull_request_body(cases.ready(), None)
-    (tmp_path / "body.md").write_text(page.replace(HUMAN_PLACE, "") if written else page)
+    page = pull_request_body(cases.ready(), "")
+    (tmp_path / "body.md").write_text(page.replace(MARK, "") if written else page)
     (tmp_path / "gh").write_text("#!/bin/sh\necho opened\n")
     (tmp_path / "gh").chmod(0o755)
     last = next_commands(cases.ready(), tmp_path, tmp_path / "checkout")[-1]
@@ -74,9 +67,3 @@ def test_the_draft_is_refused_while_a_place_is_empty(tmp_path: Path, written: bo
     ran = subprocess.run(["bash", "-c", last], env={"PATH": path}, capture_output=True, text=True, check=False)
     assert (ran.returncode == 0) == written == ("opened" in ran.stdout)
     assert ("TO BE WRITTEN BY YOU" in ran.stdout) != written
-
-
-def test_relative_folders_are_found_from_the_worktree_too() -> None:
-    text = next_commands(cases.ready(), Path("out"), Path("checkout"))
-    assert shlex.split(text[-1])[-1] == str(Path("out").absolute() / "body.md")
-    assert f"cd {shlex.quote(str(Path('transformers-all').absolute()))}" in text

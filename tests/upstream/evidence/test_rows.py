@@ -11,7 +11,7 @@ from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import Cost, Fault, Level, ModeReport, Outcome, Skip
 from ckpt_surgery.upstream.evidence.results import ModelRow, RowVerdict
-from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
+from ckpt_surgery.upstream.evidence.rows import rows_of
 from tests.measure.fault_cases import fault, fault_at, why
 
 WHY = why(CauseKind.PLAIN_BLOCK, block="ToyBlock")
@@ -53,7 +53,7 @@ def test_a_row_has_levels_in_their_order_sentences_as_told_and_kept_bytes() -> N
     assert (result.kept_before, result.kept_after) == (80, 20)
 
 
-def test_a_level_that_was_not_come_to_after_the_repair_is_none_that_is_repaired() -> None:
+def test_a_level_that_is_skipped_after_the_repair_is_not_repaired() -> None:
     (mode,) = report("values").modes
     after = replace(report(), modes=(replace(mode, outcomes={"recompute": "skipped"}),))
     result = row(report("recompute", "values"), after)
@@ -68,7 +68,7 @@ def test_a_mode_that_was_not_measured_is_neither_ok_nor_repaired(changes: dict[s
     assert row(after, after).problem == NOT_RUN.reason
 
 
-def test_classes_are_sorted_with_their_variants_and_each_has_a_row_for_every_mode() -> None:
+def test_classes_are_sorted_and_each_has_a_row_for_every_mode() -> None:
     variant = replace(report(), variant="router loss")
     other = replace(report(), model="Another")
     entries = rows_of("toy", [variant, report(), other], [other, variant, report()])
@@ -111,7 +111,7 @@ def test_only_what_is_measured_on_both_sides_can_be_repaired(
 ) -> None:
     result = row(before, after)
     assert result.verdict == verdict
-    assert reproduced([result]) == (verdict == RowVerdict.PARTLY_REPAIRED)
+    assert result.better == (verdict == RowVerdict.PARTLY_REPAIRED)
     assert bool(result.problem) == (verdict == RowVerdict.NOT_MEASURED)
 
 
@@ -127,13 +127,6 @@ def test_a_problem_names_its_side_unless_it_is_the_same_on_both() -> None:
     assert row(UNBUILT, report()).problem == f"on the base: {UNBUILT.problem}"
     both = f"on the base: {UNBUILT.problem}; on the series: {UNSUPPORTED.problem}"
     assert row(UNBUILT, UNSUPPORTED).problem == both
-
-
-def test_one_repaired_row_reproduces_a_family_and_none_does_not() -> None:
-    gone, same = row(report("recompute"), report()), row(report("recompute"), report("recompute"))
-    assert reproduced([same, gone])
-    assert not reproduced([same])
-    assert not reproduced([])
 
 
 NORM = why(CauseKind.BATCH_NORM_TWICE)

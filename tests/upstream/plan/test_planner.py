@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
+from ckpt_surgery.static.results import FileChange, Note
 from ckpt_surgery.upstream.layout import families_of
 from ckpt_surgery.upstream.options import GroupBy
-from ckpt_surgery.upstream.plan.plan import SeriesPlan
+from ckpt_surgery.upstream.plan.plan import PlannedCommit, SeriesPlan, series_of
 from ckpt_surgery.upstream.plan.planner import chosen_families, plan_series
 from tests.upstream import toy_checkout
 
@@ -134,9 +135,7 @@ def test_a_family_without_a_repair_is_idle(tmp_path: Path, toy: Path) -> None:
 
 
 @pytest.mark.parametrize("follows", [True, False], ids=["with a script that propagates", "without"])
-def test_a_copy_whose_source_alone_is_repaired_keeps_its_comment_where_a_script_brings_it_along(
-    tmp_path: Path, follows: bool
-) -> None:
+def test_a_copy_keeps_its_comment_if_a_script_updates_it(tmp_path: Path, follows: bool) -> None:
     # the source stands in a model that checkpoints, its copy in one that does not
     head = "from torch import nn\n\nfrom ...modeling_utils import PreTrainedModel\n\n\n"
     tied = "# Copied from transformers.models.oak.modeling_oak.OakLayer with Oak->Elm\n"
@@ -162,3 +161,13 @@ def test_sources_come_before_what_is_copied_from_them(tmp_path: Path) -> None:
     made = plan(tmp_path)
     assert series(made) == {"birch": [("yew",), ("birch",), ("aspen",)]}
     assert {commit.rules for commit in made.series[0].commits} == {("CKPT001", "CKPT003")}
+
+
+@pytest.mark.parametrize("line", [0, 12])
+def test_each_series_has_the_notes_of_its_files(line: int) -> None:
+    paths = {family: f"{MODELS}/{family}/modeling_{family}.py" for family in ("ash", "birch")}
+    changes = {family: FileChange(path, "before", "after", ()) for family, path in paths.items()}
+    commits = [PlannedCommit((family,), (change,), ()) for family, change in changes.items()]
+    notes = [Note(path, "left alone: it would not settle", line) for path in paths.values()]
+    series = series_of(commits, (), notes, GroupBy.FAMILY)
+    assert {entry.name: entry.notes for entry in series} == {"ash": (notes[0],), "birch": (notes[1],)}

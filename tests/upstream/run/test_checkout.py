@@ -1,4 +1,4 @@
-"""What a checkout has to be before anything is made."""
+"""What a checkout has to be before anything is made, and the branch of a series, which never costs a commit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.checkout import check_checkout
-from ckpt_surgery.upstream.run.git import (
-    BaseCommit,
-    Git,
-)
-from tests.upstream.git_toys import sh
+from ckpt_surgery.upstream.run.checkout import check_checkout, free_branch, put_back, set_branch
+from ckpt_surgery.upstream.run.git import BaseCommit, Git
+from ckpt_surgery.upstream.run.series import TRAILER
+from tests.upstream.git_toys import BRANCH, series, sh
 
 
 def refusal(folder: Path, base: str = "main") -> str:
@@ -31,20 +29,13 @@ def test_a_folder_without_git_is_refused(tmp_path: Path) -> None:
     assert "is not in a git repository: name a checkout made by git clone" in refusal(tmp_path)
 
 
-def test_a_repository_that_git_refuses_is_told_from_none(tmp_path: Path) -> None:
+def test_the_reason_why_git_refuses_a_repository_is_given(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: /nowhere\n")
-    (tmp_path / "inner").mkdir()
-    for folder in (tmp_path, tmp_path / "inner"):
-        assert refusal(folder).startswith(f"git refuses to work in {folder}: not a git repository")
+    assert refusal(tmp_path).endswith("not a git repository: /nowhere)")
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "is no folder" in refusal(tmp_path / "nowhere")
-
-
-def test_a_bare_repository_is_refused(repository: Path, tmp_path: Path) -> None:
-    sh(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare")
-    assert "is a bare repository" in refusal(tmp_path / "bare")
+    assert "is not a folder" in refusal(tmp_path / "nowhere")
 
 
 def test_a_folder_inside_a_checkout_is_refused(repository: Path) -> None:
@@ -91,3 +82,60 @@ def test_an_identity_that_git_does_not_know_is_refused(repository: Path, monkeyp
 def test_git_that_is_missing_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert refusal(repository) == "git was not found: install it, then run this again"
+
+
+# --- the branch ---
+
+
+def test_a_branch_of_ours_is_replaced_and_found_again(repository: Path) -> None:
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
+    assert free_branch(git, BRANCH) == tip
+    _, _, other = series(repository, "oak = 3\n")
+    set_branch(git, BRANCH, other)
+    assert git.run("rev-parse", BRANCH) == other
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        ("commit", "--quiet", "--allow-empty", "--message=mine"),
+        ("commit", "--quiet", "--amend", "--no-edit", "--allow-empty"),
+        ("commit", "--quiet", "--allow-empty", f"--message=mine\n\n{TRAILER} 0.1.0"),
+        ("-c", "core.editor=true", "rebase", "--quiet", "--exec=git commit -q --amend -m other", "HEAD~1"),
+        ("reset", "--quiet", "--hard", "main"),
+    ],
+    ids=["a commit", "an amended commit", "a commit with our trailer", "a rebase", "a reset"],
+)
+def test_a_branch_with_work_of_the_humans_is_never_overwritten(repository: Path, work: tuple[str, ...]) -> None:
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
+    sh(repository, "switch", "--quiet", BRANCH)
+    sh(repository, *work)
+    sh(repository, "switch", "--quiet", "main")
+    human = git.run("rev-parse", BRANCH)
+    with pytest.raises(UpstreamError, match=f"the branch {BRANCH} holds a commit that is not ours"):
+        set_branch(git, BRANCH, tip)
+    assert git.run("rev-parse", BRANCH) == human
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["to what it was", "to nothing"])
+def test_a_branch_is_put_back(repository: Path, before: bool) -> None:
+    git, _, tip = series(repository)
+    if before:
+        set_branch(git, BRANCH, tip)
+    _, _, other = series(repository, "oak = 3\n")
+    old = free_branch(git, BRANCH)
+    set_branch(git, BRANCH, other)
+    put_back(git, BRANCH, other, old)
+    assert free_branch(git, BRANCH) == old == (tip if before else "")
+    put_back(git, BRANCH, other, old)
+    assert free_branch(git, BRANCH) == old
+
+
+def test_a_branch_that_is_checked_out_is_left_alone(repository: Path) -> None:
+    git, _, tip = series(repository)
+    set_branch(git, BRANCH, tip)
+    sh(repository, "switch", "--quiet", BRANCH)
+    with pytest.raises(UpstreamError, match=f"the branch {BRANCH} is checked out in {repository}"):
+        free_branch(git, BRANCH)

@@ -10,7 +10,7 @@ from ckpt_surgery.codemods.finding import Applicability, Finding
 from ckpt_surgery.static.results import FileChange
 from ckpt_surgery.upstream.evidence.results import RegressionKind, RegressionTest
 from ckpt_surgery.upstream.plan.plan import PlannedCommit
-from ckpt_surgery.upstream.run.commit_message import TRAILER, message_of
+from ckpt_surgery.upstream.run.series import TRAILER, message_of
 from ckpt_surgery.version import __version__
 from tests.snapshots import check_snapshot
 

@@ -1,21 +1,85 @@
-"""Exclusions of a family from the generic tests are found in the text of test files."""
+"""Overrides that keep a family from a generic test are found, and removed with their comments and nothing else."""
 
 from __future__ import annotations
 
 import pytest
 
-from ckpt_surgery.upstream.run.exclusions import ExclusionKind, generic_tests, listed_exclusions, overrides
-from tests.upstream.exclusion_sources import FAMILY_TESTS, GENERIC, OVERRIDES, in_common
-from tests.upstream.regression_toys import COMMON_TEXT, TEST_TEXT
+from ckpt_surgery.upstream.run.exclusions import exclusions_in, without
+from tests.upstream.regression_toys import ELM
 
+FIR = "tests/models/fir/test_modeling_fir.py"
+FAMILY_TESTS = """\
+import unittest
+
+import pytest
+
+from ...test_modeling_common import ModelTesterMixin
+
+
+class FirModelTest(ModelTesterMixin, unittest.TestCase):
+    all_model_classes = ()
+
+    def test_config(self):
+        pass
+
+{method}
+    def test_last(self):
+        self.assertTrue(True)
+
+
+class FirIntegrationTest(unittest.TestCase):
+    pass
+"""
+"""The tests of a family; `{method}` stands for an override of a generic test."""
+
+OVERRIDES = {
+    "skip": """\
+    @unittest.skip(reason="no")
+    def test_gradient_checkpointing(self):
+        pass
+""",
+    "pytest's skip over several lines, with comments": """\
+    # This model is
+    # hard.
+    @pytest.mark.skip(
+        reason="no",
+    )
+    def test_gradient_checkpointing(self):
+        super().test_gradient_checkpointing()
+""",
+    "xfail": """\
+    @pytest.mark.xfail(reason="no")
+    def test_gradient_checkpointing(self):
+        super().test_gradient_checkpointing()
+""",
+    "expected failure": """\
+    @unittest.expectedFailure
+    def test_gradient_checkpointing(self):
+        super().test_gradient_checkpointing()
+""",
+    "pass": """\
+    def test_gradient_checkpointing(self):
+        pass
+""",
+    "docstring and skipTest": """\
+    def test_gradient_checkpointing(self):
+        "Not here."
+        self.skipTest("no")
+""",
+    "a shorter list of models": """\
+    def test_gradient_checkpointing(self):
+        self.all_model_classes = self.all_model_classes[1:]
+        super().test_gradient_checkpointing()
+""",
+}
 KINDS = {
-    "skip": ExclusionKind.SKIP,
-    "pytest's skip over several lines, with comments": ExclusionKind.SKIP,
-    "xfail": ExclusionKind.EXPECTED_FAILURE,
-    "expected failure": ExclusionKind.EXPECTED_FAILURE,
-    "pass": ExclusionKind.EMPTY_OVERRIDE,
-    "docstring and skipTest": ExclusionKind.EMPTY_OVERRIDE,
-    "a shorter list of models": ExclusionKind.FEWER_MODELS,
+    "skip": "the skip",
+    "pytest's skip over several lines, with comments": "the skip",
+    "xfail": "the expected failure",
+    "expected failure": "the expected failure",
+    "pass": "the empty override",
+    "docstring and skipTest": "the empty override",
+    "a shorter list of models": "the shorter list of models",
 }
 RUNNING = {
     "another test": "    @unittest.skip\n    def test_generate(self):\n        pass\n",
@@ -25,69 +89,62 @@ RUNNING = {
         "    def test_gradient_checkpointing(self):\n        super().test_gradient_checkpointing()\n"
     ),
 }
+AFTER = FAMILY_TESTS.replace("{method}\n", "")
 
 
-def test_the_generic_tests_are_the_ones_about_checkpointing() -> None:
-    assert generic_tests(COMMON_TEXT) == {"test_gradient_checkpointing_enable_disable"}
+def with_method(method: str) -> str:
+    return FAMILY_TESTS.replace("{method}", method)
+
+
+def removed(source: str) -> str:
+    return without(source, exclusions_in(FIR, source))
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_an_override_is_found_with_its_kind_and_its_class(name: str) -> None:
-    (exclusion,) = overrides(FAMILY_TESTS.replace("{method}", OVERRIDES[name]), GENERIC)
-    assert (exclusion.tests, exclusion.classes) == (("test_gradient_checkpointing",), ("FirModelTest",))
-    assert exclusion.kind is KINDS[name]
-    assert exclusion.description == f"{KINDS[name].value} of FirModelTest.test_gradient_checkpointing"
+    (exclusion,) = exclusions_in(FIR, with_method(OVERRIDES[name]))
+    assert exclusion.kind == KINDS[name]
+    assert str(exclusion) == f"{KINDS[name]} of FirModelTest.test_gradient_checkpointing ({FIR})"
+    assert exclusion.concerns([f"{FIR}::FirModelTest::test_gradient_checkpointing"])
+    for other in ("FirModelTest::test_config", "FirIntegrationTest::test_gradient_checkpointing"):
+        assert not exclusion.concerns([f"{FIR}::{other}", f"{ELM}::FirModelTest::test_gradient_checkpointing"])
 
 
 @pytest.mark.parametrize("method", RUNNING.values(), ids=RUNNING.keys())
 def test_a_method_that_runs_the_generic_test_in_full_is_no_exclusion(method: str) -> None:
-    assert overrides(FAMILY_TESTS.replace("{method}", method), GENERIC) == ()
+    assert exclusions_in(FIR, with_method(method)) == []
 
 
 def test_an_override_also_concerns_the_subclasses_in_the_file() -> None:
-    source = FAMILY_TESTS.replace("{method}", OVERRIDES["skip"]) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
-    assert overrides(source, GENERIC)[0].classes == ("FirModelTest", "FirOtherTest")
+    source = with_method(OVERRIDES["skip"]) + "\n\nclass FirOtherTest(FirModelTest):\n    x = 1\n"
+    assert exclusions_in(FIR, source)[0].classes == ("FirModelTest", "FirOtherTest")
 
 
-def test_a_class_without_a_base_or_with_nothing_else_is_left_alone() -> None:
-    assert overrides(f"class ATest:\n    x = 1\n\n{OVERRIDES['skip']}", GENERIC) == ()
-    assert overrides(f"class ATest(Mixin):\n{OVERRIDES['skip']}", GENERIC) == ()
+@pytest.mark.parametrize("method", OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_an_override_goes_with_its_comments_and_blank_lines(method: str) -> None:
+    used = "    mark = pytest.mark\n" if "pytest" not in method else ""
+    before = with_method(method).replace("    all_model", f"{used}    all_model")
+    expected = AFTER.replace("    all_model", f"{used}    all_model")
+    assert removed(before) == (expected if used else expected.replace("import pytest\n\n", ""))
 
 
-def test_a_list_is_found_with_its_names_and_its_test() -> None:
-    (exclusion,) = listed_exclusions(COMMON_TEXT, {"elm", "ElmModel"})
-    assert (exclusion.tests, exclusion.classes) == (("test_gradient_checkpointing_enable_disable",), ())
-    assert exclusion.description == "the exclusion of elm in test_gradient_checkpointing_enable_disable"
+def test_the_first_and_the_last_method_of_a_class_go_cleanly() -> None:
+    skip = OVERRIDES["skip"]
+    first = f"class ATest(Mixin):\n{skip}\n    def test_last(self):\n        pass\n\n\nx = 1\n"
+    last = f"class ATest(Mixin):\n    def test_last(self):\n        pass\n\n{skip}\n\nx = 1\n"
+    for source in (first, last):
+        assert removed(source) == "class ATest(Mixin):\n    def test_last(self):\n        pass\n\n\nx = 1\n"
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        in_common('not in ["fir"]'),
-        in_common('in ["elm"]', "weaker(model)"),
-        in_common('in ["elm"] and config.old'),
-        in_common('not in ["elm"]', test="test_training"),
-        in_common('not in [\n                    "fir", "elm",\n                ]'),
-    ],
-    ids=[
-        "another model",
-        "something else instead",
-        "more conditions",
-        "another test",
-        "two names on a line",
-    ],
-)
-def test_a_condition_that_is_not_understood_or_not_about_the_family_is_no_exclusion(source: str) -> None:
-    assert listed_exclusions(source, {"elm"}) == ()
+def test_several_overrides_go_at_once_or_one_by_one() -> None:
+    two = OVERRIDES["skip"] + "\n" + OVERRIDES["pass"].replace("test_grad", "test_training_grad")
+    source = with_method(two).replace("import pytest\n\n", "")
+    first, second = exclusions_in(FIR, source)
+    assert without(source, [first, second]) == AFTER.replace("import pytest\n\n", "")
+    assert without(source, [second]) == with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "")
+    assert without(source, []) == source
 
 
-def test_a_list_in_a_helper_concerns_the_tests_that_call_it() -> None:
-    source = in_common('in ["elm"]', test="check_gradient_checkpointing")
-    source += (
-        "\n    def test_a(self):\n        self.check_gradient_checkpointing()\n\n    def test_b(self):\n        pass\n"
-    )
-    assert listed_exclusions(source, {"elm"})[0].tests == ("test_a",)
-
-
-def test_the_toy_has_one_exclusion_of_each_kind() -> None:
-    assert len(overrides(TEST_TEXT, generic_tests(COMMON_TEXT))) == len(listed_exclusions(COMMON_TEXT, {"elm"})) == 1
+def test_windows_line_ends_stay() -> None:
+    source = with_method(OVERRIDES["skip"]).replace("import pytest\n\n", "").replace("\n", "\r\n")
+    assert removed(source) == AFTER.replace("import pytest\n\n", "").replace("\n", "\r\n")

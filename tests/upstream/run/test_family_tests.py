@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ckpt_surgery.upstream.evidence.results import CheckStatus, CommandRun
-from ckpt_surgery.upstream.run.family_tests import family_tests
+from ckpt_surgery.upstream.run.pytest_run import family_tests
 from tests.upstream.regression_toys import (
-    BROKE_OFF,
     ELM,
     PLAIN,
     Answers,
@@ -62,24 +61,7 @@ def test_failures_of_a_family_are_held_against_the_base(
     assert result.ran is not None
 
 
-def test_where_pytest_breaks_off_on_the_way_the_base_has_to_do_so_too(trees: Trees) -> None:
-    half: Answers = {"T::a": "passed", BROKE_OFF: "error"}
-    python = Scripted(Path("python"), lambda tree: plain(tree, {"T::a": "passed"}, half))
-    result = family_tests("elm", trees.base, trees.series, python)
-    assert (result.status, result.reason) == (
-        "failed",
-        "on the series alone: pytest itself, which stops with an internal error",
-    )
-    assert python.shown[1] == "base: python -m pytest tests/models/elm"
-    python = Scripted(Path("python"), lambda _: half)
-    result = family_tests("elm", trees.base, trees.series, python)
-    assert (result.status, result.reason) == (
-        "failed before too",
-        "on the base as well: pytest itself, which stops with an internal error",
-    )
-
-
-def test_a_test_that_the_series_repairs_may_not_fail_whatever_it_does_on_the_base(trees: Trees) -> None:
+def test_a_test_that_shows_the_repair_may_not_fail(trees: Trees) -> None:
     both: Answers = {"T::shown": "failed", "T::other": "failed"}
     python = Scripted(Path("python"), lambda _: both)
     result = family_tests("elm", trees.base, trees.series, python, shown=[f"{ELM}::T::shown"])

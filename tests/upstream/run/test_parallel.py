@@ -15,10 +15,10 @@ import pytest
 
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.parallel import TreePair, in_background, run_all, run_all_in_trees
+from ckpt_surgery.upstream.run.parallel import TreePair, run_all_in_trees
 
 PATIENCE = 20.0
-SLEEPING = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+SLEEPING = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
 
 
 @pytest.fixture
@@ -32,22 +32,15 @@ class Sleeper:
     def __init__(self, python: PythonInterpreter, folder: Path) -> None:
         self.python, self.folder = python, folder
         self.file = folder / "started"
+        self.codes: list[int] = []
 
-    def run(self) -> int:
-        return self.python.run(["-S", "-c", SLEEPING, str(self.file)], self.folder).code
+    def run(self) -> None:
+        self.codes.append(self.python.run(["-S", "-c", SLEEPING, str(self.file)], self.folder).code)
 
     def wait_for(self) -> None:
         limit = time.monotonic() + PATIENCE
         while not (self.file.exists() and self.file.read_text()) and time.monotonic() < limit:
             time.sleep(0.01)
-
-    @property
-    def ended(self) -> bool:
-        try:
-            os.kill(int(self.file.read_text()), 0)
-        except ProcessLookupError:
-            return True
-        return False
 
 
 @pytest.fixture
@@ -55,99 +48,44 @@ def sleeper(python: PythonInterpreter, tmp_path: Path) -> Sleeper:
     return Sleeper(python, tmp_path)
 
 
-def fail_after(sleeper: Sleeper) -> int:
-    sleeper.wait_for()
-    raise UpstreamError("the disk is full")
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_results_come_in_the_order_of_the_tasks_and_no_more_run_at_once_than_may(
-    python: PythonInterpreter, workers: int
-) -> None:
-    running: list[int] = []
-    most = []
-
-    def task(number: int) -> int:
-        running.append(number)
-        most.append(len(running))
-        time.sleep(0.01 * (5 - number))
-        running.remove(number)
-        return number
-
-    assert run_all([partial(task, number) for number in range(5)], python, workers) == list(range(5))
-    assert max(most) <= workers
-    assert run_all([], python, workers) == []
+def run(sleeper: Sleeper, second: Callable[[], object]) -> None:
+    """A command that would run for a minute, and something else beside it."""
+    tasks: list[Callable[[TreePair], object]] = [lambda _: sleeper.run(), lambda _: second(), lambda _: sleeper.run()]
+    pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(2)]
+    run_all_in_trees(tasks, pairs, sleeper.python)
 
 
 def test_an_error_stops_the_commands_of_the_others_and_is_raised(sleeper: Sleeper) -> None:
-    begun = time.monotonic()
-    tasks: list[Callable[[], int]] = [sleeper.run, partial(fail_after, sleeper), sleeper.run]
+    def fail() -> None:
+        sleeper.wait_for()
+        raise UpstreamError("the disk is full")
+
     with pytest.raises(UpstreamError, match=r"^the disk is full$"):
-        run_all(tasks, sleeper.python, 2)
-    assert time.monotonic() - begun < PATIENCE
-    assert sleeper.ended
-    with pytest.raises(UpstreamError, match="this one was not run"):
-        sleeper.run()
+        run(sleeper, fail)
+    assert set(sleeper.codes) == {137}
 
 
-@pytest.mark.parametrize("how", ["run_all", "in_background"])
-def test_an_interrupt_leaves_no_process(sleeper: Sleeper, how: str) -> None:
+def test_an_interrupt_leaves_no_process(sleeper: Sleeper) -> None:
     def interrupt() -> None:
         sleeper.wait_for()
         os.kill(os.getpid(), signal.SIGINT)
 
-    def in_the_background() -> None:
-        with in_background(sleeper.run, sleeper.python, 2) as result:
-            result()
-
-    work: dict[str, Callable[[], object]] = {
-        "run_all": lambda: run_all([sleeper.run, lambda: 0], sleeper.python, 2),
-        "in_background": in_the_background,
-    }
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        work[how]()
-    assert sleeper.ended
+        run(sleeper, lambda: 0)
+    assert set(sleeper.codes) == {137}
 
 
-def test_no_two_tasks_have_the_same_trees_at_once(python: PythonInterpreter, tmp_path: Path) -> None:
-    pairs = [TreePair(tmp_path / f"base-{number}", tmp_path / f"series-{number}") for number in range(3)]
+def test_no_two_tasks_have_the_same_trees_and_results_are_in_order(python: PythonInterpreter) -> None:
+    pairs = [TreePair(Path(f"base-{number}"), Path(f"series-{number}")) for number in range(3)]
     taken: set[TreePair] = set()
 
-    def task(pair: TreePair) -> TreePair:
+    def task(number: int, pair: TreePair) -> int:
         assert pair not in taken
         taken.add(pair)
         time.sleep(0.01)
         taken.remove(pair)
-        return pair
+        return number
 
-    assert set(run_all_in_trees([task] * 12, pairs, python)) <= set(pairs)
-    assert run_all_in_trees([task] * 2, pairs[:1], python) == pairs[:1] * 2
-
-
-def test_a_task_in_the_background_runs_beside_what_the_caller_does(python: PythonInterpreter) -> None:
-    both = threading.Barrier(2, timeout=PATIENCE)
-
-    def task() -> str:
-        both.wait()
-        return "done"
-
-    with in_background(task, python, 2) as result:
-        both.wait()
-        assert result() == "done"
-    with in_background(lambda: "at once", python, 1) as result:
-        assert result() == "at once"
-
-
-def test_an_error_of_the_caller_stops_what_runs_in_the_background(sleeper: Sleeper) -> None:
-    with pytest.raises(UpstreamError, match=r"^the disk is full$"), in_background(sleeper.run, sleeper.python, 2):
-        fail_after(sleeper)
-    assert sleeper.ended
-
-
-def test_an_error_in_the_background_is_the_callers(python: PythonInterpreter) -> None:
-    def task() -> int:
-        raise UpstreamError("there is no ruff")
-
-    with pytest.raises(UpstreamError, match=r"^there is no ruff$"), in_background(task, python, 2) as result:
-        result()
+    for several in (pairs, pairs[:1]):
+        assert run_all_in_trees([partial(task, number) for number in range(12)], several, python) == [*range(12)]

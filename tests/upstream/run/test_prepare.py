@@ -36,8 +36,8 @@ from ckpt_surgery.upstream.evidence.results import (
     SeriesStatus,
 )
 from ckpt_surgery.upstream.options import GroupBy, PrepareOptions
-from ckpt_surgery.upstream.run import output_folder, series, series_evidence, workspace
 from ckpt_surgery.upstream.run import prepare as module
+from ckpt_surgery.upstream.run import series, series_evidence, workspace
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
 from ckpt_surgery.upstream.run.parallel import run_all_in_trees
 from ckpt_surgery.upstream.run.prepare import FinishedSeries, PrepareResult, prepare
@@ -63,15 +63,8 @@ class Verify:
         """Families that are right in any case."""
         self.stubborn: Collection[str] = ()
         """Families that no repair helps."""
-        self.spoilt: Collection[str] = ()
-        """Families in which the repair breaks something."""
-
         self.counting: Collection[str] = ()
         """Families in which the repair leaves running statistics that move twice."""
-        self.differing: Collection[str] = ()
-        """Families whose gradients are wrong before and after."""
-        self.verified: list[tuple[str, ...]] = []
-        """The families of each call on the series."""
 
     def __call__(
         self,
@@ -82,8 +75,6 @@ class Verify:
         modules: Sequence[str] = (),
         **_: object,
     ) -> TreeReports:
-        if tree.name == "series":
-            self.verified.append(tuple(families))
         reports = {family: (self.report(tree, family),) for family in families}
         return TreeReports(reports, self.imported(tree, modules) if modules else None)
 
@@ -95,12 +86,8 @@ class Verify:
         text = (tree / MODELS / family / f"modeling_{family}.py").read_text(encoding="utf-8")
         repaired = "(GradientCheckpointingLayer)" in text
         faults = [FAULT] if family in self.stubborn or not (repaired or family in self.right) else []
-        if repaired and family in self.spoilt:
-            faults = [fault(FaultKind.GRADIENT_VALUE, "layers.0.weight")]
         if repaired and family in self.counting:
             faults = [STATISTICS]
-        if family in self.differing:
-            faults.append(fault(FaultKind.GRADIENT_VALUE, "layers.0.weight"))
         word: Word = "failed" if faults else "ok"
         outcomes = dict.fromkeys(LEVELS, word) | (EQUAL if faults == [STATISTICS] else {})
         modes = tuple(ModeReport(mode, tuple(faults), outcomes) for mode in MODES)
@@ -203,7 +190,7 @@ def test_the_scripts_of_earlier_checkouts_do_as_well(tmp_path: Path, verify: Ver
     assert (outcome.series[0].evidence.status, reasons(outcome)) == ("ready", "")
 
 
-def test_what_upstreams_scripts_bring_along_is_in_the_commit_that_asks_for_it(ash: Ash) -> None:
+def test_what_upstreams_scripts_bring_along_is_in_the_same_commit(ash: Ash) -> None:
     first, second = ash.evidence.commits
     assert first.families == ("ash", "birch", "cedar")
     assert first.checkers == (f"{MODELS}/birch/modeling_birch.py",)  # the copy of ash's layer
@@ -272,15 +259,6 @@ def test_every_commit_alone_satisfies_upstreams_checkers(ash: Ash) -> None:
             assert subprocess.run(run, cwd=place, capture_output=True, check=False).returncode == 0, (commit, name)
 
 
-def test_a_generated_file_is_the_converters_word(ash: Ash) -> None:
-    generated = f"{MODELS}/cedar/modeling_cedar.py"
-    commit = ash.evidence.commits[0]
-    assert commit.regenerated == (generated,)
-    text = git(ash.checkout, "show", f"{commit.sha}:{generated}")
-    assert "class CedarLayer(GradientCheckpointingLayer)" in text
-    assert "# Checkpointed classes: 1" in text  # a line that no codemod knows of
-
-
 def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, verify: Verify, quick: None) -> None:
     made(toy, "birch")
     before, tip = files(toy.parent / "out"), git(toy, "rev-parse", "ckpt-surgery/birch")
@@ -289,7 +267,7 @@ def test_the_same_input_gives_the_same_folder_and_the_same_branch(toy: Path, ver
     assert git(toy, "rev-parse", "ckpt-surgery/birch") == tip
 
 
-def test_without_a_converter_generated_files_get_the_codemods_edit_and_it_is_said(
+def test_without_a_converter_generated_files_get_the_codemods_edit(
     tmp_path: Path, verify: Verify, quick: None
 ) -> None:
     toy = toy_checkout.make(tmp_path / "transformers", generation="none", site=False)
@@ -322,7 +300,7 @@ def with_past_state_first(text: str) -> str:
     return text
 
 
-def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
+def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_signature(
     untied: Path, verify: Verify, quick: None
 ) -> None:
     path = untied / MODELS / "birch" / "modeling_birch.py"
@@ -336,7 +314,6 @@ def test_a_repair_that_may_break_code_elsewhere_is_named_with_its_callers(
         "BirchLayer",
         "hidden_states, encoder_hidden_states=None, layer_past=None",
     )
-    assert [caller.rpartition(":")[0] for caller in signature.callers] == [signature.path]
     assert sentence in (prepared.folder / "evidence.md").read_text()
 
 
@@ -359,29 +336,16 @@ def test_one_series_for_each_family_each_on_the_base_by_itself(toy: Path, verify
 # --- when it is not ready ---------------------------------------------------------------------------------
 
 
-def test_a_checker_that_fails_on_the_series_alone_keeps_it_from_being_ready(
-    tmp_path: Path, verify: Verify, quick: None
-) -> None:
+def test_a_checker_that_fails_on_the_series_alone_is_not_ready(tmp_path: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy_checkout.make(tmp_path / "transformers", failing=("repo",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
     assert "upstream's checker repo fails" in reasons(outcome)
 
 
-def test_a_checker_that_fails_on_the_base_too_is_told_and_held_against_nobody(
-    tmp_path: Path, verify: Verify, quick: None
-) -> None:
+def test_a_checker_that_fails_on_the_base_too_is_only_named(tmp_path: Path, verify: Verify, quick: None) -> None:
     outcome = made(toy_checkout.make(tmp_path / "transformers", failing_before=("inits",), site=False), "birch")
     assert outcome.series[0].evidence.status == SeriesStatus.READY
     assert reasons(outcome) == "inits fails, on the base too"
-
-
-def test_a_repair_that_breaks_something_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
-    verify.spoilt = ("birch",)
-    outcome = made(toy, "birch", include_unreproduced=True)
-    assert outcome.series[0].evidence.status == SeriesStatus.NOT_READY
-    assert "BirchModel (non_reentrant and reentrant): failing after the repair and not before: values" in reasons(
-        outcome
-    )
 
 
 def test_an_import_that_fails_is_not_ready(toy: Path, verify: Verify, quick: None) -> None:
@@ -399,7 +363,7 @@ def a_new_test(family: str, *_: object, modes: Sequence[Mode], **__: object) -> 
     return RegressionTest(family, RegressionKind.ADDED if modes else RegressionKind.IMPOSSIBLE)
 
 
-def test_running_statistics_that_move_twice_are_a_note_and_nothing_against_a_series(
+def test_running_statistics_that_move_twice_are_only_a_note(
     toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(series, "regression", a_new_test)
@@ -411,16 +375,6 @@ def test_running_statistics_that_move_twice_are_a_note_and_nothing_against_a_ser
         [ReasonCode.STATISTICS_DIFFER],
     )
     assert "running statistics of batch normalisation" in (prepared.folder / "evidence.md").read_text()
-
-
-def test_gradients_that_differ_after_the_repair_too_are_not_ready(
-    toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(series, "regression", a_new_test)
-    verify.counting = verify.differing = ("birch",)
-    (prepared,) = made(toy, "birch").series
-    assert [test.kind for test in prepared.evidence.regressions] == ["impossible"]
-    assert prepared.evidence.status == SeriesStatus.NOT_READY
 
 
 @pytest.mark.parametrize("generation", ["checkers", "scripts"])
@@ -468,26 +422,18 @@ def with_a_stale_copy(toy: Path, copied: str) -> str:
 
 
 @pytest.mark.parametrize("seen_on_the_base", [True, False])
-def test_files_that_upstreams_fixers_change_elsewhere_are_not_blamed_on_a_repair(
+def test_files_that_fixers_change_elsewhere_are_not_part_of_a_repair(
     toy: Path, verify: Verify, quick: None, monkeypatch: pytest.MonkeyPatch, seen_on_the_base: bool
 ) -> None:
     stale = with_a_stale_copy(toy, "AshAttention")
     if not seen_on_the_base:
-        monkeypatch.setattr(module, "drift", lambda *_: {})
+        monkeypatch.setattr(module, "drift", lambda *_: frozenset())
     (prepared,) = made(toy, "birch").series
     assert (stale in prepared.evidence.files) is not seen_on_the_base
     if seen_on_the_base:
         assert prepared.evidence.files == (f"{MODELS}/birch/modeling_birch.py",)
         texts = [reason.text for reason in prepared.evidence.reasons]
         assert (prepared.evidence.status, texts) == (SeriesStatus.READY, ["copies fails, on the base too"])
-
-
-def test_a_stale_copy_of_what_is_repaired_is_named(toy: Path, verify: Verify, quick: None) -> None:
-    stale = with_a_stale_copy(toy, "AshLayer")
-    (prepared,) = made(toy, "ash").series
-    assert stale not in prepared.evidence.files
-    texts = [reason.text for reason in prepared.evidence.reasons]
-    assert any(text.startswith(f"{stale}: upstream's fixers change it on the base already") for text in texts)
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["no signature changes", "a signature changes"])
@@ -577,16 +523,14 @@ def test_a_family_without_a_fault_to_show_is_left_out_and_listed(untied: Path, v
     (prepared,) = outcome.series
     assert prepared.evidence.families == ("ash", "cedar")
     assert list(outcome.left_out) == ["birch"]
-    assert "verify finds no fault in it as it is" in outcome.left_out["birch"].text
+    assert "verify finds no fault in it as it is" in outcome.left_out["birch"]
     assert "birch" in (prepared.folder / "siblings.md").read_text()
 
 
-def test_a_family_that_the_repair_does_not_change_is_left_out_and_its_files_put_back(
-    untied: Path, verify: Verify, quick: None
-) -> None:
+def test_a_family_that_no_repair_helps_is_left_out_and_put_back(untied: Path, verify: Verify, quick: None) -> None:
     verify.stubborn = ("birch",)
     outcome = made(untied, group_by=GroupBy.ALL)
-    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"].text
+    assert "verify finds the same faults after the repair as before" in outcome.left_out["birch"]
     assert git(untied, "diff", "--name-only", "main", "ckpt-surgery/all", "--", f"{MODELS}/birch") == ""
 
 
@@ -600,29 +544,11 @@ def test_a_family_without_a_fault_to_show_comes_in_where_one_asks_for_it(
     assert "birch: verify shows no fault that the repair removes" in reasons(outcome)
 
 
-def test_where_all_is_left_out_nothing_is_made(toy: Path, verify: Verify, quick: None) -> None:
-    verify.right = ("birch",)
-    before = state(toy)
-    outcome = made(toy, "birch")
-    assert outcome.series == ()
-    assert not (toy.parent / "out").exists()
-    assert state(toy) == before
-
-
 def test_a_family_that_is_in_because_of_another_is_told(toy: Path, verify: Verify, quick: None) -> None:
     verify.right = ("cedar",)  # its block is ash's
     outcome = made(toy, "ash", "cedar")
     assert reasons(outcome).startswith("cedar: verify shows no fault that the repair removes")
     assert outcome.series[0].evidence.status == SeriesStatus.READY
-
-
-def test_siblings_name_no_series_that_cannot_be_made(toy: Path, verify: Verify, quick: None) -> None:
-    verify.right = ("birch",)
-    (prepared,) = made(toy, group_by=GroupBy.FAMILY).series
-    sibling_reasons = {sibling.family: sibling.reason for sibling in prepared.evidence.siblings}
-    assert sibling_reasons["ash"] == "changed in this series"
-    # birch is brought along as a copy of ash's layer, although it has no series of its own
-    assert sibling_reasons["birch"] == "changed in this series"
 
 
 def test_an_issue_that_is_named_completes_the_body_and_is_in_the_command(
@@ -682,9 +608,9 @@ def test_whatever_ends_the_work_leaves_nothing_behind(
         raise end
 
     if where == "the move":
-        monkeypatch.setattr(output_folder, "_replace", fail)
+        monkeypatch.setattr(Path, "chmod", fail)
     elif where == "check":
-        monkeypatch.setattr(series_evidence, "Checkers", fail)
+        monkeypatch.setattr(series_evidence, "checker_tasks", fail)
     else:
         monkeypatch.setattr(module, where, fail)
     before, existing = state(toy), list(toy.parent.iterdir())
@@ -715,7 +641,7 @@ def test_a_series_that_is_finished_when_the_next_one_fails_is_kept(
     assert [path.name for path in (toy.parent / "out").iterdir()] == ["ash"]
 
 
-def test_work_of_the_humans_on_the_branch_is_noticed_before_anything_is_run(
+def test_a_person_s_commit_on_the_branch_is_noticed_before_anything_runs(
     toy: Path, verify: Verify, quick: None
 ) -> None:
     made(toy, "birch")

@@ -16,8 +16,6 @@ from ckpt_surgery.upstream.run.regression import regression
 from ckpt_surgery.upstream.run.regression_method import TEST, method, with_method
 from tests.upstream.regression_toys import (
     BATCH_NORM,
-    COMMON,
-    COMMON_TEXT,
     ELM,
     EXCUSED,
     FORGETFUL,
@@ -91,10 +89,8 @@ def test_it_fails_where_something_is_broken(tried: PytestRun, family: str, reaso
 
 @pytest.mark.slow
 def test_a_whole_regression_with_a_test_of_our_own(tmp_path: Path) -> None:
-    free, unexcused = COMMON_TEXT.replace('["elm"]', '["oak"]'), TEST_TEXT.replace(EXCUSED, "")
-    trees = make(tmp_path, NESTED, files={COMMON: free, ELM: unexcused})
+    trees = make(tmp_path, NESTED, files={ELM: TEST_TEXT.replace(EXCUSED, "")})
     before = trees.tests(trees.base)
-    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH, workers=2)
+    outcome = regression("elm", trees.base, trees.series, PYTHON, blocks=[], modes=BOTH)
     assert (outcome.kind, outcome.tests) == ("added", (f"{ELM}::ElmModelTest::{TEST}",))
     assert trees.tests(trees.base) == before
-    assert (trees.base / COMMON).read_text() == (trees.series / COMMON).read_text() == free

@@ -73,7 +73,7 @@ def test_a_series_of_three_families_is_made_and_says_what_was_not_checked(three:
     jsonschema.validate(evidence, schema)
 
 
-def test_every_class_of_the_three_checkpoints_afterwards_with_what_upstreams_own_repair_leaves(three: Made) -> None:
+def test_every_class_checkpoints_as_after_upstreams_own_repair(three: Made) -> None:
     rows = three.evidence["rows"]
     assert {row["family"] for row in rows} == set(THREE)
     assert len({row["model"] for row in rows}) == 8
@@ -93,16 +93,7 @@ def test_every_class_of_the_three_checkpoints_afterwards_with_what_upstreams_own
     assert "zamba and zamba2: verify shows no fault that the repair removes" in text
 
 
-def test_the_checkout_is_as_it_was_but_for_the_branch(three: Made) -> None:
-    after = state(three.checkout)
-    assert {name: after[name] for name in three.before} == three.before
-    refs = (f"refs/heads/{BRANCH}", f"logs/refs/heads/{BRANCH}", f"refs/{BRANCH}")
-    assert set(after) - set(three.before) == {f".git/{ref}" for ref in refs}
-
-
-def test_git_am_on_a_fresh_clone_gives_the_tree_of_the_branch_and_all_of_it_imports(
-    three: Made, tmp_path: Path
-) -> None:
+def test_git_am_on_a_fresh_clone_gives_the_branch_and_all_of_it_imports(three: Made, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--branch=main", str(three.checkout), str(clone))
     git(clone, "config", "user.name", "Another")

@@ -11,19 +11,20 @@ import threading
 import time
 import venv
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from benchmarks.releases import ReleaseError, fetch
 from ckpt_surgery import apply
 from ckpt_surgery.errors import UpstreamError
 from ckpt_surgery.upstream.evidence.results import CommandRun
-from ckpt_surgery.upstream.evidence.rows import reproduced, rows_of
+from ckpt_surgery.upstream.evidence.rows import rows_of
 from ckpt_surgery.upstream.layout import MODELS
-from ckpt_surgery.upstream.run import examine, reproduce
+from ckpt_surgery.upstream.run import reproduce
 from ckpt_surgery.upstream.run.interpreter import PythonInterpreter
-from ckpt_surgery.upstream.run.reproduce import verify_tree
+from ckpt_surgery.upstream.run.reproduce import failed_import, targets_of, verify_tree, versions_of
+from tests.upstream.toy_checkout import RUFF, VERSION, make_interpreter, write
 
 HERE = PythonInterpreter(Path(sys.executable))
 PATIENCE = 20.0
@@ -81,22 +82,15 @@ def refusal(python: PythonInterpreter, tree: Path) -> str:
 def test_an_interpreter_without_torch_is_refused(temp: Path, tmp_path: Path, python: Python) -> None:
     bare = python()
     message = refusal(bare, a_tree(tmp_path))
-    assert message.startswith(f"{bare.path} cannot run the checkout's models: it has no torch; install ")
-
-
-def test_a_transformers_that_is_not_the_tree_s_is_refused(temp: Path, tmp_path: Path, python: Python) -> None:
-    tree = a_tree(tmp_path)
-    other = python(torch="", transformers="")
-    (tree / "src/transformers/__init__.py").unlink()
-    assert "it imports the transformers in " in refusal(other, tree)
-    (tree / "src/transformers/__init__.py").touch()
-    assert "it imports the transformers in " not in refusal(other, tree)
+    assert message.startswith(f"{bare.path} cannot run the checkout's models: what models need cannot be imported: ")
+    assert "ModuleNotFoundError: " in message
 
 
 def test_what_models_need_and_cannot_import_is_told(temp: Path, tmp_path: Path, python: Python) -> None:
-    tree = a_tree(tmp_path, "raise ImportError('tokenizers is missing')")
+    tree = a_tree(tmp_path, "raise ImportError(f'tokenizers is missing: {__file__}')")
     message = refusal(python(torch=""), tree)
-    assert "what models need cannot be imported: ImportError: tokenizers is missing; " in message
+    said = "what models need cannot be imported: ImportError: tokenizers is missing: src/transformers/__init__.py; "
+    assert said in message
 
 
 def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_path: Path) -> None:
@@ -104,44 +98,27 @@ def test_an_interpreter_that_dies_is_told_with_its_last_words(temp: Path, tmp_pa
     dying.write_text("#!/bin/sh\necho first\necho no space left on device\nexit 7\n")
     dying.chmod(0o755)
     message = refusal(PythonInterpreter(dying), a_tree(tmp_path))
-    assert "it ended with exit code 7: no space left on device; " in message
+    assert "the fork server does not start: no space left on device; " in message
 
 
-def test_our_packages_are_copied_where_they_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    linked = reproduce._packages(tmp_path / "linked")
-    assert {entry.name: entry.is_symlink() for entry in linked.iterdir()} == {"ckpt_surgery": True}
-
-    def refuse(*_: object, **options: object) -> None:
-        raise OSError("links are not allowed here")
-
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    copied = reproduce._packages(tmp_path / "copied")
-    assert {entry.name: entry.is_symlink() for entry in copied.iterdir()} == {"ckpt_surgery": False}
-    for file in ("upstream/run/examine.py", "codemods/finding.py", "model_patches/family.py"):
-        assert (copied / "ckpt_surgery" / file).is_file()
-
-
-def test_an_interrupt_leaves_no_process_and_no_file(
-    temp: Path, tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = a_tree(tmp_path, f"import time; time.sleep({10 * PATIENCE})")
-    template: list[int] = []
+def test_an_interrupt_leaves_no_process_and_no_file(temp: Path, tmp_path: Path, python: Python) -> None:
+    file = tmp_path / "pid"
+    start = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); "
+    tree = a_tree(tmp_path, f"{start}time.sleep({10 * PATIENCE})")
 
     def interrupt() -> None:
         limit = time.monotonic() + PATIENCE
-        while not template and time.monotonic() < limit:
+        while not (file.exists() and file.read_text()) and time.monotonic() < limit:
             time.sleep(0.05)
-            template.extend(int(text) for file in temp.glob(f"*/{examine.TEMPLATE}") if (text := file.read_text()))
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         verify_tree(python(torch=""), tree, ["toy"])
-    (pid,) = template
     limit = time.monotonic() + PATIENCE / 2
-    while _runs(pid) and time.monotonic() < limit:
+    while _runs(int(file.read_text())) and time.monotonic() < limit:
         time.sleep(0.05)
-    assert not _runs(pid)
+    assert not _runs(int(file.read_text()))
 
 
 def _runs(pid: int) -> bool:
@@ -154,20 +131,74 @@ def _runs(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-# --- models of releases -----------------------------------------------------------------------------------
+# --- what the interpreter has -----------------------------------------------------------------------------
 
 
-def released(version: str) -> Path:
-    """The tree of a release."""
-    try:
-        return fetch(version).parents[1]
-    except ReleaseError as error:
-        pytest.skip(str(error))
+PIN = "pebbles>=2.0 is required for a normal functioning of this module, but found pebbles==1.4."
+
+
+def versions(folder: Path, start: str = "", *, ruff: str | None = RUFF) -> dict[str, str]:
+    """What is found in a tree whose transformers begins with these lines, with an interpreter beside it."""
+    write(folder / "src/transformers/__init__.py", f"{start}\n__version__ = {VERSION!r}\n")
+    return versions_of(PythonInterpreter(make_interpreter(folder / ".venv", ruff=ruff, site=False)), folder)
+
+
+def test_the_versions_are_told_whatever_is_printed_on_import(tmp_path: Path) -> None:
+    version = "{}.{}.{}".format(*sys.version_info[:3])
+    expected = {"python": version, "ruff": RUFF, "torch": "2.0.0", "transformers": VERSION}
+    assert versions(tmp_path, "print('hello=2')") == expected
+
+
+def test_no_version_is_told_of_a_ruff_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert "ruff" not in versions(tmp_path, ruff=None)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (f"raise ImportError({PIN!r})", f"(ImportError: {PIN})"),
+        ("import pebbles", "(ModuleNotFoundError: No module named 'pebbles')"),
+        ("import os; os.kill(os.getpid(), 11)", "(killed by SIGSEGV)"),
+    ],
+    ids=["a pin", "a missing module", "a crash"],
+)
+def test_a_requirement_that_is_not_met_is_one_sentence(tmp_path: Path, start: str, words: str) -> None:
+    with pytest.raises(UpstreamError) as caught:
+        versions(tmp_path, start)
+    python = f"{tmp_path}/.venv/bin/python"
+    assert str(caught.value) == (
+        f"{python} cannot import transformers and torch {words}: install what it needs, in the checkout, "
+        f"with {python} -m pip install -e '.[torch,testing,quality]', or name another Python with --python"
+    )
+
+
+def test_a_transformers_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UpstreamError, match=r"imports transformers from <python>/other\.py and not from the checkout"):
+        versions(tmp_path, f"__file__ = {str(tmp_path / '.venv/other.py')!r}")
+
+
+def test_a_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UpstreamError, match=r"python is Python 3\.9\.2, and 3\.11 or later is needed: name another"):
+        versions(tmp_path, "import sys; sys.version_info = (3, 9, 2)")
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+def installed(folder: Path) -> Path:
+    """A tree with the transformers that is installed here."""
+    spec = find_spec("transformers")
+    assert spec is not None
+    assert spec.origin is not None
+    (folder / "src").mkdir(parents=True)
+    (folder / "src/transformers").symlink_to(Path(spec.origin).parent)
+    return folder
 
 
 def with_own(tree: Path, folder: Path, families: tuple[str, ...]) -> Path:
     """A tree of links to another, with copies of some families."""
-    package = tree / "src" / "transformers"
+    package = (tree / "src" / "transformers").resolve()
     models = folder / MODELS
     models.mkdir(parents=True)
     for entry in package.iterdir():
@@ -183,43 +214,8 @@ def with_own(tree: Path, folder: Path, families: tuple[str, ...]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.transformers4
-def test_a_repair_is_reproduced_and_an_undone_one_is_not(temp: Path, tmp_path: Path) -> None:
-    families = ("gpt_bigcode", "swiftformer", "zamba")
-    base = released("4.57.6")
-    tree = with_own(base, tmp_path / "series", families)
-    apply([tree / MODELS / family for family in families], unsafe=True, cache=False)
-    undone = MODELS / "swiftformer" / "modeling_swiftformer.py"
-    assert (tree / undone).read_bytes() != (base / undone).read_bytes()
-    shutil.copyfile(base / undone, tree / undone)
-
-    before, after = (verify_tree(HERE, top, families).by_family for top in (base, tree))
-    assert tuple(before) == tuple(after) == families
-    rows = rows_of("gpt_bigcode", before["gpt_bigcode"], after["gpt_bigcode"])
-    assert {row.model for row in rows} >= {"GPTBigCodeForCausalLM", "GPTBigCodeModel"}
-    for row in rows:
-        assert (row.before, row.after, row.verdict) == (("recompute", "cost"), (), "repaired")
-        assert 0 < row.kept_after < row.kept_before / 2
-        assert "GPTBigCodeBlock" in row.faults_before[0]
-    assert reproduced(rows)
-
-    rows = rows_of("swiftformer", before["swiftformer"], after["swiftformer"])
-    assert {row.verdict for row in rows} == {"as before"}
-    assert not reproduced(rows)
-    for row in rows:
-        assert (row.before, row.faults_before, row.kept_before) == (row.after, row.faults_after, row.kept_after)
-
-    # inline branches are right as far as they go; repaired, a layer inside a layer is recomputed twice if reentrant
-    rows = rows_of("zamba", before["zamba"], after["zamba"])
-    assert {row.verdict for row in rows if row.mode == "non_reentrant"} == {"ok before"}
-    assert {row.verdict for row in rows if row.mode == "reentrant"} == {"worse"}
-    assert not reproduced(rows)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
-    base = released("5.23.0")
+def test_clvp_is_repaired_and_what_cannot_be_imported_is_worse(temp: Path, tmp_path: Path) -> None:
+    base = installed(tmp_path / "base")
     tree = with_own(base, tmp_path / "series", ("clvp", "xlstm"))
     apply([tree / MODELS / "clvp"], cache=False)
     broken = MODELS / "xlstm" / "modeling_xlstm.py"
@@ -254,21 +250,19 @@ def test_a_repair_of_clvp_is_reproduced_and_what_cannot_be_imported_is_worse(tem
 
 
 @pytest.mark.torch
-def test_a_class_with_a_router_has_a_variant_and_what_is_no_model_has_no_job() -> None:
-    targets = examine.targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
+def test_a_router_gives_a_variant_and_what_is_not_a_model_no_target() -> None:
+    targets = targets_of(None, classes={"mixtral": ["MixtralForCausalLM", "MixtralMLP"], "none": ["Nothing"]})
     assert [job["variant"] for job in targets["mixtral"]] == ["", "router loss"]
     assert targets["none"] == []
 
 
-def test_the_first_module_that_cannot_be_imported_is_told_and_none_if_all_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"sound_toy": "", "broken_toy": "import nowhere\n", "leaving_toy": "raise SystemExit\n"}.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert examine.failed_import(None, modules=["sound_toy", "json"]) == ""
-    said = examine.failed_import(None, modules=["sound_toy", "broken_toy", "leaving_toy"])
+    assert failed_import(None, modules=["sound_toy", "json"]) == ""
+    said = failed_import(None, modules=["sound_toy", "broken_toy", "leaving_toy"])
     assert said.endswith("ModuleNotFoundError: No module named 'nowhere'")
     assert "broken_toy.py" in said
-    assert Path(examine.__file__).name not in said
-    assert examine.failed_import(None, modules=["leaving_toy"]).endswith("SystemExit")
+    assert Path(reproduce.__file__).name not in said
+    assert failed_import(None, modules=["leaving_toy"]).endswith("SystemExit")

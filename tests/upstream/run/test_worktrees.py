@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from ckpt_surgery.errors import UpstreamError
-from ckpt_surgery.upstream.run.branches import set_branch
-from ckpt_surgery.upstream.run.checkout import check_checkout
+from ckpt_surgery.upstream.run.checkout import check_checkout, set_branch
 from ckpt_surgery.upstream.run.git import (
     Git,
 )
 from ckpt_surgery.upstream.run.worktrees import worktrees
 from tests.upstream.git_toys import BRANCH, series, sh, state
-
-
-def test_a_series_leaves_the_checkout_as_it_was(repository: Path) -> None:
-    (repository / "notes.txt").write_text("mine\n")
-    before = state(repository)
-    series(repository)
-    assert state(repository) == before
 
 
 def test_the_callers_git_variables_lead_nowhere_else(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,46 +41,6 @@ def test_no_worktree_is_left_however_the_work_ends(repository: Path, end: type[B
     assert not any(place.exists() for place in kept)
     assert not kept[0].parent.exists()
     assert state(repository) == before
-
-
-def test_a_worktree_that_was_made_half_way_is_cleared_away(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = Git(repository)
-    base, before = check_checkout(git, "main"), state(repository)
-    run = Git.run
-
-    def interrupted(self: Git, *arguments: str, **options: str) -> str:
-        answer = run(self, *arguments, **options)  # type: ignore[arg-type]
-        if arguments[:2] == ("worktree", "add"):
-            raise KeyboardInterrupt
-        return answer
-
-    monkeypatch.setattr(Git, "run", interrupted)
-    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "series"):
-        pass
-    assert state(repository) == before
-
-
-def test_a_second_interrupt_does_not_stop_the_clearing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = Git(repository)
-    base = check_checkout(git, "main")
-    cleanup = tempfile.TemporaryDirectory.cleanup
-
-    def impatient(self: tempfile.TemporaryDirectory[str]) -> None:
-        signal.raise_signal(signal.SIGINT)
-        cleanup(self)
-
-    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", impatient)
-    kept: list[Path] = []
-
-    def work(places: dict[str, Path]) -> None:
-        kept.extend(places.values())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), worktrees(git, base, "base", "series") as places:
-        work(places)
-    assert not kept[0].parent.exists()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)  # from here on it is heard again
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

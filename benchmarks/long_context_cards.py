@@ -1,0 +1,128 @@
+"""The peak of a step after `long_context` over the length of its text, for three ways to train: predicted on shapes.
+
+Two blocks run; the weights, gradients and optimizer states of the others are added. That is enough, because nothing
+else of a block is on the device while another runs. Over the length the peak is the higher of two lines: short texts
+have it while a tile runs, long ones in the backward of attention. Both lines go through the same two lengths.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.long_context_report import CardRow, Line
+from benchmarks.plan_on_gpu import MODELS
+
+if TYPE_CHECKING:
+    from ckpt_surgery.planning.allocations import StepAllocations
+    from ckpt_surgery.planning.explanation import Explanation
+    from ckpt_surgery.planning.target import ReleasedModel
+
+LENGTHS = (64, 128)
+"""Thousands of tokens of the texts that run: the attention of shorter ones has its peak in another block."""
+_ATTENTION_BACKWARD = "attention_backward"
+LORA = 16
+_LAYERS = 2
+_POSITIONS = 2**22
+QWEN_32B: Mapping[str, Any] = {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 64,
+    "vocab_size": 151936,
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "tie_word_embeddings": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A way to train a model of this configuration."""
+
+    name: str
+    config: Mapping[str, Any]
+    lora: bool = True
+    four_bits: bool = False
+    optimizer: str = "adamw"
+
+    @property
+    def layers(self) -> int:
+        """How many blocks the model has."""
+        return int(self.config["num_hidden_layers"])
+
+
+LLAMA_LORA = Recipe("Llama 8B, LoRA", MODELS["Llama 8B"])
+LLAMA_WHOLE = Recipe("Llama 8B, all weights, 8-bit AdamW", MODELS["Llama 8B"], lora=False, optimizer="adamw-8bit")
+RECIPES = (LLAMA_LORA, LLAMA_WHOLE, Recipe("Qwen3 32B, QLoRA", QWEN_32B, four_bits=True))
+
+
+def card_rows(recipes: tuple[Recipe, ...] = RECIPES) -> Iterator[CardRow]:
+    """Predict each recipe, by default and with the tiles on the host."""
+    for recipe in recipes:
+        for host in (False, True):
+            peaks = [whole_peaks(recipe, thousands, host=host) for thousands in LENGTHS]
+            lines = tuple(_line(*pair) for pair in zip(*peaks, strict=True))
+            yield CardRow(recipe.name, host, lines, recipe.layers * int(recipe.config["hidden_size"]) * 2)
+
+
+def _line(first: int, second: int) -> Line:
+    """The line through the peaks at both lengths."""
+    slope = (second - first) / (LENGTHS[1] - LENGTHS[0]) / 1024
+    return Line(round(first - slope * LENGTHS[0] * 1024), slope)
+
+
+def whole_peaks(recipe: Recipe, thousands: int, *, layers: int = _LAYERS, host: bool) -> tuple[int, int]:
+    """The peak of a step of all layers, of which so many run, and its peak in attention's backward, in bytes."""
+    from ckpt_surgery.planning.explain import held_bytes
+    from ckpt_surgery.planning.figures import alive_bytes
+    from ckpt_surgery.planning.optimizers import Optimizer
+    from ckpt_surgery.planning.states import state_bytes
+
+    model = on_shapes(recipe, thousands, layers)
+    told, step = explained(model, recipe.optimizer, host=host)
+    alive = alive_bytes(step)
+    attending = max(alive[each.born - 1] for each in step.allocations if _ATTENTION_BACKWARD in each.operator)
+    block = model.model.get_submodule("model.layers.0")
+    weights = list(block.parameters())
+    trained = [parameter for parameter in weights if parameter.requires_grad]
+    held = held_bytes([*weights, *block.buffers()]) + held_bytes(trained)
+    more = (recipe.layers - layers) * (held + state_bytes(weights, Optimizer(recipe.optimizer)))
+    return told.peak_bytes + more, told.peak_bytes - max(alive) + attending + more
+
+
+def on_shapes(recipe: Recipe, thousands: int, layers: int) -> ReleasedModel:
+    """The first layers of the model without data, and a text for it."""
+    import torch
+
+    from ckpt_surgery.planning.lora import add_lora
+    from ckpt_surgery.planning.target import main_class, released
+    from ckpt_surgery.survey.resolve import resolve
+
+    sizes = {"num_hidden_layers": layers, "max_position_embeddings": _POSITIONS}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps({**recipe.config, **sizes}), encoding="utf-8")
+        target = main_class(resolve([folder], variants=False))
+        found = released(target, tokens=thousands * 1024, batch=1, dtype=torch.bfloat16)
+    if recipe.lora:
+        add_lora(found.model, LORA, found.shapes, four_bits=recipe.four_bits)
+    return found
+
+
+def explained(model: ReleasedModel, optimizer: str = "none", **options: Any) -> tuple[Explanation, StepAllocations]:
+    """The explanation of a step after `long_context` with these options, and what it allocates."""
+    from ckpt_surgery.long_sequences.long_context import long_context
+    from ckpt_surgery.planning.cuda_operators import CudaOperators
+    from ckpt_surgery.planning.explain import explanation_of, metered, without_values
+    from ckpt_surgery.planning.training import training_of
+
+    with long_context(model.model, **options), CudaOperators():
+        without_values(model.model)
+        step, drawn = metered(model.model, model.inputs, model.shapes)
+        return explanation_of(model.model, step, drawn, training_of(optimizer, 1, None, None)), step
