@@ -107,11 +107,8 @@ def pages() -> dict[str, str]:
         "coverage/kept_bytes.md": kept_bytes_report.page(kept_bytes_report.read()),
         "coverage/policies.md": policies_report.page(policies_report.read_columns()),
         "coverage/long_context.md": long_context_report.page(long_context_report.read_figures()),
-<<<<<<< HEAD
         "coverage/faults.md": faults_report.page(faults_report.read_table()),
-=======
         "how-to/long-context.md": with_cards((DOCS / "how-to" / "long-context.md").read_text(encoding="utf-8")),
->>>>>>> main
         "coverage/wild.md": wild_report.page(wild_report.read_wild()),
         "coverage/versions.md": versions_report.page(versions_report.read_rows()),
     }

@@ -1,4 +1,4 @@
-"""One question on one script, asked in a process of its own: a fork of one that has imported torch, or as many as train."""
+"""One question on one script, asked in a fork of a process that has imported torch, or in as many as train."""
 
 from __future__ import annotations
 
@@ -85,12 +85,13 @@ def _forked(question: Question, environments: Sequence[Mapping[str, str]]) -> li
     answers: dict[Connection, Mapping[str, Any]] = {}
     deadline = time.monotonic() + PATIENCE
     while waiting := [receiver for receiver in processes if receiver not in answers]:
-        ready = wait(waiting, max(deadline - time.monotonic(), 0))
+        readable = wait(waiting, max(deadline - time.monotonic(), 0))
+        ready = [receiver for receiver in waiting if receiver in readable]
         for receiver in ready:
             answers[receiver] = _received(receiver)
             deadline = min(deadline, time.monotonic() + GRACE)
         if not ready:
-            answers |= dict.fromkeys(waiting, {"crashed": f"took more than {PATIENCE} s"})
+            answers |= {receiver: {"crashed": f"took more than {PATIENCE} s"} for receiver in waiting}
     for process in processes.values():
         process.kill()
         process.join()
