@@ -38,7 +38,7 @@ TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for ba
 """Words by which a warning of torch is one on checkpointing."""
 SIGN = "ckpt_surgery: "
 """What a line of ours begins with."""
-UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing")
+UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing", "no block of it was recomputed")
 """Words by which `run` says of a whole model that nothing of it was checkpointed."""
 UNTOLD = "parameter should be passed explicitly"
 """Words of the warning that every call without `use_reentrant` gets, faulty or not."""
@@ -46,10 +46,14 @@ UNTOLD = "parameter should be passed explicitly"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge said. `found` is None where it could not judge; `said` is the reason then."""
+    """What a judge said. `found` is None where it could not judge; `said` is the reason then.
+
+    `remarks` are no faults by themselves: one finds the fault if the twin does not get it.
+    """
 
     found: bool | None
     said: Sequence[str] = ()
+    remarks: Sequence[str] = ()
 
 
 def load(path: Path) -> ModuleType:
@@ -100,10 +104,10 @@ def watch(path: Path) -> Verdict:
     output = re.sub(r"^\[rank\d+\]: ", "", output, flags=re.MULTILINE)  # torch's, before an error
     models = json.loads(report.read_text(encoding="utf-8"))["models"] if report.is_file() else []
     faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
-    faults += [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
+    remarks = [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
     faults += _explained(output, [model["model"] for model in models])
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
-    return Verdict(bool(faults), [*faults, *notes])
+    return Verdict(bool(faults), [*faults, *remarks, *notes], remarks)
 
 
 def _explained(output: str, models: Sequence[str]) -> list[str]:

@@ -87,7 +87,8 @@ class Trained:
             said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
         elif not (said or self.table) and (self.report is None or self.report.recomputed_nothing):
             advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
-            said.append(f"{self.name} trained without checkpointing{advice}")
+            what = " trained without checkpointing" if self.report is None else ": no block of it was recomputed"
+            said.append(f"{self.name}{what}{advice}")
         if self.replaced:
             place = f"--wrap takes the place of the call at {self.replaced}"
             said.append(f"{self.name} is checkpointed by the script: {place}")

@@ -329,7 +329,7 @@ def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_told() -> None
     trained = taken(Own(plainly), wrap=False)
     assert trained.report is not None
     assert trained.report.recomputed_nothing
-    assert trained.said == ["Own trained without checkpointing: --wrap checkpoints it"]
+    assert trained.said == ["Own: no block of it was recomputed: --wrap checkpoints it"]
 
 
 def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
