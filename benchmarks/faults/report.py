@@ -193,9 +193,9 @@ def page(table: Table) -> str:
         f"{plural(projects, 'project')}.\n{_WHAT}",
         "## By kind",
         _by_kind(table),
-        f"Of the {len(seen.rows)} that were rebuilt with the judges at hand, ours find {seen.found(OURS)} and name the "
-        f"cause of {seen.count(Row.named_by_ours)}. Of {len(held.rows)} held out, rebuilt from the reports by someone "
-        f"who knew neither rules nor judges, they find {held.found(OURS)}, and name the cause of "
+        f"Of the {len(seen.rows)} that were rebuilt with the judges at hand, ours find {seen.found(OURS)} and name "
+        f"the cause of {seen.count(Row.named_by_ours)}. Of {len(held.rows)} held out, rebuilt from the reports by "
+        f"someone who knew neither rules nor judges, they find {held.found(OURS)}, and name the cause of "
         f"{held.count(Row.named_by_ours)}; {_FIRST}.",
         "## The judges",
         _JUDGES,
