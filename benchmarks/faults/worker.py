@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
+import random
 import time
 import traceback
 import warnings
@@ -67,8 +67,7 @@ def ask(question: Question) -> Mapping[str, Any]:
 
 def _environments(ranks: int) -> list[dict[str, str]]:
     """Return what torchrun tells each rank."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = random.randrange(20_000, 30_000)  # below those that a system gives to whoever asks for any
     group = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     places = [{"RANK": rank, "LOCAL_RANK": rank, **group} for rank in range(ranks)]
     return [{name: str(value) for name, value in place.items()} for place in places]

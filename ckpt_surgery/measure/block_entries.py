@@ -19,17 +19,11 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
 from ckpt_surgery.measure.generators import devices_of
-from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.model_hook import ModelHook, is_selective
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.tools.rng import generator_state
-from ckpt_surgery.torch_names import (
-    SELECTIVE_MODES,
-    current_autograd_node,
-    current_graph_task_id,
-    dispatch_modes,
-    dispatch_stack_length,
-)
+from ckpt_surgery.torch_names import current_autograd_node, current_graph_task_id
 
 FORWARD, BACKWARD, ASIDE, WITHIN = range(4)
 """The phases of a step; the last is a backward that the forward itself runs, as for forces."""
@@ -176,8 +170,7 @@ class EntryCounter:
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         phase = WITHIN if self._phase == FORWARD and current_graph_task_id() != -1 else self._phase
         counts[phase] += 1
-        if dispatch_stack_length():
-            tally.selective |= any(isinstance(mode, SELECTIVE_MODES) for mode in dispatch_modes())
+        tally.selective |= is_selective()
         if phase == BACKWARD:
             if counts[BACKWARD] > ENDLESS * max(counts[FORWARD], 1):
                 name = type(tally.block).__name__

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ckpt_surgery.torch_names import disable_current_modes, dispatch_stack_length
+from ckpt_surgery.torch_names import SELECTIVE_MODES, disable_current_modes, dispatch_modes, dispatch_stack_length
 
 
 class HookErrors:
@@ -27,10 +27,10 @@ class HookErrors:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let no error leave the body, and no mode of the training, such as a selective policy, see its operators."""
+        """Let no error leave the body, and no selective policy of the training see its operators."""
         before, _KEPT_BY.errors = _KEPT_BY.errors, self
         try:
-            with disable_current_modes() if dispatch_stack_length() else nullcontext():
+            with disable_current_modes() if is_selective() else nullcontext():
                 yield
         except self._raised:
             raise
@@ -40,6 +40,11 @@ class HookErrors:
                 self.ended = not self._failed(error)
         finally:
             _KEPT_BY.errors = before
+
+
+def is_selective() -> bool:
+    """Tell whether what runs now is checkpointed with a selective policy of torch's."""
+    return bool(dispatch_stack_length()) and any(isinstance(mode, SELECTIVE_MODES) for mode in dispatch_modes())
 
 
 class _KeptBy(threading.local):

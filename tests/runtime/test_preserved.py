@@ -433,7 +433,7 @@ def test_long_context_trains_sharded_models(sharded: Results, order: str) -> Non
         assert result["loss"] < 1e-6
         assert 0 < result["apart"] < 1e-6
         assert result["made_logits"] == {}
-        assert result["said"] == "computed by fused_linear_cross_entropy: 1 x"
+        assert "computed by fused_linear_cross_entropy: 1 x" in result["said"]
     for result in sharded[f"long, head {order}"]:
         assert result["loss"] == 0
         assert result["apart"] < 1e-12
