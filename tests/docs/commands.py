@@ -197,7 +197,9 @@ def shared_pool() -> Iterator[None]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         pools: list[WorkerPool] = []
 
-        def pool() -> AbstractContextManager[WorkerPool]:
+        def pool(**options: Any) -> AbstractContextManager[WorkerPool]:
+            if options:  # of another Python
+                return WorkerPool(**options)
             if not pools:
                 pools.append(stack.enter_context(WorkerPool()))
             return nullcontext(pools[0])
