@@ -124,7 +124,8 @@ class BlockForward:
         given: list[Tensor] = []
         computation: Computation | None = None
         with self.refusals:
-            _refuse_transforms(self._signature.place)
+            if innermost_transform() is not None:
+                _refuse_transforms(self._signature.place)
             if not self.refusals.told:
                 given, computation = self._prepared(forward, args, kwargs)
         if computation is None:
