@@ -67,11 +67,12 @@ def asked(
     for case in cases:
         source = (CASES / f"{case.name}.py").read_text(encoding="utf-8")
         for which in TWINS:
+            script = twin(source, which)
             cures = [case.cure] if case.cure and judges and which == FAULTY else []
             for what in ("symptom", *cures, *judges):
                 path = folder / which / what / f"{case.name}.py"
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(twin(source, which), encoding="utf-8")
+                path.write_text(script, encoding="utf-8")
                 questions[Question(what, path, case.ranks)] = case, which
     answers: dict[str, dict[str, dict[str, Mapping[str, Any]]]] = defaultdict(lambda: {FAULTY: {}, MENDED: {}})
     with Progress(transient=True) as bar:

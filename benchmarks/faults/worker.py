@@ -23,7 +23,6 @@ PRELOADED = [
     "torch._dynamo",
     "transformers.modeling_layers",
     "ckpt_surgery.measure.verify",
-    "ckpt_surgery.surgery",
 ]
 """What takes seconds to import."""
 PATIENCE = 120
