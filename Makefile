@@ -5,7 +5,7 @@ READY := $(VENV)/.ready-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check lint types test cases faults integrations releases release gpu clean tools python version
+.PHONY: help demo check lint types test cases faults figures integrations releases release gpu clean tools python version
 
 help:  ## show this help
 	@echo "make demo      show bytes, seconds and gradients of models that people know, with and without wrap_blocks"
@@ -15,6 +15,7 @@ help:  ## show this help
 	@echo "make test      lint, types, the pages and all tests, with transformers 5 and with transformers 4"
 	@echo "make cases     run trainings that went wrong for somebody through each door, and print what differs from right"
 	@echo "make faults    ask our checks, and others, about faults that people had: docs/coverage/faults.md"
+	@echo "make figures   count lines, definitions and docstrings of the source, beside those of three libraries"
 	@echo "make integrations  run trainings of TRL, Lightning, sentence-transformers and diffusers under the guard"
 	@echo "make releases  try the most used classes under six releases of transformers: docs/coverage/releases.md"
 	@echo "make release   VERSION=5.24.0: try everything on that release of transformers, and write its page in"
@@ -58,6 +59,9 @@ test: tools $(READY)  ## lint, types and all tests
 
 cases: tools $(READY)  ## run trainings that went wrong for somebody, with transformers 5 and 4
 	$(VENV)/bin/python -m nox --session cases
+
+figures: tools $(READY)  ## how dense the source is
+	$(VENV)/bin/python -m nox --session figures
 
 faults: tools $(READY)  ## who finds the faults that people had
 	$(VENV)/bin/python -m nox --session faults

@@ -16,6 +16,8 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "docs", "tests_5", "tests_4"]
 
 ROOT = Path(__file__).parent
+ANCHORS = {"peft": "0.21.2", "accelerate": "1.15.0", "trl": "1.16.0"}
+"""Libraries beside which `make figures` puts the project."""
 TORCH = "torch==2.13.0"
 RELEASES = {
     "4.52.4": "transformers-4.52-to-4.55",
@@ -172,6 +174,13 @@ def faults(session: nox.Session) -> None:
     """CKPT-Bench: who finds the faults that people had; writes docs/coverage/faults.md."""
     install(session, "transformers-5", TORCH, "transformers==5.23.0", "transformers-mlinter==0.1.5", project="test")
     session.run("python", "-m", "benchmarks.faults", *session.posargs, env=TEST_ENVIRONMENT)
+
+
+@nox.session
+def figures(session: nox.Session) -> None:
+    """How dense the source is, beside three libraries whose files are read and not run."""
+    session.install("--quiet", "--no-deps", *(f"{name}=={version}" for name, version in ANCHORS.items()))
+    session.run("python", "-m", "benchmarks.source_figures", *ANCHORS)
 
 
 def run_tests(session: nox.Session, markers: str, *paths: str) -> None:

@@ -28,6 +28,9 @@ from dataclasses import dataclass, fields
 
 from ckpt_surgery.codemods.finding import Declaration, Finding, RuleContext
 
+if __name__ == "codemods":
+    raise ImportError("import it as ckpt_surgery.codemods: under this name each of its classes would exist twice")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule(Declaration):

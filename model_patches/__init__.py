@@ -14,6 +14,9 @@ from typing import Any
 
 from ckpt_surgery.model_patches.family import FamilyFacts, FamilyTables
 
+if __name__ == "model_patches":
+    raise ImportError("import it as ckpt_surgery.model_patches: under this name each of its classes would exist twice")
+
 _NO_FACTS = FamilyFacts()
 _NO_FAMILIES = ("family", "release_names", "vocabulary")
 _RULE_FIELDS = {field.name for field in fields(FamilyFacts)}

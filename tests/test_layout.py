@@ -6,6 +6,7 @@ Each checker is also run on a small tree in which the promise is broken.
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import stat
 import subprocess
@@ -21,21 +22,8 @@ from ckpt_surgery.version import __version__
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "ckpt_surgery"
-ROOMS = (
-    {"errors", "text", "torch_names", "version"},
-    {"optional", "undo", "flops"},
-    {"model_patches"},
-    {"codemods"},
-    {"static"},
-    {"runtime"},
-    {"measure"},
-    {"report", "tiny", "distributed"},
-    {"survey", "guarding", "long_sequences"},
-    {"testing", "upstream", "adopt", "planning"},
-    {"cli"},
-)
-"""The rooms of the package from the ground up: a room imports itself and rooms of lower floors."""
-FLOOR = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+BASE = {"errors", "text", "torch_names", "version", "optional", "undo", "flops"}
+"""Modules below every part of the package: any part may import them, and they only one another."""
 INNER_ROOMS = {
     "codemods": (
         {"facts", "wording"},
@@ -52,7 +40,7 @@ INNER_ROOMS = {
     "runtime": ({"tools"}, {"blocks"}, {"self_check", "offload"}, {"selective"}, {"checkpoint"}, {"surgery"}),
     "upstream": ({"layout", "options"}, {"plan", "evidence"}, {"run"}),
 }
-"""The files and folders of these rooms likewise. No rule imports another."""
+"""The files and folders of these parts, from the ground up. No rule imports another."""
 OURS = {PACKAGE, "benchmarks", "tests", "codemods", "model_patches"}
 STATIC = ("codemods", "model_patches", "static")
 HEAVY = {"torch", "transformers"}
@@ -95,17 +83,28 @@ def room(module: str) -> str:
     return module.split(".")[1] if module.count(".") else ""
 
 
+def drawn_arrows() -> dict[str, set[str]]:
+    """The parts that each part imports by the drawing of docs/architecture.md."""
+    drawing = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
+    arrows = re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawing)
+    return {part: {near for start, near in arrows if start == part} for arrow in arrows for part in arrow}
+
+
+def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
+    """The parts to which a way leads."""
+    return graph[part] | {far for near in graph[part] for far in reached(near, graph)}
+
+
 def wrong_way_imports(root: Path) -> list[str]:
-    """Imports of a room on the same floor or above, or of what is no part of the package."""
+    """Imports of a part to which no arrow of the drawing leads, or of what is no part of the package."""
+    arrows = drawn_arrows()
+    allowed = {part: reached(part, arrows) | BASE | {part} for part in arrows} | dict.fromkeys(BASE, BASE)
     return [
         f"{path.relative_to(root)}:{line}: {room(name)} imports {module}"
         for name, path in modules(root).items()
         for line, module in imports(path, root)
         if module.split(".")[0] in OURS - {PACKAGE}
-        or (
-            (module.startswith(f"{PACKAGE}.") and room(name) in FLOOR and room(module) != room(name))
-            and FLOOR.get(room(module), len(ROOMS)) >= FLOOR[room(name)]
-        )
+        or (module.startswith(f"{PACKAGE}.") and room(name) in allowed and room(module) not in allowed[room(name)])
     ]
 
 
@@ -178,9 +177,8 @@ def shared_class_names(root: Path) -> dict[str, list[str]]:
 
 
 def imported_parts() -> dict[str, set[str]]:
-    """Which parts of the package each part imports, without those at the bottom that hold no more than helpers."""
-    parts = [part for part in FLOOR if part not in ROOMS[0] | ROOMS[1]]
-    graph: dict[str, set[str]] = {part: set() for part in parts}
+    """The parts of the package that each part imports, those at the bottom left out."""
+    graph: dict[str, set[str]] = {part: set() for part in drawn_arrows()}
     for name, path in modules(ROOT).items():
         for _, module in imports(path, ROOT):
             if (
@@ -190,11 +188,6 @@ def imported_parts() -> dict[str, set[str]]:
             ):
                 graph[room(name)].add(room(module))
     return graph
-
-
-def reached(part: str, graph: dict[str, set[str]]) -> set[str]:
-    """The parts to which a way leads."""
-    return graph[part] | {far for near in graph[part] for far in reached(near, graph)}
 
 
 def write(root: Path, name: str, text: str) -> Path:
@@ -331,12 +324,15 @@ def test_the_drawings_show_the_imports_that_there_are() -> None:
         for near in parts
         if not any(near in reached(other, graph) for other in parts)
     }
-    drawing = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("```")[1]
-    assert {*re.findall(r"(\w+)(?:\[[^]]*\])? --> (\w+)", drawing)} == needed
-    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Package layout")[2].split("```")[1]
-    height = {part: -at for at, line in enumerate(lines.splitlines()[1:]) for part in line.split()}
-    assert height.keys() == graph.keys()
-    assert all(height[near] < height[part] for part, parts in graph.items() for near in parts)
+    assert {(part, near) for part, parts in drawn_arrows().items() for near in parts} == needed
+    folders = {path.name for path in (ROOT / PACKAGE).iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert folders == graph.keys()
+
+
+@pytest.mark.parametrize("name", ["codemods", "model_patches"])
+def test_a_linked_folder_is_refused_under_its_short_name(name: str) -> None:
+    with pytest.raises(ImportError, match=f"import it as {PACKAGE}.{name}"):
+        importlib.import_module(name)
 
 
 def test_no_file_is_too_long() -> None:

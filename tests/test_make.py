@@ -55,6 +55,7 @@ def test_help_explains_every_target() -> None:
         ("check", {"lint", "types", "static"}),
         ("cases", {"cases"}),
         ("faults", {"faults"}),
+        ("figures", {"figures"}),
         ("integrations", {"integrations"}),
         ("releases", {"releases"}),
         ("test", set()),

@@ -84,7 +84,7 @@ def explain_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With checkpointing, keep results of these operators: attention, matmul:2, ...; may be given again.",
+            help="With checkpointing, keep results of these operators: attention, matmul:2, ... (repeatable).",
         ),
     ] = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,

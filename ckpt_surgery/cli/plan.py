@@ -100,7 +100,7 @@ def plan_command(
     ] = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Choose what to checkpoint, so that a step fits into so much memory at the least extra time.
+    """Choose what to checkpoint, so that a step fits a memory budget at the least extra time.
 
     Steps run on shapes at the model's released size: no weights, no GPU. Of a model on the Hub its config.json is
     read, and nothing else. Exits with 1 where nothing fits.

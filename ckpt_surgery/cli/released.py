@@ -40,7 +40,7 @@ Tokens: TypeAlias = Annotated[
         parser=count,
         metavar="N",
         rich_help_panel=_BATCH,
-        help="Tokens of a text (default: 2048, or the model's positions if fewer).",
+        help="Sequence length in tokens (default: 2048, or the model's positions if fewer).",
     ),
 ]
 Batch: TypeAlias = Annotated[

@@ -65,19 +65,19 @@ def run_command(
     stacks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name; may be given again."
+            metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name (repeatable)."
         ),
     ] = None,
     blocks: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLASS", rich_help_panel=_WRAPPED, help="Only blocks of this class; may be given again."),
+        typer.Option(metavar="CLASS", rich_help_panel=_WRAPPED, help="Only blocks of this class (repeatable)."),
     ] = None,
     first: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[PATTERN=]N",
             rich_help_panel=_WRAPPED,
-            help="Only the first N blocks of each stack, or of those of this name; may be given again.",
+            help="Only the first N blocks of each stack, or of those of this name (repeatable).",
         ),
     ] = None,
     every_n: Annotated[
@@ -89,7 +89,7 @@ def run_command(
         typer.Option(
             metavar="[BLOCKS=]NAME",
             rich_help_panel=_KEPT,
-            help="Results of operators: attention, matmul:2, router, aten.mm, ...; may be given again.",
+            help="Results of operators: attention, matmul:2, router, aten.mm, ... (repeatable).",
         ),
     ] = None,
     save_offload: Annotated[

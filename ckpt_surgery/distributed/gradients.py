@@ -76,7 +76,7 @@ def sync_gradients(
     parameters that have a gradient on any rank, then there is one for each gradient of 1 MiB or more, and one for
     each `bucket_bytes` of the smaller ones of one device and dtype. A rank that has no gradient contributes zeros and
     gets a gradient of the parameter's shape, strides and dtype. Where no rank has one it stays None. The result is
-    the sum divided by the number of ranks (in half precision divided before it is summed), and equal to the bit on
+    the sum divided by the number of ranks (in half precision divided before it is summed), and equal bit for bit on
     every rank.
 
     Needs up to `bucket_bytes` of memory at a time: a gradient that travels alone is not copied if it is contiguous.

@@ -24,7 +24,7 @@ class CallGraph:
     `begin` comes before the call, and `watch` after it.
 
     Nothing is put between those tensors and the block: what else uses them adds to their gradients in the order that
-    it has without this, so that sums are equal to the bit. `nodes` are those that the gradients flow to, one of each
+    it has without this, so that sums are equal bit for bit. `nodes` are those that the gradients flow to, one of each
     name, and `made` what the graph of the results begins with. With `reentrant`, the recompute of a checkpoint makes
     gradients of its own, which the graph does not show.
     """

@@ -104,7 +104,7 @@ def judge_ranks(
     through a copy of the wrapper.
 
     Checks that weights are the same on every rank, that every other level holds on every rank, that the step
-    ends, that gradients are equal across ranks to the bit, and that they are what one process gets from the
+    ends, that gradients are equal across ranks bit for bit, and that they are what one process gets from the
     joined batch: the mean over ranks of what each rank's own inputs and seed give without wrapper and without
     checkpointing, which is what DistributedDataParallel promises. `tolerance` as in `compare`.
 

@@ -55,7 +55,7 @@ def verify(
     of its forward, a tuple of positional ones, or a tensor. What switches its checkpointing on and off is the method
     of transformers, diffusers or timm, or its surgery; or `switch`, a function of the model and the mode, None for
     off. `loss` turns the output into a scalar (default: the output's own loss, else a weighted sum of every
-    float tensor in it). `levels` are those of `results.LEVELS` to judge. Gradients have to be equal to the bit, or
+    float tensor in it). `levels` are those of `results.LEVELS` to judge. Gradients have to be equal bit for bit, or
     within the noise that is measured by runs that round otherwise; `tolerance` is a relative error that is allowed
     besides.
 

@@ -54,7 +54,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "fp32": torch.float32,
 }
 TOKENS = 2048
-"""Tokens of a text where none are asked for."""
+"""Default sequence length, in tokens."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "max_target_positions")
 _HEADS = (
     "IMAGE_TEXT_TO_TEXT",

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"\b\d+\b")
 class BlockRepair:
     """The repair of the blocks of one class in one stack.
 
-    A block of kind "layer" has its calls repaired, and a "plain" one is made to checkpoint. `inline_off` says whether
+    A block of kind "layer" checkpoints by its class, and a "plain" one is made to. `inline_off` says whether
     a module around them checkpoints inline otherwise, `stages_off` whether a checkpointing layer around them would,
     and `nested_off` counts the checkpointing layers inside a block.
     """
@@ -36,7 +36,7 @@ class BlockRepair:
     nested_off: int
 
     def __str__(self) -> str:
-        done = ["calls repaired" if self.kind == "layer" else "plain module made to checkpoint"]
+        done = ["checkpointed" if self.kind == "layer" else "checkpointed, a plain module"]
         done += ["inline branch off"] if self.inline_off else []
         done += ["layers around them off"] if self.stages_off else []
         done += [f"{self.nested_off} nested off"] if self.nested_off else []

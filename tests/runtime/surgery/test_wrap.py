@@ -291,16 +291,16 @@ def test_the_table_names_stacks_classes_numbers_and_reasons() -> None:
     assert lines[1] == "stack block checkpointed how left alone"
     assert lines[-1] == "asked for use_reentrant=True: runs non-reentrant, with the same gradients"
     assert sorted(lines[3:-1]) == [
-        "(the model) Layer 1 of 1 calls repaired",
+        "(the model) Layer 1 of 1 checkpointed",
         "audio.plain MixingLayer 0 of 3 not among the stacks",
-        "layers SureLayer 2 of 4 calls repaired left out by every_n",
-        "vision.stages Layer 2 of 3 calls repaired left out by every_n",
+        "layers SureLayer 2 of 4 checkpointed left out by every_n",
+        "vision.stages Layer 2 of 3 checkpointed left out by every_n",
     ]
 
 
 def test_the_table_tells_what_was_done_to_a_block() -> None:
-    assert "calls repaired, 1 nested off" in str(wrap_blocks(model_of(toys.Stage, toys.Stage)))
-    assert "plain module made to checkpoint" in str(wrap_blocks(model_of(PlainLayer, PlainLayer, PlainLayer)))
+    assert "checkpointed, 1 nested off" in str(wrap_blocks(model_of(toys.Stage, toys.Stage)))
+    assert "checkpointed, a plain module" in str(wrap_blocks(model_of(PlainLayer, PlainLayer, PlainLayer)))
     surgery = wrap_blocks(model_of(Layer, Layer))
     assert str(surgery).startswith("Model: 2 of 2 blocks checkpointed, non-reentrant\n")
     surgery.disable(surgery.model)

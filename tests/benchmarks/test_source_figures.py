@@ -1,0 +1,34 @@
+"""The figures of source files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.source_figures import python_files, source_figures
+
+SOURCE = '''"""A module."""
+
+def whether(x):
+    """Whether x is there."""
+    return x is not None
+
+class Case:
+    """A case."""
+
+    def run(self):
+        """Run it."""
+
+    @property
+    def name(self):
+        """The name of it."""
+'''
+
+
+def test_definitions_functions_and_docstrings_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SOURCE)
+    (tmp_path / "template.py").write_text("{% not Python %}\n")
+    (tmp_path / "linked").symlink_to(tmp_path, target_is_directory=True)
+    figures = source_figures("all", python_files([tmp_path]))
+    assert (figures.files, figures.lines, figures.definitions, figures.function_lines) == (2, 16, 2, 2)
+    assert (figures.function_docstrings, figures.without_verb) == (2, 1)
+    assert figures.row == "| all | 16 | 2 | 125.0 | 2 | 50 % |"
