@@ -64,9 +64,7 @@ def run_command(
     ] = None,
     stacks: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name (repeatable)."
-        ),
+        typer.Option(metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name (repeatable)."),
     ] = None,
     blocks: Annotated[
         list[str] | None,
