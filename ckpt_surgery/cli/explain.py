@@ -6,7 +6,8 @@ torch and transformers are imported only once the options are right.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,6 +43,7 @@ from ckpt_surgery.text import LINE, percent, plural, size, text_table, wrapped
 if TYPE_CHECKING:
     from ckpt_surgery.planning.explanation import Explanation
     from ckpt_surgery.planning.figures import Holder
+    from ckpt_surgery.planning.levers import LeverPeak
     from ckpt_surgery.planning.target import ReleasedModel
     from ckpt_surgery.planning.training import TrainingSetup
     from ckpt_surgery.static.results import Progress
@@ -138,13 +140,13 @@ def explain_command(
             trust_remote_code,
         )
         with termination_raises(), progress_bar() as progress, quiet():
-            released, explanations = _explained(request, progress)
-        write_report(_lines(request, released, explanations), None)
+            released, explanations, tried = _explained(request, progress)
+        write_report(_lines(request, released, explanations, tried), None)
         if html is not None:
             from ckpt_surgery.planning.page import explanation_page
 
             titled = [(f"checkpointing {when}", step) for when, step in explanations.items()]
-            write_document(explanation_page(titled, training.device), html)
+            write_document(explanation_page(titled, training.device, tried), html)
         if json is not None:
             write_document(_document(explanations), json)
         return ExitCode.CLEAN
@@ -172,14 +174,14 @@ class _ExplainRequest:
 
 def _explained(
     request: _ExplainRequest, progress: Progress | None
-) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation]]:
-    """The model and its explanation for each of the steps that were asked for."""
+) -> tuple[ReleasedModel, dict[ExplainedSteps, Explanation], LeverPeak | None]:
+    """The model, its explanation for each of the steps that were asked for, and what a lever on states takes off."""
 
     def at(step: str, done: int) -> None:
         if progress is not None:
             progress(step, done, total)
 
-    total = 3 if request.steps is ExplainedSteps.BOTH else 2
+    total = 4 if request.steps is ExplainedSteps.BOTH else 3
     at("importing", 0)
     from ckpt_surgery.errors import NotOnShapes
     from ckpt_surgery.planning.hub import config_of
@@ -192,7 +194,7 @@ def _explained(
     )
     at("building the model", 0)
     try:
-        return _on_shapes(request, target, at, total)
+        told = _on_shapes(request, target, at, total)
     except NotOnShapes as why:
         if request.lora or request.offload or request.save or request.for_long_context:
             raise
@@ -206,7 +208,31 @@ def _explained(
             training=request.training,
         )
         both = {ExplainedSteps.OFF: off, ExplainedSteps.ON: on}
-        return found, {when: told for when, told in both.items() if request.steps in (when, ExplainedSteps.BOTH)}
+        return found, {when: each for when, each in both.items() if request.steps in (when, ExplainedSteps.BOTH)}, None
+    return *told, _tried(request, target, told[1], at, total)
+
+
+def _tried(
+    request: _ExplainRequest,
+    target: SurveyTarget,
+    explanations: dict[ExplainedSteps, Explanation],
+    at: Callable[[str, int], None],
+    total: int,
+) -> LeverPeak | None:
+    """What the last of the steps takes with the lever on states that may have the most effect."""
+    from ckpt_surgery.planning.answer import state_lever_of
+    from ckpt_surgery.planning.levers import RANK, LeverPeak, StateLever
+
+    lever = state_lever_of(list(explanations.values()))
+    if lever is None:
+        return None
+    at(f"a step with {lever}", total - 1)
+    last = list(explanations)[-1]
+    changed = replace(request, lora=RANK) if lever is StateLever.LORA else replace(request, four_bits=True)
+    with suppress(Exception):  # whatever comes of other layers: it is an advice less
+        _, told = _on_shapes(replace(changed, steps=last), target, lambda step, done: None, total)
+        return LeverPeak(lever, 1, told[last].peak_bytes)
+    return None
 
 
 def _on_shapes(
@@ -225,7 +251,7 @@ def _on_shapes(
         at("a step", 1)
         explanations[ExplainedSteps.OFF] = explain_released(found, request.training)
     if request.steps is not ExplainedSteps.OFF:
-        at("a checkpointed step", total - 1)
+        at("a checkpointed step", total - 2)
         try:
             wrap_released(found, offload=request.offload, save=request.save, for_long_context=request.for_long_context)
         except SurgeryError as error:
@@ -238,7 +264,10 @@ def _on_shapes(
 
 
 def _lines(
-    request: _ExplainRequest, released: ReleasedModel, explanations: dict[ExplainedSteps, Explanation]
+    request: _ExplainRequest,
+    released: ReleasedModel,
+    explanations: dict[ExplainedSteps, Explanation],
+    tried: LeverPeak | None,
 ) -> list[str]:
     from ckpt_surgery.planning.answer import answer_line
     from ckpt_surgery.planning.hints import hints_of
@@ -267,7 +296,7 @@ def _lines(
             (f"least time ({training.device.name})", [f"{step.seconds:.3g} s" for step in explanations.values()])
         )
     lines = [
-        *wrapped(answer_line(list(explanations.values()), training.device), LINE),
+        *wrapped(answer_line(list(explanations.values()), training.device, tried), LINE),
         "",
         f"{any_one.model}: {plural(request.batch, 'sample')}{text}, {request.dtype}, attention: {released.attention}, "
         f"{plural(any_one.blocks, 'block')}{lora}{offload}{ranks}",

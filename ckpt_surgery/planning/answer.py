@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ckpt_surgery.planning.devices import COMMON, MARGIN, Device
 from ckpt_surgery.planning.figures import StepFigures
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
-from ckpt_surgery.planning.levers import LeverPeak
+from ckpt_surgery.planning.levers import LeverPeak, StateLever
 from ckpt_surgery.text import percent, size
 
 _LEVERS = {
@@ -19,7 +19,7 @@ _LEVERS = {
     Remedy.FOUR_BITS: "frozen weights in 4 bits (`--load-in-4bit`)",
 }
 
-_STATES = (Remedy.LORA, Remedy.FOUR_BITS)
+_STATES = {Remedy.LORA: StateLever.LORA, Remedy.FOUR_BITS: StateLever.FOUR_BITS}
 """The remedies that are not for what a step allocates."""
 
 
@@ -38,29 +38,43 @@ def card_name(card: Device) -> str:
     return f"{card.name} ({card.memory / 10**9:.0f} GB)"
 
 
-def lever_of(steps: Sequence[StepFigures]) -> Hint | None:
-    """What has the most effect: checkpointing, by the difference of both steps, or a remedy for the last of them."""
-    hints = hints_of(steps[-1])
+def lever_of(steps: Sequence[StepFigures], tried: LeverPeak | None = None) -> Hint | None:
+    """What has the most effect: checkpointing, by the difference of both steps, or a remedy for the last of them.
+
+    Of remedies on states the one that was `tried` counts alone, if one was, with what it saves of the best step.
+    """
+    hints = list(hints_of(steps[-1]))
     if len(steps) > 1:
         saved = steps[0].peak_bytes - steps[-1].peak_bytes
-        hints = (*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved))
+        hints = [*(hint for hint in hints if hint.remedy is not Remedy.CHECKPOINT), Hint(Remedy.CHECKPOINT, saved)]
+    if tried is not None:
+        saved = _best(steps).peak_bytes - tried.peak_bytes
+        remedy = next(remedy for remedy, lever in _STATES.items() if lever is tried.lever)
+        hints = [*(hint for hint in hints if hint.remedy not in _STATES), Hint(remedy, saved)]
     return max((hint for hint in hints if hint.bytes > 0), key=lambda hint: hint.bytes, default=None)
 
 
-def answer_line(steps: Sequence[StepFigures], asked: Device | None) -> str:
+def state_lever_of(steps: Sequence[StepFigures]) -> StateLever | None:
+    """The lever on states that may have the most effect, so that it is worth trying; None where another has."""
+    lever = lever_of(steps)
+    return None if lever is None else _STATES.get(lever.remedy)
+
+
+def answer_line(steps: Sequence[StepFigures], asked: Device | None, tried: LeverPeak | None = None) -> str:
     """Say on which card a model's steps fit, and which lever has the most effect.
 
     `steps` are one without checkpointing, one with it, or both in this order. The card is the one that was asked for,
-    or the smallest common one with room for one of them.
+    or the smallest common one with room for one of them. `tried` is what the last of them takes with the lever of
+    `state_lever_of`; without it, the most that this may save is said.
     """
-    best = min(steps, key=lambda step: step.peak_bytes)
+    best = _best(steps)
     card = asked or smallest_card(best.peak_bytes)
     needed = f"{size(steps[0].peak_bytes)} {'with' if steps[0].checkpointed else 'without'} checkpointing"
     needed += f", {size(steps[1].peak_bytes)} with it" if len(steps) > 1 else ""
+    room = 0 if card is None else room_of(card)
     if card is None:
         said = f"Fits on no common card: {needed}."
     else:
-        room = room_of(card)
         if best.peak_bytes > room:
             larger = smallest_card(best.peak_bytes)
             fits = f"Does not fit on {card_name(card)}{f', but on {card_name(larger)}' if larger else ''}"
@@ -70,17 +84,27 @@ def answer_line(steps: Sequence[StepFigures], asked: Device | None) -> str:
                 fits += " as it is" if steps[0].peak_bytes <= room else " with checkpointing"
             fits += "" if asked else ", the smallest common card"
         said = f"{fits}: {needed}, of {size(room)} ({percent(1 - MARGIN)} of its memory)."
-    lever = lever_of(steps)
+    lever = lever_of(steps, tried)
     if lever is None:
         return said
-    if lever.remedy is Remedy.CHECKPOINT and len(steps) > 1:
-        return f"{said} Most effect: {_LEVERS[lever.remedy]}, {size(lever.bytes)}."
-    said = f"{said} Most effect: {_LEVERS[lever.remedy]}, up to {size(lever.bytes)}"
-    if len(steps) > 1 and lever.remedy in _STATES:
-        said += (
-            f"; checkpointing saves {size(max(steps[0].peak_bytes - best.peak_bytes, 0))} and is not the lever here"
-        )
+    said += f" Most effect: {_LEVERS[lever.remedy]}, "
+    if lever.remedy not in _STATES:
+        exact = lever.remedy is Remedy.CHECKPOINT and len(steps) > 1
+        return f"{said}{'' if exact else 'up to '}{size(lever.bytes)}."
+    if tried is None:
+        said += f"up to {size(lever.bytes)}"
+    else:
+        said += f"{size(lever.bytes)} less: {size(tried.peak_bytes)}"
+        said += " with checkpointing" if steps[-1].checkpointed else ""
+        said += ", which fits" if tried.peak_bytes <= room < best.peak_bytes else ""
+    if len(steps) > 1:
+        said += f"; checkpointing alone saves {size(max(steps[0].peak_bytes - best.peak_bytes, 0))}"
+        said += "" if best.peak_bytes <= room < steps[0].peak_bytes else " and is not the lever here"
     return f"{said}."
+
+
+def _best(steps: Sequence[StepFigures]) -> StepFigures:
+    return min(steps, key=lambda step: step.peak_bytes)
 
 
 def plan_line(

@@ -27,6 +27,7 @@ from ckpt_surgery.planning.cuda_memory import block_bytes
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import holders_of, peak_of, timeline_of
 from ckpt_surgery.planning.host import HostWithoutData
+from ckpt_surgery.planning.lora import frozen_weights, is_mostly_frozen
 from ckpt_surgery.planning.model_copy import copy_of, function_of
 from ckpt_surgery.planning.roofline import seconds_of
 from ckpt_surgery.planning.shapes import (
@@ -182,7 +183,8 @@ def explanation_of(
         seconds=seconds_of(step.work, training.device) if training.device else 0.0,
         input_bytes=given,
         workspace_bytes=workspace,
-        frozen_bytes=0 if training.sharding else held_bytes(_frozen(model)),
+        frozen_bytes=0 if training.sharding else held_bytes(frozen_weights(model)),
+        adapted=is_mostly_frozen(model),
         saved=_saved_bytes(model),
     )
 
@@ -257,12 +259,6 @@ def _saved_bytes(model: nn.Module) -> dict[str, int]:
             for (name, _), count in policy.kept.items():
                 sums[name] += count.bytes
     return dict(sums)
-
-
-def _frozen(model: nn.Module) -> Iterator[Tensor]:
-    """The weights of linear layers that are frozen."""
-    layers = (module for module in model.modules() if isinstance(module, nn.Linear))
-    return (layer.weight for layer in layers if layer.weight.is_floating_point() and not layer.weight.requires_grad)
 
 
 def _is_checkpointed(block: Block) -> bool:

@@ -28,6 +28,7 @@ class Explanation(StepFigures):
         input_bytes: the inputs of the step on the CUDA device that was named; 0 where none was.
         workspace_bytes: what products of matrices take there, likewise.
         frozen_bytes: the part of `parameter_bytes` that linear layers hold frozen, and could in 4 bits.
+        adapted: whether less than half of the parameters are trained.
         kept_bytes: what the forward allocated and is alive when the backward begins, without the loss.
         peak: the highest moment, with all of the above.
         holders: what makes up `kept_bytes`, the largest first.

@@ -107,6 +107,7 @@ class StepFigures:
     input_bytes: int = 0
     workspace_bytes: int = 0
     frozen_bytes: int = 0
+    adapted: bool = False
     saved: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 

@@ -320,18 +320,21 @@ class _Steps:
 
     def _levers(self, inputs: Mapping[str, Any], fitted: Fitted, every: PlanChoice) -> tuple[LeverPeak, ...]:
         """What a script could change beside its batch, with all done that a plan can do; those that lower the peak."""
-        own = self._optimizer
+        own, room = self._optimizer, self._room
+        ranks = 1 if is_alone() else dist.get_world_size()
+        without_buckets = replace(room, others=room.others - _bucket_bytes(self._original))
         peaks: list[LeverPeak] = []
 
         def metered(model: nn.Module) -> tuple[StepAllocations, int]:
             return self.metered(inputs, model)
 
-        for tried in steps_with_levers(self.model, self._shapes, metered, every, self._training):
+        for tried in steps_with_levers(self.model, self._shapes, metered, every, self._training, ranks):
             changed = replace(fitted, explanation=tried.explanation)
             match tried.lever:
                 case StateLever.FSDP:
                     states, update = own.state_bytes // tried.cards, own.step_bytes // tried.cards
-                    changed = replace(changed, optimizer=replace(own, state_bytes=states, step_bytes=update))
+                    cost = replace(own, state_bytes=states, step_bytes=update)
+                    changed = replace(changed, optimizer=cost, room=without_buckets)
                 case StateLever.ADAM_8BIT:
                     cost = replace(own, state_bytes=0, step_bytes=0)  # the explanation has the state
                     changed = replace(changed, optimizer=cost)
@@ -339,8 +342,8 @@ class _Steps:
                     states = state_bytes(tried.model.parameters(), Optimizer.ADAMW)
                     cost = replace(own, state_bytes=states, step_bytes=0)
                     changed = replace(changed, optimizer=cost, held_bytes=0)
-            peaks.append(LeverPeak(tried.lever, tried.cards, changed.peak_bytes))
-        return useful_levers(peaks, fitted.peak_bytes, self._room.ceiling)
+            peaks.append(LeverPeak(tried.lever, tried.cards, changed.peak_bytes, ranks))
+        return useful_levers(peaks, fitted.peak_bytes, room.ceiling)
 
 
 def room_for(
@@ -351,9 +354,7 @@ def room_for(
     if len(places) != 1:
         raise PlanningError(f"the model is on {listed(sorted(map(str, places)))}: one device is predicted")
     (place,) = places
-    others, total, device = held_bytes(tensors(inputs)), target.memory, target.device
-    if running_wrapper() is not None:  # its buckets hold another copy of the gradients
-        others += held_bytes(each for each in model.parameters() if each.requires_grad)
+    others, total, device = held_bytes(tensors(inputs)) + _bucket_bytes(model), target.memory, target.device
     if place.type == "cuda":
         device = device or _like(torch.cuda.get_device_name(place))
         free, _ = torch.cuda.mem_get_info(place)
@@ -369,6 +370,11 @@ def room_for(
         raise PlanningError(f"the model is on the device {place}, whose memory is not known: give --memory")
     figures = replace(device or _ASSUMED, capability=0.0)  # its workspace is counted above
     return Room(total, target.margin, others, figures, assumed=device is None)
+
+
+def _bucket_bytes(model: nn.Module) -> int:
+    """The copy of its gradients that the DistributedDataParallel around a model holds, where one runs."""
+    return 0 if running_wrapper() is None else held_bytes(each for each in model.parameters() if each.requires_grad)
 
 
 def zeroes_gradients_late() -> bool:

@@ -45,6 +45,8 @@ def hints_of(step: StepFigures) -> tuple[Hint, ...]:
         Remedy.LORA: step.optimizer_bytes + step.peak.by_kind.get(AllocationKind.GRADIENT, 0),
         Remedy.FOUR_BITS: step.frozen_bytes,
     }
+    if step.adapted:
+        del sums[Remedy.LORA]
     if step.blocks == 0 or all_checkpointed:
         del sums[Remedy.CHECKPOINT]
     if not all_checkpointed:

@@ -19,7 +19,8 @@ from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
 from ckpt_surgery.planning.training import Sharding, TrainingSetup
 
-_CARDS = (2, 4, 8)
+_DIVIDED = (2, 4, 8)
+"""Among so many cards a model is divided; where several ranks train already, among theirs first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,19 @@ def steps_with_levers(
     metered: Callable[[nn.Module], tuple[StepAllocations, int]],
     choice: PlanChoice,
     training: TrainingSetup,
+    ranks: int = 1,
 ) -> Iterator[LeverStep]:
     """A step with each lever that a model without data and its training have left, and with `choice` done to it.
 
     `metered` runs a step of the model, or of a copy of it. The model is as it was afterwards. A lever that a model
-    does not take is left out, and of several numbers of cards each is tried.
+    does not take is left out, and of several numbers of cards each is tried, none below the `ranks` that train it now.
     """
     with applied_on_shapes(choice, model):
         step, drawn = metered(model)
         if training.optimizer in (Optimizer.ADAMW, Optimizer.NONE):
             eight = replace(training, optimizer=Optimizer.ADAMW_8BIT)
             yield LeverStep(StateLever.ADAM_8BIT, 1, model, explanation_of(model, step, drawn, eight))
-        for cards in _CARDS if training.sharding is None else ():
+        for cards in (_DIVIDED if ranks == 1 else (ranks, 2 * ranks, 4 * ranks)) if training.sharding is None else ():
             divided = replace(training, ranks=cards, sharding=Sharding.FSDP)
             yield LeverStep(StateLever.FSDP, cards, model, explanation_of(model, step, drawn, divided))
     has_adapters = not all(parameter.requires_grad for parameter in model.parameters())

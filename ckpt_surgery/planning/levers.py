@@ -38,16 +38,27 @@ _IN_SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class LeverPeak:
-    """A lever, among how many `cards` it divides a model, and the bytes that a step takes with it."""
+    """A lever, among how many `cards` it divides a model, and the bytes that a step takes with it.
+
+    The model is trained by so many `ranks` already, undivided.
+    """
 
     lever: StateLever
     cards: int
     peak_bytes: int
+    ranks: int = 1
 
     @property
     def name(self) -> str:
         """What it is: "FSDP over 4 cards"."""
-        return f"FSDP over {self.cards} cards" if self.lever is StateLever.FSDP else str(self.lever)
+        if self.lever is not StateLever.FSDP:
+            return str(self.lever)
+        if self.ranks == 1:
+            return f"FSDP over {self.cards} cards"
+        there = f"the {self.ranks} cards that train it now"
+        return (
+            f"FSDP over {there}" if self.cards == self.ranks else f"FSDP over {self.cards} cards in place of {there}"
+        )
 
     @property
     def options(self) -> str:

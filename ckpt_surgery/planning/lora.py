@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
@@ -83,19 +83,42 @@ def pack_frozen(model: nn.Module, where: AbstractContextManager[Any]) -> int:
     Raises:
         PlanningError: there is none.
     """
-    frozen = [place for place in _linear_layers(model) if _is_frozen(place[2])]
+    frozen = _frozen_layers(model)
     if not frozen:
         raise PlanningError(f"{type(model).__name__} has no frozen linear layer")
     with where:
         return _replaced(frozen, _in_4_bits)
 
 
+def frozen_weights(model: nn.Module) -> list[Tensor]:
+    """Return the weights that `pack_frozen` would hold in 4 bits."""
+    return [layer.weight for _, _, layer in _frozen_layers(model)]
+
+
+def is_mostly_frozen(model: nn.Module) -> bool:
+    """Tell whether less than half of the parameters of a model are trained, as with adapters."""
+    parameters = list(model.parameters())
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    return 2 * trained <= sum(each.numel() for each in parameters)
+
+
+def head_of(model: nn.Module) -> nn.Module | None:
+    """Return the output embeddings of a model of transformers; None where it has none."""
+    find: Any = getattr(model, "get_output_embeddings", None)
+    with suppress(Exception):  # some models have none, and say so in their own way
+        return None if find is None else find()  # type: ignore[no-any-return]
+    return None
+
+
+def _frozen_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
+    return [place for place in _linear_layers(model) if _is_frozen(place[2])]
+
+
 def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
     """The linear layers but the output embeddings: the module that holds each, and its name there."""
     from transformers.pytorch_utils import Conv1D
 
-    find_head: Any = getattr(model, "get_output_embeddings", None)
-    head = find_head() if find_head is not None else None
+    head = head_of(model)
     return [
         (parent, name, layer)
         for parent in list(model.modules())

@@ -34,7 +34,7 @@ from ckpt_surgery.planning.explain import explanation_of, metered, without_value
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, alive_bytes, holders_of
 from ckpt_surgery.planning.hints import Remedy, hints_of
-from ckpt_surgery.planning.lora import add_lora
+from ckpt_surgery.planning.lora import add_lora, head_of, is_mostly_frozen
 from ckpt_surgery.planning.optimizers import Optimizer
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.shapes import ShapesOnly, shapes_of
@@ -308,10 +308,7 @@ def _kind(each: Allocation, in_block: bool, head: str) -> str:
 
 def _head(model: nn.Module) -> str:
     """The name of the output embeddings of a model of transformers."""
-    find: Any = getattr(model, "get_output_embeddings", None)
-    head = None
-    with suppress(Exception):  # some models have none, and say so in their own way
-        head = None if find is None else find()
+    head = head_of(model)
     return next((name for name, module in model.named_modules() if module is head), "")
 
 
@@ -352,9 +349,7 @@ def _changes(
         yield Lever.TILE_MLP, lambda model, _: _tile(model)
     if to_host:
         yield Lever.LONG_CONTEXT, lambda model, _: long_context(model)
-    parameters = [] if failed.model is None else list(failed.model.parameters())
-    trained = sum(each.numel() for each in parameters if each.requires_grad)
-    if 2 * trained > sum(each.numel() for each in parameters):
+    if failed.model is not None and not is_mostly_frozen(failed.model):
         yield Lever.LORA, lambda model, shapes: add_lora(model, _LORA, shapes)
 
 

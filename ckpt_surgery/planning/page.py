@@ -11,6 +11,7 @@ from ckpt_surgery.planning.allocations import AllocationKind
 from ckpt_surgery.planning.answer import answer_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
+from ckpt_surgery.planning.levers import LeverPeak
 from ckpt_surgery.planning.text import HEADINGS, caveats, facts_of, holder_rows, notes
 from ckpt_surgery.planning.treemap import Box, treemap
 from ckpt_surgery.report.html import page_of
@@ -24,12 +25,14 @@ _MOST_HOLDERS = 40
 _SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
 
 
-def explanation_page(steps: Sequence[tuple[str, StepFigures]], card: Device | None = None) -> str:
-    """The page as text: the answer for a card, each step with its title, side by side, their drawings to one scale."""
+def explanation_page(
+    steps: Sequence[tuple[str, StepFigures]], card: Device | None = None, tried: LeverPeak | None = None
+) -> str:
+    """The page as text: the answer of `answer_line`, each step with its title, their drawings to one scale."""
     names = list(dict.fromkeys(step.model for _, step in steps))
     title = f"The memory of a step: {', '.join(names)}"
     highest = max((step.peak_bytes for _, step in steps), default=0)
-    answer = f"<p>{coded(answer_line([step for _, step in steps], card))}</p>" if steps else ""
+    answer = f"<p>{coded(answer_line([step for _, step in steps], card, tried))}</p>" if steps else ""
     body = [f"<header><h1>{escape(title)}</h1>{answer}</header>", '<main class="steps">']
     body += [step_section(name, step, highest) for name, step in steps]
     return page_of(title, [*body, "</main>", _FOOTER])

@@ -16,6 +16,7 @@ from torch import nn
 
 from ckpt_surgery import optional
 from ckpt_surgery.cli.main import main
+from ckpt_surgery.text import size
 from tests.planning.test_target import config
 
 pytestmark = pytest.mark.torch
@@ -44,6 +45,27 @@ def test_it_says_what_is_kept_with_and_without_checkpointing(
         assert heading in output.out
     assert "model.layers.*.mlp" in output.out
     assert output.err == ""
+
+
+def test_the_first_line_says_what_the_options_it_names_would_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = config(tmp_path, hidden_size=512, intermediate_size=2048)
+
+    def answered(*options: str) -> tuple[str, str]:
+        file = tmp_path / "told.json"
+        assert main([*EXPLAIN, large, *options, "--json", str(file)]) == 0
+        lines = capsys.readouterr().out.partition("\n\n")[0]
+        return " ".join(lines.split()), size(json.loads(file.read_text())["checkpointing_on"]["peak_bytes"])
+
+    whole, _ = answered()
+    adapted, with_lora = answered("--lora", "16")
+    _, packed = answered("--lora", "16", "--load-in-4bit")
+    assert "Most effect: LoRA (`--lora 16`), " in whole
+    assert f" less: {with_lora} with checkpointing; checkpointing alone saves " in whole
+    assert "Most effect: frozen weights in 4 bits (`--load-in-4bit`), " in adapted
+    assert f" less: {packed} with checkpointing; checkpointing alone saves " in adapted
+    assert "up to" not in whole + adapted
 
 
 def test_only_the_steps_that_are_asked_for_are_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

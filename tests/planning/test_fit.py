@@ -59,6 +59,17 @@ def test_where_nothing_fits_a_dry_run_says_what_would_and_fails(tmp_path: Path) 
     assert '"losses"' not in ran.output, "it stops before the first step"
 
 
+@pytest.mark.slow
+def test_where_nothing_fits_on_two_ranks_their_cards_are_what_to_divide_the_model_among(tmp_path: Path) -> None:
+    options = ("--dry-run", "--memory", "5MB", "-m", "tests.planning.fit_scripts.ranks")
+    ran = python(tmp_path, "-m", "ckpt_surgery", "fit", *options, ranks=True)
+    assert ran.code == 1
+    (said,) = re.findall(
+        r"^ckpt_surgery: with FSDP over (.*?) it takes .* --num_processes (\d)$", ran.output, re.MULTILINE
+    )
+    assert said in [("the 2 cards that train it now", "2"), ("4 cards in place of the 2 cards that train it now", "4")]
+
+
 def test_the_budget_its_margin_and_an_assumed_card_are_named() -> None:
     model, batch = llama(2), tokens(4)
     named = str(fitted_to(model, batch, FitTarget(10**9, DEVICES["4090"])))

@@ -36,7 +36,9 @@ def model(folder: Path) -> ReleasedModel:
     return model_of(config(folder, hidden_size=256, intermediate_size=1024))
 
 
-def peaks(released: ReleasedModel, training: TrainingSetup = ADAMW) -> dict[tuple[StateLever, int], int]:
+def peaks(
+    released: ReleasedModel, training: TrainingSetup = ADAMW, ranks: int = 1
+) -> dict[tuple[StateLever, int], int]:
     """The peaks with each lever, with all blocks checkpointed."""
     stacks = stacks_of(released.model)
     every = PlanChoice(stacks, dict.fromkeys((name for names in stacks.values() for name in names), ()))
@@ -45,7 +47,7 @@ def peaks(released: ReleasedModel, training: TrainingSetup = ADAMW) -> dict[tupl
         with CudaOperators():
             return metered(changed, released.inputs, released.shapes)
 
-    tried = steps_with_levers(released.model, released.shapes, step, every, training)
+    tried = steps_with_levers(released.model, released.shapes, step, every, training, ranks)
     return {(each.lever, each.cards): each.explanation.peak_bytes for each in tried}
 
 
@@ -90,6 +92,22 @@ def test_the_fewest_cards_that_are_enough_are_named() -> None:
     assert useful_levers([*fsdp, lora], 100, 1) == (fsdp[2], lora)
     assert useful_levers([*fsdp, lora], 30, 25) == (fsdp[1],)
     assert (fsdp[1].name, fsdp[1].options) == ("FSDP over 4 cards", "--ranks 4 --fsdp")
+
+
+@pytest.mark.parametrize(
+    ("cards", "said"),
+    [
+        (2, "FSDP over the 2 cards that train it now"),
+        (4, "FSDP over 4 cards in place of the 2 cards that train it now"),
+    ],
+)
+def test_where_ranks_train_already_their_cards_are_named(cards: int, said: str) -> None:
+    assert LeverPeak(StateLever.FSDP, cards, 1, ranks=2).name == said
+    assert LeverPeak(StateLever.LORA, 1, 1, ranks=2).name == "LoRA"
+
+
+def test_a_model_that_ranks_train_already_is_divided_among_no_fewer(tmp_path: Path) -> None:
+    assert {cards for lever, cards in peaks(model(tmp_path), ranks=3) if lever is StateLever.FSDP} == {3, 6, 12}
 
 
 def test_levers_say_what_a_plan_that_does_not_fit_takes_with_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ckpt_surgery.errors import PlanningError
-from ckpt_surgery.planning.lora import LoraLinear, add_lora
+from ckpt_surgery.planning.lora import LoraLinear, add_lora, pack_frozen
 from ckpt_surgery.planning.shapes import ShapesOnly
 from ckpt_surgery.planning.target import explain_released, wrap_released
 from tests.planning.test_target import config, model_of
@@ -45,6 +45,17 @@ def test_they_are_checkpointed_with_their_blocks(tmp_path: Path) -> None:
     told = explain_released(released)
     assert told.checkpointed == 3
     assert told.kept_bytes < kept / 2
+
+
+def test_what_4_bits_would_hold_is_what_is_frozen_without_the_head(tmp_path: Path) -> None:
+    released = model_of(config(tmp_path))
+    assert explain_released(released).frozen_bytes == 0
+    add_lora(released.model, 4, released.shapes)
+    told = explain_released(released)
+    layers = 3 * (4 * 64 * 64 + 3 * 64 * 128) - 3 * 2 * 64 * (64 - 32)
+    assert (told.adapted, told.frozen_bytes) == (True, 2 * layers)
+    pack_frozen(released.model, released.shapes)
+    assert explain_released(released).frozen_bytes == 0
 
 
 def test_layers_of_gpt2_are_linear_too() -> None:

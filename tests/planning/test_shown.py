@@ -14,11 +14,12 @@ import pytest
 pytest.importorskip("torch")
 
 from ckpt_surgery.planning.allocations import AllocationKind
-from ckpt_surgery.planning.answer import answer_line
+from ckpt_surgery.planning.answer import answer_line, state_lever_of
 from ckpt_surgery.planning.devices import device_of
 from ckpt_surgery.planning.explanation import Explanation
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, Peak
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
+from ckpt_surgery.planning.levers import LeverPeak, StateLever
 from ckpt_surgery.planning.page import explanation_page, stacked, timeline_svg, treemap_svg
 from ckpt_surgery.planning.phases import StepPhase
 from ckpt_surgery.planning.text import hint_line
@@ -165,7 +166,7 @@ def of_peak(gibibytes: float, checkpointed: int = 0, optimizer: float = 0.0) -> 
         (
             [of_peak(60, 0, 30), of_peak(59, 4, 30)],
             "H100",
-            "Most effect: LoRA (`--lora 16`), up to 30.0 GiB; checkpointing saves 1.0 GiB and is not the lever here.",
+            "Most effect: LoRA (`--lora 16`), up to 30.0 GiB; checkpointing alone saves 1.0 GiB and is not the lever",
         ),
     ],
 )
@@ -173,6 +174,37 @@ def test_the_answer_says_whether_it_fits_and_what_has_the_most_effect(
     steps: list[Explanation], card: str | None, said: str
 ) -> None:
     assert said in answer_line(steps, device_of(card) if card else None)
+
+
+@pytest.mark.parametrize(
+    ("before", "peak", "card", "said"),
+    [
+        (
+            60,
+            20,
+            None,
+            "LoRA (`--lora 16`), 39.0 GiB less: 20.0 GiB with checkpointing; checkpointing alone saves 1.0",
+        ),
+        (60, 20, "4090", "20.0 GiB with checkpointing, which fits; checkpointing alone saves 1.0 GiB and is not the"),
+        (80, 20, "H100", "20.0 GiB with checkpointing; checkpointing alone saves 21.0 GiB."),
+        (80, 55, "H100", "Most effect: checkpointing (`wrap_blocks`), 21.0 GiB."),
+    ],
+)
+def test_of_a_lever_that_was_tried_the_line_says_what_it_really_saves(
+    before: float, peak: int, card: str | None, said: str
+) -> None:
+    steps = [of_peak(before, 0, 30), of_peak(59, 4, 30)]
+    line = answer_line(steps, device_of(card) if card else None, LeverPeak(StateLever.LORA, 1, peak * 2**30))
+    assert said in line
+    assert "up to" not in line
+
+
+def test_the_lever_to_try_is_one_on_states_that_may_save_the_most() -> None:
+    assert state_lever_of([of_peak(60, 0, 30), of_peak(59, 4, 30)]) is StateLever.LORA
+    assert state_lever_of([of_peak(30), of_peak(18, 4)]) is None
+    adapted = [replace(step, adapted=True) for step in (of_peak(60, 0, 30), of_peak(59, 4, 30))]
+    assert state_lever_of(adapted) is None
+    assert state_lever_of([replace(step, frozen_bytes=20 * 2**30) for step in adapted]) is StateLever.FOUR_BITS
 
 
 @pytest.mark.parametrize("remedy", Remedy)
