@@ -12,16 +12,18 @@ from ckpt_surgery.planning.answer import answer_line
 from ckpt_surgery.planning.devices import Device
 from ckpt_surgery.planning.figures import Holder, MemoryTimeline, StepFigures
 from ckpt_surgery.planning.levers import LeverPeak
-from ckpt_surgery.planning.text import HEADINGS, caveats, facts_of, holder_rows, notes
+from ckpt_surgery.planning.text import caveats, facts_of, holder_rows, notes
 from ckpt_surgery.planning.treemap import Box, treemap
 from ckpt_surgery.report.html import page_of
 from ckpt_surgery.report.html_detail import coded
-from ckpt_surgery.text import size, size_unit
+from ckpt_surgery.text import plural, size, size_unit
 
 _WIDTH, _HEIGHT, _TREE_HEIGHT = 720.0, 240.0, 260.0
 _AXIS = 62
 _SMALLEST = 0.004
 _MOST_HOLDERS = 40
+_LEAST_SHARE = 0.005
+"""Of what is kept, for a row in the table."""
 _SLUGS = {kind: kind.name.lower() for kind in AllocationKind}
 
 
@@ -179,9 +181,20 @@ def _by_module(holders: Sequence[Holder]) -> Iterator[tuple[str, int]]:
 
 
 def _holders(step: StepFigures) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in HEADINGS)
-    rows = holder_rows(step.holders[:_MOST_HOLDERS], step)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    caption = "<caption>Kept for the backward, the largest first</caption>"
-    table = f'<table class="holders">{caption}<tr>{head}</tr>{body}</table>'
+    least = _LEAST_SHARE * step.kept_bytes
+    shown = [holder for holder in step.holders[:_MOST_HOLDERS] if holder.bytes >= least]
+    rows = "".join(
+        f"<tr><td>{held}</td><td>{share}</td><td>{count}</td>"
+        f'<td class="words">{escape(module)}<br><span class="key">{escape(_said_of(made, kept))}</span></td>'
+        f'<td class="words">{escape(tensor)}</td></tr>'
+        for held, share, count, module, made, kept, tensor in holder_rows(shown, step)
+    )
+    head = "".join(f"<th>{heading}</th>" for heading in ("bytes", "share", "count", "module", "tensor"))
+    left_out = f"; {plural(rest, 'smaller one')} left out" if (rest := len(step.holders) - len(shown)) else ""
+    caption = f"<caption>Kept for the backward, the largest first{left_out}</caption>"
+    table = f'<table class="holders">{caption}<tr>{head}</tr>{rows}</table>'
     return f'<div class="scroll" tabindex="0">{table}</div>'
+
+
+def _said_of(made: str, kept: str) -> str:
+    return f"made by {made}" + (f", kept by {kept}" if kept else "")

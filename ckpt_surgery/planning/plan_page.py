@@ -104,7 +104,7 @@ def front_svg(points: Sequence[FrontPoint], memory: int) -> str:
 
 def _table(points: Sequence[FrontPoint]) -> str:
     rows = [
-        f"<tr{' class=chosen' if point.chosen else ''}><td>{escape(point.name)}</td>"
+        f"<tr{' class=chosen' if point.chosen else ''}><td class=words>{escape(point.name)}</td>"
         f"<td>{'' if point.measured else '~ '}{size(point.peak)}</td><td>{point.said}</td></tr>"
         for point in points
     ]

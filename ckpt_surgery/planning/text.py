@@ -8,7 +8,6 @@ from ckpt_surgery.planning.figures import Holder, Peak, StepFigures
 from ckpt_surgery.planning.hints import Hint, Remedy, hints_of
 from ckpt_surgery.text import aligned, percent, plural, size, text_table
 
-HEADINGS = ("bytes", "share", "count", "module", "made by", "kept by", "tensor")
 _MOST_HOLDERS = 8
 _MOST_LINES = 40
 _ADVICE = {
@@ -74,7 +73,7 @@ def peak_place(peak: Peak) -> str:
 
 
 def holder_rows(holders: Sequence[Holder], step: StepFigures) -> list[tuple[str, ...]]:
-    """A row for each holder, under `HEADINGS`; shares are of the kept bytes."""
+    """A row for each holder: bytes, share of the kept ones, count, module, what made and what keeps it, the tensor."""
     return [
         (
             size(holder.bytes),

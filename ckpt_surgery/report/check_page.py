@@ -8,6 +8,7 @@ from html import escape
 
 from ckpt_surgery.codemods.finding import Finding
 from ckpt_surgery.report.html import page_of
+from ckpt_surgery.report.html_detail import coded
 from ckpt_surgery.static.discover import text_at
 from ckpt_surgery.static.edits import Edit, apply_edits, edits_of
 from ckpt_surgery.static.render.report import CheckReport, by_file, display_path, sentence
@@ -31,15 +32,15 @@ def to_html(report: CheckReport) -> str:
 
 
 def _paragraphs(report: CheckReport) -> Iterator[str]:
-    yield from (f"<p>{escape(line)}</p>" for line in summary_lines(report, width=10_000))
-    yield from (f"<p>{escape(str(problem))}</p>" for problem in report.result.problems)
+    yield from (f"<p>{coded(line)}</p>" for line in summary_lines(report, width=10_000))
+    yield from (f"<p>{coded(str(problem))}</p>" for problem in report.result.problems)
 
 
 def _finding(finding: Finding, edits: Sequence[Edit], summaries: dict[str, str]) -> Iterator[str]:
     summary = escape(summaries.get(finding.code, ""))
     rule = f'<span class="rule" title="{summary}">{finding.code}</span>'
     yield f"<h3>{rule} line {finding.line} ({finding.applicability})</h3>"
-    yield f"<p>{escape(sentence(finding))}</p>"
+    yield f"<p>{coded(sentence(finding))}</p>"
     lines = "\n".join(_diff(edits) if edits else _excerpt(finding))
     yield f"<pre>{lines}</pre>"
 

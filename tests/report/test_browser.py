@@ -185,6 +185,23 @@ def test_nothing_is_wider_than_the_window(browser: Browser, pages: dict[str, str
     assert needed <= there
 
 
+@pytest.mark.parametrize("width", [420, 1000, 1280])
+def test_no_column_of_the_table_is_out_of_sight(
+    browser: Browser, pages: dict[str, str], tmp_path: Path, width: int
+) -> None:
+    browser.developer("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    try:
+        assert page_faults(browser, tmp_path, pages["kinds"]) == []
+        beside = """const table = document.querySelector(".scroller").getBoundingClientRect().right;
+            return [...document.querySelectorAll(".scroller .cell, .scroller .saved")]
+                .filter((cell) => cell.getBoundingClientRect().right > table).length"""
+        assert browser.run(beside) == 0
+        browser.run("document.querySelector('.scroller').style.setProperty('--cell', '9rem')")
+        assert browser.run(beside) > 0
+    finally:
+        browser.developer("Emulation.clearDeviceMetricsOverride")
+
+
 def test_a_page_of_seven_hundred_models_opens_and_filters(browser: Browser, tmp_path: Path) -> None:
     assert page_faults(browser, tmp_path, html_page(examples.survey(700))) == []
     browser.run(TYPE, "family12for")
