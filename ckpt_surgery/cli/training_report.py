@@ -71,10 +71,10 @@ def memory_report(takeover: Takeover, script: Sequence[str]) -> tuple[dict[str, 
         takeover.looking.undo()
         told = explain_failed(takeover.failed)
         data["out_of_memory"] = told.to_dict()
-        lines += f"ckpt_surgery: {told}".splitlines()
-        if takeover.proving:
+        if takeover.proving:  # what to try first: nothing of the training changes by it
             data["proving"] = takeover.proving
             lines.append(f"ckpt_surgery: {takeover.proving} was being proved, which takes memory, too: {NO_PROOFS}")
+        lines += f"ckpt_surgery: {told}".splitlines()
         if told.model:
             lines.append(f"ckpt_surgery: to find what fits, run: {next_command(script)}")
     except Exception as error:
