@@ -106,7 +106,7 @@ def head_of(model: nn.Module) -> nn.Module | None:
     """Return the output embeddings of a model of transformers; None where it has none."""
     find: Any = getattr(model, "get_output_embeddings", None)
     with suppress(Exception):  # some models have none, and say so in their own way
-        return None if find is None else find()  # type: ignore[no-any-return]
+        return None if find is None else find()
     return None
 
 
