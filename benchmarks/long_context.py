@@ -156,8 +156,6 @@ def examine(name: str) -> Mapping[str, Any]:
             return {"kind": Problem.OWN_STEP, "problem": f"its loss is {own[0]}"}
         other = step(model, inputs, seed=1)
         draws = other is not None and other[0] != own[0]  # tiles draw other numbers
-        model.zero_grad(set_to_none=True)
-        untouched = deepcopy(model)
         try:
             context = long_context(model, tokens=TOKENS, cut=not draws)
         except CkptSurgeryError as error:
@@ -183,9 +181,9 @@ def examine(name: str) -> Mapping[str, Any]:
             "not_tiled": {type(mlp.module).__name__: mlp.reason for mlp in context.mlps if mlp.reason},
         }
         context.undo()
-        back = step(model, inputs)
-    half = in_half(untouched, inputs, cut=not draws)
-    return {**result, "undone": apart(own, back)[1], "half": half[0], "own_half": half[1]}
+        undone = apart(own, step(model, inputs))[1]
+    half = in_half(model, inputs, cut=not draws)  # which changes the gradients, too
+    return {**result, "undone": undone, "half": half[0], "own_half": half[1]}
 
 
 def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float, float]:
@@ -196,12 +194,13 @@ def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float,
     from ckpt_surgery.long_sequences.long_context import long_context
 
     half, inputs_in_half = as_dtype(model, inputs, "bfloat16")
-    wide, inputs_in_float = as_dtype(deepcopy(half), inputs_in_half, "float32")
+    half.zero_grad(set_to_none=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            wide, inputs_in_float = as_dtype(deepcopy(half), inputs_in_half, "float32")
             exact, own = step(wide, inputs_in_float), step(half, inputs_in_half)
-        except Exception:  # some models have no bfloat16
+        except Exception:  # some models have no bfloat16, or no copy
             return 0.0, 0.0
         long_context(half, tokens=TOKENS, cut=cut)
         try:
