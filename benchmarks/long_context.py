@@ -3,7 +3,8 @@
 Each class is built tiny, with random weights, in float64 and without dropout, in a process of its own. One training
 step of it is held against one after `long_context`: the loss, and each gradient by its largest difference, relative to
 the largest gradient. Also the most bytes alive in each step, by the project's meter, and which losses were computed
-without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared.
+without logits. Casts to float32 in the model's code are left out in both steps: they would hide what is compared. Then
+both steps in bfloat16, with all casts: how far the gradients of each are from those in float32.
 Writes a line of json for each class; goes on where it was stopped. Prints a table; with `--page` it also writes the
 figures of docs/coverage/long_context.md, and `python -m docs.generate` the page. With `--peak`: the most bytes alive
 in a step of a few larger models instead, untouched and after `long_context`. With `--cards`: the tokens that fit on
@@ -16,6 +17,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib.metadata import version
 from math import isfinite
 from pathlib import Path
@@ -64,6 +66,8 @@ WAYS: Mapping[str, Mapping[str, bool]] = {
 LAYERS = 4
 _MAKERS = ("empty", "empty_like", "full", "full_like", "ones", "ones_like", "tensor", "zeros", "zeros_like")
 """The functions of torch that make tensors, in float32 where their callers say so."""
+Step = tuple[float, Mapping[str, Any], int]
+"""A loss, the gradients by name, and the most bytes alive."""
 ENDINGS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 
@@ -137,7 +141,7 @@ def examine(name: str) -> Mapping[str, Any]:
         built = tiny_model(model_classes()[name].load())
     except CkptSurgeryError as error:
         return {"kind": Problem.NOT_BUILT, "problem": str(error)}
-    model, inputs = in_double(built.model, built.inputs)
+    model, inputs = as_dtype(built.model, built.inputs, "float64")
     with double_precision(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -177,8 +181,42 @@ def examine(name: str) -> Mapping[str, Any]:
             "not_tiled": {type(mlp.module).__name__: mlp.reason for mlp in context.mlps if mlp.reason},
         }
         context.undo()
-        back = step(model, inputs)
-        return {**result, "undone": apart(own, back)[1]}
+        undone = apart(own, step(model, inputs))[1]
+    half = in_half(model, inputs, cut=not draws)  # which changes the gradients, too
+    return {**result, "undone": undone, "half": half[0], "own_half": half[1]}
+
+
+def in_half(model: Any, inputs: Mapping[str, Any], *, cut: bool) -> tuple[float, float]:
+    """How far the gradients of a step in bfloat16 are from those in float32: after `long_context`, and without it.
+
+    The weights are the same, those in bfloat16. Zeros where the model has no such step of its own.
+    """
+    from ckpt_surgery.long_sequences.long_context import long_context
+
+    half, inputs_in_half = as_dtype(model, inputs, "bfloat16")
+    half.zero_grad(set_to_none=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            wide, inputs_in_float = as_dtype(deepcopy(half), inputs_in_half, "float32")
+            exact, own = step(wide, inputs_in_float), step(half, inputs_in_half)
+        except Exception:  # some models have no bfloat16, or no copy
+            return 0.0, 0.0
+        long_context(half, tokens=TOKENS, cut=cut)
+        try:
+            ours = step(half, inputs_in_half)
+        except Exception:
+            ours = None
+    return distance(exact, ours), distance(exact, own)
+
+
+def distance(exact: Step | None, other: Step | None) -> float:
+    """The norm of what all gradients differ by, relative to that of the exact ones."""
+    if exact is None or other is None or exact[1].keys() != other[1].keys():
+        return float("inf")
+    squares = [(float((other[1][n] - g).square().sum()), float(g.square().sum())) for n, g in exact[1].items()]
+    apart, whole = map(sum, zip(*squares, strict=True))
+    return float((apart / whole) ** 0.5) if whole else float("inf")
 
 
 def peaks(name: str, **sizes: int) -> tuple[int, int]:
@@ -215,9 +253,6 @@ def a_token(way: str, options: Mapping[str, Any], *thousands: int) -> Iterator[s
     yield f"{way}: {(peaks[-1] - peaks[0]) / (thousands[-1] - thousands[0]) / 1024 / 1e6:.4f} MB a token"
 
 
-Step = tuple[float, Mapping[str, Any], int]
-
-
 def step(model: Any, inputs: Mapping[str, Any], seed: int = 0) -> Step | None:
     """The loss, the gradients and the most bytes alive of one training step; None where there is no loss."""
 
@@ -249,15 +284,17 @@ def apart(own: Step, ours: Step | None) -> tuple[float, float]:
     return abs(ours[0] - own[0]) / max(abs(own[0]), 1.0), far / largest
 
 
-def in_double(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The model in training mode and its inputs, in float64; nothing is dropped."""
+def as_dtype(model: Any, inputs: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:
+    """The model in training mode and its inputs, in this dtype of torch; nothing is dropped."""
+    import torch
     from torch import Tensor
 
+    dtype = getattr(torch, name)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")  # the grouped products of torch have no float64
     drop_nothing(model)
-    wide = {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
-    return model.double().train(), wide
+    given = {k: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
+    return model.to(dtype).train(), given
 
 
 def drop_nothing(model: Any) -> bool:

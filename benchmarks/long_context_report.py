@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ MEMORIES = (24, 48, 80, 141)
 NOTICE = (
     "<!-- Written by `python -m docs.generate` from long_context.json: run `python -m benchmarks.long_context`. -->"
 )
-CLOSE = 1e-10
+CLOSE = 1e-12
+FARTHER = 1.1
+"""How much farther from float32 the gradients of a step in bfloat16 may be than those of the model's own step."""
 
 
 class Problem(StrEnum):
@@ -47,6 +50,9 @@ class Way(StrEnum):
 class Row:
     """One class. `far` is the largest relative difference in the loss, the gradients, and the gradients after `undo`.
 
+    `half` and `own_half` say how far the gradients in bfloat16 are from those in float32, relative to the norm of
+    those, after `long_context` and without it: 0 where there is no such step.
+
     So many of its blocks were `cut` at their attention; `not_cut` says why others were not, with their classes. With a
     `problem` it was not compared. `why` says of it what was said, and of a way other than `FUSED` the reason.
     """
@@ -61,6 +67,13 @@ class Row:
     own_peak: int = 0
     cut: int = 0
     not_cut: str = ""
+    half: float = 0.0
+    own_half: float = 0.0
+
+    @property
+    def farther(self) -> bool:
+        """Whether it rounds worse in bfloat16 than the model's own step."""
+        return not self.half <= FARTHER * self.own_half
 
     @property
     def differs(self) -> bool:
@@ -85,6 +98,7 @@ def row_of(data: Mapping[str, Any]) -> Row:
     levels = [float(data[level]) for level in ("loss", "gradients", "undone")]
     far = next((level for level in levels if level != level), max(levels))
     sizes = {name: data[name] for name in ("tiled", "peak", "own_peak", "cut")}
+    sizes |= {name: data.get(name, 0.0) for name in ("half", "own_half")}
     sizes["not_cut"] = "; ".join(f"{name}: {reason}" for name, reason in sorted(data["not_cut"].items()))
     if data["made"]:
         return Row(data["class"], None, Way.MADE, far, f"for {', '.join(data['made'])}", **sizes)
@@ -139,6 +153,7 @@ def page(figures: LongContextFigures) -> str:
     tiled = sum(row.tiled > 0 for row in compared)
     whole = sum(row.cut > 0 and not row.not_cut for row in compared)
     partly = sum(row.cut > 0 and bool(row.not_cut) for row in compared)
+    halves = [row for row in compared if 0 < row.own_half < inf]
     parts = [
         NOTICE,
         "# long_context by class",
@@ -151,11 +166,18 @@ def page(figures: LongContextFigures) -> str:
         "nothing of memory.",
         f"In {plural(whole, 'class', 'classes')} all blocks were cut at their attention, in {partly} some, and in "
         f"{len(compared) - whole - partly} none.",
+        f"Steps in bfloat16 of {plural(len(halves), 'class', 'classes')} were held against those in float32, by the "
+        f"norm of all gradients. In {sum(not row.farther for row in halves)} of them the step after `long_context` is "
+        f"at most {FARTHER - 1:.0%} farther away than the model's own step; {_median_farther(halves)} times as far in "
+        "the median.",
         markdown_table(["of the classes that were compared", "classes"], counts),
     ]
     if differing:
         rows = [[code(row.name), f"{row.far:.0e}"] for row in differing]
         parts += ["## Where the step differs", markdown_table(["class", "by"], rows)]
+    if farther := [row for row in halves if row.farther]:
+        rows = [[code(row.name), f"{row.half:.1e}", f"{row.own_half:.1e}"] for row in farther]
+        parts += ["## Where bfloat16 rounds more", markdown_table(["class", "after `long_context`", "its own"], rows)]
     for way in (Way.MADE, Way.ALONE):
         parts += _group(f"## {way[0].upper()}{way[1:]}", [row for row in compared if row.way is way])
     whys = [[code(row.name), prose(row.not_cut or "no block ran")] for row in compared if row.not_cut or not row.cut]
@@ -165,6 +187,11 @@ def page(figures: LongContextFigures) -> str:
         rows_of = [row for row in figures.rows if row.problem is problem]
         parts += _group(f"## Not compared: {problem}", rows_of)
     return "\n\n".join(parts) + "\n"
+
+
+def _median_farther(rows: Iterable[Row]) -> str:
+    ratios = sorted(row.half / row.own_half for row in rows)
+    return f"{ratios[len(ratios) // 2]:.2f}" if ratios else "-"
 
 
 def _group(heading: str, rows: Iterable[Row]) -> list[str]:

@@ -82,6 +82,10 @@ def explain_command(
             "--long-context", help="With checkpointing, all of long_context: offload, tiled MLPs and a fused loss."
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="With --long-context: queries, keys and values wait in host memory, too."),
+    ] = False,
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,6 +122,8 @@ def explain_command(
             raise OptionError(f"{wanted[0]} is for checkpointed steps: leave --checkpointing off out")
         if for_long_context and len(wanted) > 1:
             raise OptionError(f"--long-context decides what is kept and where: leave {wanted[0]} out")
+        if host and not for_long_context:
+            raise OptionError("--host is for --long-context: give both, or neither")
         check_adapters(lora, four_bits=four_bits)
         load_runtime("explain")
         from ckpt_surgery.planning.training import training_of
@@ -135,6 +141,7 @@ def explain_command(
             checkpointing,
             offload,
             for_long_context,
+            host,
             tuple(save or ()),
             training,
             trust_remote_code,
@@ -167,6 +174,7 @@ class _ExplainRequest:
     steps: ExplainedSteps
     offload: bool
     for_long_context: bool
+    host: bool
     save: tuple[str, ...]
     training: TrainingSetup
     trust_remote_code: bool
@@ -253,7 +261,13 @@ def _on_shapes(
     if request.steps is not ExplainedSteps.OFF:
         at("a checkpointed step", total - 2)
         try:
-            wrap_released(found, offload=request.offload, save=request.save, for_long_context=request.for_long_context)
+            wrap_released(
+                found,
+                offload=request.offload,
+                save=request.save,
+                for_long_context=request.for_long_context,
+                host=request.host,
+            )
         except SurgeryError as error:
             if not explanations:
                 raise
@@ -279,7 +293,8 @@ def _lines(
     lora = f", adapters of rank {request.lora}" if request.lora else ""
     lora += " on layers of 4 bits" if request.four_bits else ""
     offload = ", block inputs in host memory" if request.offload else ""
-    offload += ", as with long_context" if request.for_long_context else ""
+    if request.for_long_context:
+        offload += ", as with long_context(host=True)" if request.host else ", as with long_context"
     ranks = f", one of {training.ranks} ranks ({training.sharding})" if training.sharding else ""
     rows: list[tuple[str, list[str]]] = [
         ("parameters", [size(step.parameter_bytes) for step in explanations.values()]),

@@ -116,6 +116,22 @@ def run_command(
             parser=count, metavar="N", rich_help_panel=_KEPT, help="With --long-context: the tokens of a batch."
         ),
     ] = None,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host",
+            rich_help_panel=_KEPT,
+            help="With --long-context: queries, keys and values in host memory, too (default: where it must be).",
+        ),
+    ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            rich_help_panel=_KEPT,
+            help="With --long-context: so much of the blocks' inputs stays on the device: 20GB.",
+        ),
+    ] = None,
     auto: Annotated[
         bool,
         typer.Option("--auto", rich_help_panel=_KEPT, help="The fastest of four ways, by the first whole batch."),
@@ -224,7 +240,7 @@ def run_command(
             raise OptionError("--offload is --offload-to cpu: give one of them")
         wrapping = {
             "offload": offload_to if offload_to is not None else "cpu" if offload else None,
-            "offload_pinned": _bytes(offload_pinned),
+            "offload_pinned": _bytes("--offload-pinned", offload_pinned),
             "preserve_rng_state": "unsafe" if unsafe_rng_state else preserve_rng_state,
             "skip_frozen": skip_frozen,
             "save": _saved_names(save),
@@ -239,9 +255,10 @@ def run_command(
         if long_context:
             others = [*given(wrapping), *(["auto"] if auto else [])]
             _refuse_beside("--long-context wraps blocks in its own way", wrap, others)
-            operation = partial(_long_context, tokens)
-        elif tokens is not None:
-            raise OptionError("--tokens is for --long-context: give both, or neither")
+            options = {"tokens": tokens, "host": host or None, "keep": _bytes("--keep", keep) or 0}
+            operation = partial(_long_context, options)
+        elif alone := [f"--{name}" for name, value in (("tokens", tokens), ("host", host), ("keep", keep)) if value]:
+            raise OptionError(f"{alone[0]} is for --long-context: give both, or neither")
         if auto:
             others = [name for name in ("offload", "save", "save_offload") if wrapping[name] is not None]
             _refuse_beside("--auto chooses what blocks keep, and where", wrap, others)
@@ -321,11 +338,11 @@ def start(
     return (run_module if module else run_script)(script, arguments, explain)
 
 
-def _long_context(tokens: int | None, model: nn.Module, *, running: bool) -> Undoable:
+def _long_context(options: Mapping[str, Any], model: nn.Module, *, running: bool) -> Undoable:
     """The operation of --long-context."""
     from ckpt_surgery.long_sequences.long_context import long_context
 
-    context = long_context(model, tokens)
+    context = long_context(model, **options)
     if running:
         context.begin_within()
     return context
@@ -360,10 +377,10 @@ def _refuse_beside(why: str, wrap: bool | None, options: Iterable[str]) -> None:
         raise OptionError(f"{why}: leave out {listed(names)}")
 
 
-def _bytes(text: str | None) -> int | None:
-    """A size in bytes. Raises OptionError."""
+def _bytes(option: str, text: str | None) -> int | None:
+    """The size that an option gives, in bytes. Raises OptionError."""
     if text is not None and (count := size_in_bytes(text)) is None:
-        raise OptionError(f"--offload-pinned is {text!r}: give a size with its unit, such as 8GB")
+        raise OptionError(f"{option} is {text!r}: give a size with its unit, such as 8GB")
     return None if text is None else count
 
 

@@ -245,14 +245,21 @@ def plan_released(
 
 
 def wrap_released(
-    released: ReleasedModel, *, offload: bool = False, save: Sequence[str] = (), for_long_context: bool = False
+    released: ReleasedModel,
+    *,
+    offload: bool = False,
+    save: Sequence[str] = (),
+    for_long_context: bool = False,
+    host: bool = False,
 ) -> None:
     """Checkpoint every block of a model; `offload` and `save` are as in `wrap_blocks`, or all as in `long_context`.
+
+    `host` is the option of that.
 
     Raises SurgeryError.
     """
     if for_long_context:
-        long_context(released.model)
+        long_context(released.model, host=host)
     else:
         wrap_blocks(released.model, offload="cpu" if offload else None, self_check="never", save=save or None)
     without_values(released.model)

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from benchmarks.long_context import WAYS, a_token, apart, double_precision, peaks, table
+from benchmarks.long_context import WAYS, a_token, apart, distance, double_precision, peaks, table
 from benchmarks.long_context_cards import Recipe, whole_peaks
 from benchmarks.long_context_report import (
     CardRow,
@@ -52,7 +52,7 @@ VERSIONS = {"torch": "2", "transformers": "5"}
 
 
 @pytest.mark.parametrize("level", ["loss", "gradients", "undone"])
-@pytest.mark.parametrize("value", [1e-9, float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [1e-11, float("inf"), float("nan")])
 def test_every_difference_is_seen(level: str, value: float) -> None:
     assert not row_of(row()).differs
     changed: dict[str, Any] = {level: value}
@@ -70,7 +70,7 @@ def test_a_gradient_that_is_missing_or_another_is_a_difference() -> None:
 def test_the_table_counts_and_says_why() -> None:
     assert table(figures_of(ROWS, VERSIONS, 9).rows) == [
         "7 classes: 5 compared, 2 of them without logits",
-        "within 1e-10: 4",
+        "within 1e-12: 4",
         "  B: 1.0e+00",
         "1 x logits were made for a part of the loss, or for all of it: for __setitem__: C",
         "1 x the head, or the loss, was left alone: its head is no nn.Linear: D",
@@ -94,6 +94,30 @@ def test_the_page_names_every_class_that_is_not_fused(tmp_path: Path) -> None:
     for name in "BCDEFG":
         assert f"| `{name}` |" in written
     assert "`A`" not in written
+    assert "bfloat16 of 0 classes" in written
+
+
+def test_the_page_names_classes_that_round_more_in_bfloat16() -> None:
+    rows = [
+        row("A", half=0.01, own_half=0.01),
+        row("B", half=0.012, own_half=0.01),
+        row("C", half=0.0108, own_half=0.01),
+        row("D", half=0.0, own_half=0.0),
+    ]
+    written = page(figures_of(rows, VERSIONS, 4))
+    assert "Steps in bfloat16 of 3 classes" in written
+    assert "In 2 of them" in written
+    assert "1.08 times as far in the median" in written
+    assert "| `B` | 1.2e-02 | 1.0e-02 |" in written
+    assert "`C`" not in written
+
+
+def test_how_far_gradients_are_apart_is_relative_to_their_norm() -> None:
+    exact = (1.0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([4.0])}, 0)
+    other = (1.0, {"a": torch.tensor([3.0, 0.5]), "b": torch.tensor([4.0])}, 0)
+    assert distance(exact, exact) == 0.0
+    assert distance(exact, other) == pytest.approx(0.1)
+    assert distance(exact, None) == distance(exact, (1.0, {}, 0)) == float("inf")
 
 
 def test_casts_to_float32_are_left_out_only_inside() -> None:

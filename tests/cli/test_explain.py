@@ -160,14 +160,18 @@ def test_adapters_and_offload_are_counted(tmp_path: Path, capsys: pytest.Capture
 
 def test_long_context_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, name = tmp_path / "told.json", config(tmp_path, vocab_size=5000)
-    kept = []
-    for options in (["--offload"], ["--long-context"]):
+    kept, peaks = [], []
+    for options in (["--offload"], ["--long-context"], ["--long-context", "--host"]):
         assert main([*EXPLAIN, name, "--checkpointing", "on", "--json", str(file), *options]) == 0
         told = json.loads(file.read_text())["checkpointing_on"]
         kept.append(told["kept_bytes"])
+        peaks.append(told["peak_bytes"])
     assert kept[1] < kept[0] / 2
+    assert peaks[2] < peaks[1]
     assert told["checkpointed"] == 3
-    assert ", as with long_context" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert ", as with long_context\n" in output
+    assert ", as with long_context(host=True)\n" in output
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,6 +216,7 @@ def test_a_value_that_an_option_does_not_take_is_refused(
         (["--save", "attention", "--checkpointing", "off"], "--save is for checkpointed steps"),
         (["--offload", "--checkpointing", "off"], "--offload is for checkpointed steps"),
         (["--long-context", "--save", "attention"], "--long-context decides what is kept and where: leave --save out"),
+        (["--host"], "--host is for --long-context"),
         (["--html", "none/told.html"], "--html none/told.html cannot be written to"),
     ],
     ids=str,

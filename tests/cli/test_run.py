@@ -17,7 +17,7 @@ from ckpt_surgery import SurgeryWarning, guard, wrap_blocks
 from ckpt_surgery.cli import run
 from ckpt_surgery.cli.main import main
 from ckpt_surgery.guarding.takeover import Takeover, TakeoverOptions
-from ckpt_surgery.long_sequences.long_context import LongContext
+from ckpt_surgery.long_sequences.long_context import LongContext, long_context
 from ckpt_surgery.planning.devices import DEVICES
 from tests.zoo.tiny_models import llama, tokens
 
@@ -79,11 +79,18 @@ def test_where_inputs_wait_and_unsafe_random_states_arrive(started: list[tuple[A
 
 
 def test_long_context_is_done_to_every_model_that_trains(started: list[tuple[Any, ...]]) -> None:
-    assert main(["run", "--long-context", "--tokens", "96", "train.py"]) == 0
+    assert main(["run", "--long-context", "--tokens", "96", "--host", "--keep", "2GB", "train.py"]) == 0
     ((_, _, _, wrap, options, _),) = started
     assert wrap is True
     assert options["wrap_options"] == {}
-    assert options["operation"].args == (96,)
+    assert options["operation"].args == ({"tokens": 96, "host": True, "keep": 2 * 10**9},)
+
+
+def test_long_context_by_itself_has_its_own_defaults(started: list[tuple[Any, ...]]) -> None:
+    assert main(["run", "--long-context", "train.py"]) == 0
+    defaults = {name: each.default for name, each in signature(long_context).parameters.items()}
+    for name, value in started[0][4]["operation"].args[0].items():
+        assert value == defaults[name]
 
 
 def test_auto_chooses_for_models_that_are_wrapped_with_the_other_options(started: list[tuple[Any, ...]]) -> None:
@@ -108,7 +115,7 @@ def test_long_context_fuses_the_loss_of_the_first_step_too(inside: bool) -> None
     ids = tokens()["input_ids"]
     bare = model(input_ids=ids, labels=ids).loss
     before = {name: dict(vars(module)) for name, module in model.named_modules()}
-    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), print)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, {})), print)
     takeover.install()
     try:
         losses = [model(input_ids=ids, labels=ids).loss for _ in range(2)]
@@ -129,7 +136,7 @@ def test_a_first_step_without_labels_has_its_own_logits() -> None:
     model: Any = llama(2).train()
     inputs = {"input_ids": tokens()["input_ids"]}
     logits = model(**inputs).logits.detach()
-    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), print)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, {})), print)
     takeover.install()
     try:
         with pytest.warns(SurgeryWarning, match="makes its logits"):
@@ -144,7 +151,7 @@ def test_a_model_that_the_script_has_wrapped_is_left_as_it_is_and_a_line_says_so
     said: list[str] = []
     model: Any = llama(2).train()
     wrap_blocks(model)
-    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, None)), said.append)
+    takeover = Takeover(TakeoverOptions(wrap=True, operation=partial(run._long_context, {})), said.append)
     takeover.install()
     try:
         model(**tokens())
@@ -243,6 +250,9 @@ def test_the_rank_is_what_the_launcher_says(
         (["--offload-pinned", "much", "train.py"], "--offload-pinned is 'much': give a size with its unit"),
         (["--offload", "--offload-to", "disk", "train.py"], "--offload is --offload-to cpu: give one of them"),
         (["--tokens", "8", "train.py"], "--tokens is for --long-context"),
+        (["--host", "train.py"], "--host is for --long-context"),
+        (["--keep", "2GB", "train.py"], "--keep is for --long-context"),
+        (["--long-context", "--keep", "much", "train.py"], "--keep is 'much': give a size with its unit"),
         (["--device", "H100", "train.py"], "--device is for --auto"),
         (["--auto", "--device", "H1000", "train.py"], "no device is called 'H1000'"),
         (["--auto", "--no-wrap", "train.py"], "and where: leave out --no-wrap"),

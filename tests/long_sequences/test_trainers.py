@@ -89,6 +89,37 @@ def test_the_trainer_trains_as_without_it(way: dict[str, Any], options: dict[str
     assert [(each.calls, each.reason) for each in context.cuts.values()] == calls
 
 
+@pytest.mark.parametrize("host", [False, True], ids=["here", "on the host"])
+def test_a_training_goes_on_from_what_it_saved(host: bool, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    def train(folder: str, *, resumes: bool, way: Mapping[str, Any] | None) -> Any:
+        model = llama()
+        if way is not None:
+            long_context(model, **way)
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / folder),
+            max_steps=4,
+            save_steps=2,
+            report_to=[],
+            use_cpu=True,
+            learning_rate=1e-2,
+            disable_tqdm=True,
+            per_device_train_batch_size=2,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=Rows())
+        trainer.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2") if resumes else None)
+        return model
+
+    way = {"tokens": 96, "host": host}
+    whole = train("whole", resumes=False, way=way)
+    ours = train("ours", resumes=True, way=way)
+    without = train("without", resumes=True, way=None)
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close(ours.get_parameter(name), parameter, rtol=0, atol=0)
+        torch.testing.assert_close(without.get_parameter(name), parameter, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize("tokens", [None, 96])
 def test_under_distributed_data_parallel_a_step_is_that_of_the_model_alone(tokens: int | None) -> None:
