@@ -18,8 +18,9 @@ CONTAINERS = (list, dict, set, deque)
 class BlockWrites:
     """Watch the attributes and buffers of `block` that its forward writes.
 
-    Made before the first call; `note` follows each one, `begin_backward` all of them. A container counts as written
-    where it has grown, or where numbers in it are others.
+    Made before the first call; `note` follows each one, `begin_backward` all of them, and `begin_recompute` comes as
+    the only recompute begins: what others write in the backward before it, as hooks of gradients do, is not its own. A
+    container counts as written where it has grown, or where numbers in it are others.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -32,6 +33,7 @@ class BlockWrites:
         }
         self._written: dict[tuple[str, str], Attribute] = {}
         self._before: dict[tuple[str, str], Any] = {}
+        self._looked_again = False
 
     def note(self, written: list[Attribute]) -> None:
         """Note the attributes and buffers that a call has written."""
@@ -41,12 +43,21 @@ class BlockWrites:
 
     def begin_backward(self) -> None:
         """Look at what was written, before anything is recomputed."""
-        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
+        self._look()
         self._containers = {
             key: (value, now)
             for key, (value, before) in self._containers.items()
             if (now := _look_of(value)) != before
         }
+
+    def begin_recompute(self) -> None:
+        """Look again, the first time."""
+        if not self._looked_again:
+            self._looked_again = True
+            self._look()
+
+    def _look(self) -> None:
+        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
 
     def again(self) -> tuple[list[str], list[str]]:
         """Return what is other than as the backward began: attributes and buffers, and containers, by path."""

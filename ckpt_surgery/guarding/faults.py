@@ -37,6 +37,14 @@ class CoverageCause(StrEnum):
         "it draws random numbers, and its recompute drew others: put the generators back, as torch's checkpoint does "
         "with preserve_rng_state=True"
     )
+    RECAST = (
+        "its recompute began with another dtype of autocast than its forward, and so in another precision: enter "
+        "autocast in the recompute as it was in the forward"
+    )
+    THROUGH_HOOKS = (
+        "what it keeps goes through saved_tensors_hooks of the script, as offloading has them: see that unpack gives "
+        "back what pack was given, with its values, shape and strides"
+    )
     TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"
 
 
@@ -44,8 +52,9 @@ class CoverageCause(StrEnum):
 class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
-    `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
-    `ranks` are those that differ from most others. `likewise` are further blocks that have the same.
+    `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient,
+    and `factor`, if it is not 0, how many times too large all wrong gradients are. `ranks` are those that differ from
+    most others. `likewise` are further blocks that have the same.
     """
 
     kind: GuardFaultKind
@@ -53,6 +62,7 @@ class GuardFault:
     cause: CoverageCause = CoverageCause.UNKNOWN
     counts: tuple[int, int] = (0, 0)
     error: float = 0.0
+    factor: int = 0
     steps: int = 0
     ranks: tuple[int, ...] = ()
     likewise: tuple[str, ...] = ()
@@ -84,6 +94,7 @@ class GuardFault:
             steps=plural(self.steps, "step"),
             rank=f"rank {ranks}" if len(self.ranks) == 1 else f"each of ranks {ranks}",
         )
+        said = f"{said}: {self.factor} times as large, as if each was added so often" if self.factor else said
         said = f"{said}; {self.cause}" if self.cause else said
         return f"{said}; likewise {some(self.likewise)}" if self.likewise else said
 

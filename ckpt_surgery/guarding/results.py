@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from torch import nn
+from torch.autograd.graph import Node
 
 from ckpt_surgery.guarding.coverage import Coverage, OwnBlocks
 from ckpt_surgery.guarding.entry_looks import EntryLooks
-from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
+from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -67,9 +68,9 @@ class GuardResults:
         faults = []
         if proof.status is ProofStatus.WRONG:
             subjects = (proof.name, *proof.errors)
-            cause = CoverageCause.DRAWN_ANEW if proof.drew_anew else CoverageCause.UNKNOWN
             error = max(proof.errors.values())
-            faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=error, cause=cause))
+            kind = GuardFaultKind.WRONG_GRADIENTS
+            faults.append(GuardFault(kind, subjects, proof.cause, error=error, factor=proof.factor))
         if proof.status is ProofStatus.OTHER_OUTPUT:
             faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
         if proof.status is ProofStatus.CUT_OFF:
@@ -147,6 +148,11 @@ class CheckedStep(StepWatch):
         for watch in (self._second, self.own, self.looks, self._coverage, self._memory, self._witness):
             if watch is not None:
                 watch.enter(phase)
+
+    def note_results(self, nodes: Sequence[Node]) -> None:
+        """Take note of where the graph of what the model returns begins."""
+        if self._witness is not None:
+            self._witness.note_results(nodes)
 
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
         """Return the faults of the step: where another run may have had a part, none."""
