@@ -20,6 +20,7 @@ class GuardFaultKind(StrEnum):
     OTHER_BLOCK = "recomputed another block"
     WRITTEN_TWICE = "written twice"
     GROWN_TWICE = "grown twice"
+    OVERWRITTEN = "argument overwritten"
     CUT_OFF = "cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
@@ -44,6 +45,17 @@ class CoverageCause(StrEnum):
     THROUGH_HOOKS = (
         "what it keeps goes through saved_tensors_hooks of the script, as offloading has them: see that unpack gives "
         "back what pack was given, with its values, shape and strides"
+    )
+    IN_CONTAINER = (
+        "what it is given with a gradient is inside a list, tuple or dict, or comes by keyword, where reentrant "
+        "checkpointing sees none: pass each tensor by position"
+    )
+    HOOKS_GONE = (
+        "hooks that its forward ran were gone as it was recomputed: take them off after the backward, not before it"
+    )
+    CHOOSES_EXPERTS = (
+        "it has a router: where scores are nearly equal, its recompute may choose other experts, so keep what the "
+        "router chooses (topk), or its results"
     )
     TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"
 
@@ -135,6 +147,10 @@ _SAID = {
     GuardFaultKind.GROWN_TWICE: (
         "block {first} adds to {others} in its forward and once more in its recompute: take that out of the block"
     ),
+    GuardFaultKind.OVERWRITTEN: (
+        "block {first} writes into its arguments in place ({others}) under reentrant checkpointing, and whoever reads "
+        "that gets no graph: the gradients through it are lost; return it instead, or use use_reentrant=False"
+    ),
     GuardFaultKind.CUT_OFF: (
         "none of the inputs of block {first} needs gradient, so that reentrant checkpointing cuts it off and its "
         "parameters get none: let the inputs of the first block need gradient, as enable_input_require_grads() of "
@@ -157,6 +173,7 @@ _RULES: dict[StrEnum, str] = {
     GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106",
     GuardFaultKind.GRADIENTS_APART: "CKPT101",
     GuardFaultKind.OTHER_BLOCK: "CKPT012",
+    CoverageCause.IN_CONTAINER: "CKPT007",
     CoverageCause.PLAIN: "CKPT001",
     CoverageCause.REPLACED: "CKPT013",
 }

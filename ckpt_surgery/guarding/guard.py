@@ -123,7 +123,7 @@ class Guard(Undoable):
         self._own: dict[str, nn.Module] = {}
         self._ran: set[str] = set()
         self._begun_within = False
-        self._untrained = UntrainedParameters(self.model, self._wrapper, options.patience)
+        self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
         self._step: CheckedStep | None = None
         self._say = say or _warn

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
+from ckpt_surgery.guarding.entry_looks import AUTOCAST
 from ckpt_surgery.guarding.faults import CoverageCause
 from ckpt_surgery.guarding.script_hooks import has_script_hooks
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
@@ -26,6 +27,7 @@ from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
+from ckpt_surgery.runtime.self_check.routing import has_experts
 from ckpt_surgery.runtime.tools.classes import is_flattened
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
@@ -67,8 +69,8 @@ class GradientProof:
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
     weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
-    wrote once more, and `grown` containers likewise. Wrong gradients may have a `cause`, and be `factor`
-    times the right ones.
+    wrote once more, and `grown` containers likewise; into the arguments `overwritten` it writes what has a gradient,
+    in reentrant mode. Wrong gradients may have a `cause`, and be `factor` times the right ones.
     """
 
     name: str
@@ -81,6 +83,7 @@ class GradientProof:
     exchanged: Sequence[str] = ()
     rewritten: Sequence[str] = ()
     grown: Sequence[str] = ()
+    overwritten: Sequence[str] = ()
     cause: CoverageCause = CoverageCause.UNKNOWN
     factor: int = 0
 
@@ -152,7 +155,10 @@ class BlockWitness(StepWatch):
         try:
             rewritten, grown = self._writes.again()
             status = self._unprovable() if unprovable is None else unprovable
-            proof = GradientProof(self.name, status) if status is not None else self._proof(rewritten)
+            contained = status is ProofStatus.CUT_OFF and any(call.in_containers for call in self._calls)
+            cause = CoverageCause.IN_CONTAINER if contained else CoverageCause.UNKNOWN
+            proof = GradientProof(self.name, status, cause=cause) if status is not None else self._proof(rewritten)
+            proof = replace(proof, overwritten=sorted({name for call in self._calls for name in call.overwritten}))
             if unprovable is None and (rewritten or grown):
                 status = ProofStatus.WRITTEN_TWICE if proof.status is ProofStatus.PROVED else proof.status
                 return replace(proof, status=status, rewritten=rewritten, grown=grown)
@@ -179,8 +185,11 @@ class BlockWitness(StepWatch):
         others = [call for call in calls if not call.repeated]
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
             exchanged = {name for call in others for name in call.exchanged()} - set(written)
-            exchanged |= {"the dtype of autocast"} if any(call.recast for call in others) else set()
-            return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
+            exchanged |= {AUTOCAST} if any(call.recast for call in others) else set()
+            cause = (
+                CoverageCause.UNKNOWN if exchanged or not has_experts(self._block) else CoverageCause.CHOOSES_EXPERTS
+            )
+            return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged), cause=cause)
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self.name, ProofStatus.NOT_REPEATABLE)
         if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):

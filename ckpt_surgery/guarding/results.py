@@ -10,8 +10,8 @@ from torch import nn
 from torch.autograd.graph import Node
 
 from ckpt_surgery.guarding.coverage import Coverage, OwnBlocks
-from ckpt_surgery.guarding.entry_looks import EntryLooks
-from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind, together
+from ckpt_surgery.guarding.entry_looks import HOOKS, EntryLooks
+from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
 from ckpt_surgery.guarding.report import GuardedBlock
@@ -27,6 +27,7 @@ RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIE
 class GuardResults:
     """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
 
+    `hooks_gone` are the beginnings of what lies in blocks whose recompute did not find the hooks of their forward.
     `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
     `complete` once no block was left to prove.
     """
@@ -36,6 +37,7 @@ class GuardResults:
     kept: dict[str, LeftBytes] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = field(default_factory=dict)
+    hooks_gone: set[str] = field(default_factory=set)
     retries: int = 0
     repeats: int = 0
     complete: bool = False
@@ -72,12 +74,13 @@ class GuardResults:
             kind = GuardFaultKind.WRONG_GRADIENTS
             faults.append(GuardFault(kind, subjects, proof.cause, error=error, factor=proof.factor))
         if proof.status is ProofStatus.OTHER_OUTPUT:
-            faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
+            faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged), proof.cause))
         if proof.status is ProofStatus.CUT_OFF:
-            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,)))
+            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,), proof.cause))
         for kind, names in (
             (GuardFaultKind.WRITTEN_TWICE, proof.rewritten),
             (GuardFaultKind.GROWN_TWICE, proof.grown),
+            (GuardFaultKind.OVERWRITTEN, proof.overwritten),
         ):
             if names:
                 faults.append(GuardFault(kind, (proof.name, *names)))
@@ -91,9 +94,15 @@ class GuardResults:
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
         """Keep faults, and return those of which nothing that is alike was told."""
         alike = {fault.alike for fault in self.faults.values()}
-        new = {(fault.kind, fault.subjects): fault for fault in faults}
+        new = {(fault.kind, fault.subjects): self._with_cause(fault) for fault in faults}
         self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
         return together(self._once(fault for fault in new.values() if fault.alike not in alike))
+
+    def _with_cause(self, fault: GuardFault) -> GuardFault:
+        """Return a fault of parameters without gradient with what is known of their blocks."""
+        untrained = fault.kind is GuardFaultKind.UNTRAINED
+        gone = any(name.startswith(tuple(self.hooks_gone)) for name in fault.subjects)
+        return replace(fault, cause=CoverageCause.HOOKS_GONE) if untrained and gone else fault
 
     def all_faults(self) -> tuple[GuardFault, ...]:
         """Return every fault. Parameters of a block that is cut off are not said to be untrained, too."""
@@ -163,12 +172,16 @@ class CheckedStep(StepWatch):
         if self._coverage is not None and self.own is not None and unprovable is None:
             self._results.counts |= self._coverage.counts()
             faults += self._coverage.faults(self.own.found)
+        changed = self.looks.changes if self.looks is not None else {}
+        for name, changes in changed.items():
+            if any(change.name.startswith(HOOKS) for change in changes):
+                self._results.hooks_gone.add(f"{name}.")
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end(unprovable)
-            changes = self.looks.changes.get(proof.name, ()) if self.looks is not None else ()
-            if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged:
-                proof = replace(proof, exchanged=tuple(map(str, changes)))
+            if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged and changed.get(proof.name):
+                names = tuple(map(str, changed[proof.name]))
+                proof = replace(proof, exchanged=names, cause=CoverageCause.UNKNOWN)
             faults += self._results.add_proof(proof)
         return faults
 

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.measure.own_checkpoints import running_modules
 from ckpt_surgery.runtime.blocks.discovery import enclosing, owner_of
 from ckpt_surgery.runtime.tools.classes import is_flattened
 
@@ -28,9 +29,9 @@ class UntrainedParameters:
     DistributedDataParallel to expect unused parameters, those of parts that never ran are no fault.
     """
 
-    def __init__(self, model: nn.Module, wrapper: DistributedDataParallel | None, patience: int) -> None:
+    def __init__(self, model: nn.Module, patience: int) -> None:
         self._model = model
-        self._expects_unused = wrapper is not None and wrapper.find_unused_parameters
+        self._expects_unused = False
         self._patience = patience
         self._steps = 0
         self.flattened = 0
@@ -44,9 +45,11 @@ class UntrainedParameters:
         return self._untrained or tuple(name for name in self._handles if name not in self._nonzero)
 
     def begin(self) -> None:
-        """Watch what has had no gradient yet."""
+        """Watch what has had no gradient yet, in the forward."""
         if self._steps:
             return
+        outer = [module for module in running_modules() if isinstance(module, DistributedDataParallel)]
+        self._expects_unused = any(wrapper.find_unused_parameters for wrapper in outer)
         self.flattened = sum(map(is_flattened, self._model.parameters()))
         for name, parameter in self._model.named_parameters():
             if name in self._handles or is_flattened(parameter):

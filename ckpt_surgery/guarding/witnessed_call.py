@@ -25,6 +25,7 @@ from ckpt_surgery.measure.model_hook import is_selective
 from ckpt_surgery.measure.own_checkpoints import is_composable
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
@@ -46,7 +47,9 @@ class WitnessedCall:
     it was `repeated` where it returned what it did in the forward, and `checkpointed` where parts of it ran again in
     the backward. It is `cut_off` where reentrant checkpointing is given nothing that needs gradient, `selective` where
     a policy of its checkpoint keeps some results, and `recast` where its recompute began under another autocast. What
-    it keeps goes `through_hooks` where saved-tensor hooks of the script are around it.
+    it keeps goes `through_hooks` where saved-tensor hooks of the script are around it; it gets its gradient
+    `in_containers` alone, or by keyword, where it is cut off for that. Into the arguments `overwritten`, which had no
+    graph, its recompute wrote what has one.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -64,7 +67,11 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
-        self.cut_off = not self._inputs and runs_reentrant(block)
+        seen = any(tensor.requires_grad for tensor in seen_by_reentrant(block, args, kwargs))
+        self.cut_off = not seen and runs_reentrant(block)
+        self.in_containers = self.cut_off and bool(self._inputs)
+        self.overwritten: list[str] = []
+        self._without_graph: list[tuple[str, Tensor]] = []
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
@@ -120,7 +127,9 @@ class WitnessedCall:
         in_backward: bool,
     ) -> None:
         """Watch the graph that the block begins to make of these; `in_backward` in its recompute alone."""
-        named = [(name, value) for name, value in self._record.signature.named(args, kwargs) if _has_graph(value)]
+        direct = [pair for pair in self._record.signature.named(args, kwargs) if isinstance(pair[1], Tensor)]
+        self._without_graph = [(name, value) for name, value in direct if in_backward and not value.requires_grad]
+        named = [(name, value) for name, value in direct if value.requires_grad]
         given = [(self._labels[name], value) for name, value in named if name in self._labels]
         self.graph.begin(given, parameters, reentrant=in_backward)
 
@@ -143,6 +152,8 @@ class WitnessedCall:
             self._given_versions = versions(self._inputs)
         else:
             self._recomputed = self._are_equal(list(tensors(output)))
+            self.overwritten = [name for name, value in self._without_graph if value.requires_grad]
+            self._without_graph = []
         if not self.graph.begun or self.graph.watched:
             return None
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
@@ -284,6 +295,12 @@ def runs_reentrant(block: nn.Module) -> bool:
     while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
         frame = frame.f_back
     return frame is not None
+
+
+def seen_by_reentrant(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Return the tensors that a reentrant checkpoint of a block sees: all of them if `wrap_blocks` has wrapped it."""
+    wrapped = isinstance(vars(block).get("forward"), BlockForward)
+    return tensors((args, kwargs) if wrapped else [value for value in args if isinstance(value, Tensor)])
 
 
 def autocast_now() -> tuple[str, torch.dtype | None]:
