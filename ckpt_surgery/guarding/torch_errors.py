@@ -156,10 +156,11 @@ def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[W
 
 def _other_recompute(said: str, subject: str, block: nn.Module | None, changes: Sequence[Change | Written]) -> str:
     saved = _SAVED.search(said)
-    before, now = (
-        (saved[1], saved[3]) if saved and saved[1] != saved[3] else (saved[2], saved[4]) if saved else ("", "")
-    )
-    seen = f" (it saved a tensor of {before}, and then of {now})" if saved else ""
+    seen = ""
+    if saved:
+        shape, dtype, shape_now, dtype_now = saved.groups()
+        pair = (f"shape {shape}", shape_now) if shape != shape_now else (f"dtype {dtype}", dtype_now)
+        seen = f" (it saved a tensor of {pair[0]}, and then of {pair[1]})"
     if changes:
         return (
             f"{subject} found other things in its recompute than in its forward{seen}: {some(map(str, changes))}. "

@@ -154,7 +154,7 @@ def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, b
 
 def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
     path = script(tmp_path)
-    assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
+    assert "Model trained without checkpointing; --wrap checkpoints it" in run(path).stderr
     assert "3 of 3 blocks checkpointed, non-reentrant" in run("--wrap", path).stderr
     saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
     assert "save matmul:2: 3 results in the last step" in saved

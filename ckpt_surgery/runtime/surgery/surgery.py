@@ -269,7 +269,9 @@ class Surgery(Undoable, ShownInNotebooks):
         for block in blocks:
             fills = block.module in self._fill_caches
             around = [modules[name] for name in (block.name, *enclosing(block.name), "")]
-            evaluating = any(map(library.checkpoints_in_evaluation, around)) and not is_layer(block.module)
+            frozen = not (block.module.training or any(map(library.takes_switch, around)))  # as a base of adapters is
+            evaluating = frozen or any(map(library.checkpoints_in_evaluation, around))
+            evaluating = evaluating and not is_layer(block.module)
             policy = self._policies.get(options.save.pattern_for(block.name) or "")
             self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
                 block.name,
