@@ -336,7 +336,7 @@ def _factor(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
     """Return how many times as large as expected all of these gradients are; 0 where that is no whole number."""
     factors = set()
     for expected, of_step in pairs:
-        if of_step is None or not bool(expected.any()):
+        if of_step is None or not (expected.any() and _is_finite(expected) and _is_finite(of_step)):
             return 0
         ratio = float((of_step.double() * expected.double()).sum() / expected.double().square().sum())
         factors.add(round(ratio) if not relative_error(expected * round(ratio), of_step) else 0)
