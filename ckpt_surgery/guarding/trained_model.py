@@ -93,6 +93,9 @@ class Trained:
             how = "trained without checkpointing" if self.report is None else "no block of it was recomputed"
             what = f" was not checkpointed: {how}" if self.report is not None else f" {how}"
             said.append(f"{self.name}{what}{advice}")
+        if self.report is not None and not self.table:
+            why = "is not checkpointed, though a backward goes through: no block of it was recomputed"
+            said += [f"{self.name}: {stack} {why}" for stack in self.report.kept_stacks]
         if self.replaced:
             place = f"--wrap takes the place of the call at {self.replaced}"
             said.append(f"{self.name} is checkpointed by the script: {place}")

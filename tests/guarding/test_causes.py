@@ -22,7 +22,7 @@ from ckpt_surgery.guarding.proof import ProofStatus
 from ckpt_surgery.guarding.report import GuardReport
 from ckpt_surgery.torch_names import current_graph_task_id
 from tests.guarding.test_guard import train
-from tests.measure.toys import WIDTH, PlainLayer, values
+from tests.measure.toys import WIDTH, PlainLayer, SureLayer, values
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -292,6 +292,32 @@ def test_hooks_that_are_gone_in_the_recompute_are_named_where_parameters_get_no_
     fault = the_fault(report, GuardFaultKind.UNTRAINED)
     assert fault.subjects == ("layers.0.linear.gain",)
     assert fault.cause is CoverageCause.HOOKS_GONE
+
+
+class TwoStacks(ByHand):
+    """Checkpoints one stack of two, or both."""
+
+    def __init__(self) -> None:
+        super().__init__(PlainLayer(), PlainLayer())
+        self.tower = nn.ModuleList(SureLayer().requires_grad_(False) for _ in range(2))
+        self.both = False
+
+    def forward(self, values: Tensor) -> Any:
+        hidden = self.first(values)
+        for layer in self.tower:
+            hidden = self.run(layer, hidden) if self.both else layer(hidden)
+        for layer in self.layers:
+            hidden = self.run(layer, hidden)
+        return hidden
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_stack_that_keeps_everything_beside_one_that_does_not_is_named(both: bool) -> None:
+    model = TwoStacks()
+    model.both = both
+    report = watched(model)
+    assert report.ok
+    assert report.kept_stacks == ([] if both else ["tower"])
 
 
 class Unused(ByHand):
