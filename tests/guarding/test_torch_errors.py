@@ -173,7 +173,8 @@ class Intervening(Net):
     """Puts hooks on for its forward alone."""
 
     def forward(self, ids: Tensor) -> Any:
-        handles = [layer.linear.register_forward_hook(lambda *given: given[2].exp()) for layer in self.layers]
+        parts = [layer.get_submodule("linear") for layer in self.layers]
+        handles = [part.register_forward_hook(lambda *given: given[2].exp()) for part in parts]
         result = super().forward(ids)
         for handle in handles:
             handle.remove()
@@ -183,11 +184,11 @@ class Intervening(Net):
 class HalfByHand(Linear):
     """Computes in another dtype as it is run again."""
 
-    half = True
+    first = True
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = torch.sin(hidden.bfloat16() if self.half else hidden)
-        self.half = False
+        hidden = torch.sin(hidden.bfloat16() if self.first else hidden)
+        self.first = False
         return super().forward(hidden.float())
 
 
@@ -398,7 +399,7 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             lambda: Net(HalfByHand(), HalfByHand()),
             steps,
             "have different metadata",
-            ("it saved a tensor of dtype bfloat16, and then of float32", "half (nothing, and then False)"),
+            ("it saved a tensor of dtype bfloat16, and then of float32", "first (nothing, and then False)"),
             id="a block that computes in another dtype",
         ),
         pytest.param(
