@@ -28,7 +28,7 @@ from ckpt_surgery.measure.own_checkpoints import TORCH
 from ckpt_surgery.runtime.blocks.library_switch import embedding_hooks
 from ckpt_surgery.runtime.self_check.routing import has_experts
 from ckpt_surgery.text import listed, some
-from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame, is_compiled
+from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame, is_compiled, is_compiled_function
 
 _SIGN = "ckpt_surgery: "
 _DEPTH = 4
@@ -167,7 +167,7 @@ def _other_recompute(said: str, subject: str, block: nn.Module | None, changes: 
             "Keep that as it was until the backward has ended, or take it out of the block; a cache goes with "
             "use_cache=False."
         )
-    if "_to_copy" in said:
+    if "to_copy" in said:
         return (
             f"the recompute of {subject} did not cast what its forward has cast, or the other way round. Known cause: "
             "under autocast, a weight is cast once for all that use it, in whichever checkpoint comes first: use "
@@ -202,10 +202,7 @@ def _subject(place: _Origin, watched: Sequence[WatchedModel]) -> str:
 
 def _compiles(block: nn.Module) -> bool:
     """Tell whether a part of a block is compiled, or a function that one of its modules holds."""
-    return any(
-        is_compiled(module) or any(hasattr(held, "_torchdynamo_orig_callable") for held in _held_by(module))
-        for module in block.modules()
-    )
+    return any(is_compiled(module) or any(map(is_compiled_function, _held_by(module))) for module in block.modules())
 
 
 def _held_by(module: nn.Module) -> Iterator[Any]:
