@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED, Attribute
 from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits
+from ckpt_surgery.torch_names import NormBase
 
 CONTAINERS = (list, dict, set, deque)
 
@@ -20,11 +21,14 @@ class BlockWrites:
 
     Made before the first call; `note` follows each one, `begin_backward` all of them, and `begin_recompute` comes as
     the only recompute begins: what others write in the backward before it, as hooks of gradients do, is not its own. A
-    container counts as written where it has grown, or where numbers in it are others.
+    container counts as written where it has grown, or where numbers in it are others. The count of batches of a norm
+    that has a momentum is left out: nothing is computed from it.
     """
 
     def __init__(self, block: nn.Module) -> None:
         self._paths = {id(home): name for name, m in block.named_modules() for home in (vars(m), m._buffers)}
+        norms = [m for m in block.modules() if isinstance(m, NormBase) and m.momentum is not None]
+        self._only_counted = {(id(norm._buffers), "num_batches_tracked") for norm in norms}
         self._containers = {
             (path, name): (value, _look_of(value))
             for path, module in block.named_modules()
@@ -38,7 +42,9 @@ class BlockWrites:
     def note(self, written: list[Attribute]) -> None:
         """Note the attributes and buffers that a call has written."""
         self._written |= {
-            (self._paths[id(home)], name): (home, name) for home, name in written if id(home) in self._paths
+            (self._paths[id(home)], name): (home, name)
+            for home, name in written
+            if id(home) in self._paths and (id(home), name) not in self._only_counted
         }
 
     def begin_backward(self) -> None:

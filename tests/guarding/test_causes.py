@@ -160,6 +160,30 @@ def test_what_a_hook_of_gradients_writes_is_not_written_by_the_recompute(faulty:
     assert not faulty or the_fault(report, GuardFaultKind.WRITTEN_TWICE).subjects == ("layers.0", "phase")
 
 
+class Normed(PlainLayer):
+    """Counts its batches, and keeps its statistics as they are."""
+
+    momentum: float | None = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=self.momentum)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(self.norm(hidden_states))
+
+
+class Averaged(Normed):
+    """Keeps the mean over all batches, which needs their number."""
+
+    momentum = None
+
+
+@pytest.mark.parametrize("block", [Normed, Averaged])
+def test_a_count_of_batches_from_which_nothing_is_computed_is_no_fault(block: type[Normed]) -> None:
+    assert watched(ByHand(block(), block())).ok is (block is Normed)
+
+
 class Recompute(torch.autograd.Function):
     """Checkpoints as scripts do, without autocast; `times` is how often it adds each gradient."""
 
