@@ -160,6 +160,11 @@ def is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def is_compiled_function(value: object) -> bool:
+    """Tell whether a value is what torch.compile made of a function."""
+    return hasattr(value, "_torchdynamo_orig_callable")
+
+
 @cache
 def skip_frames(code: CodeType) -> None:
     """Have the compiler leave calls of a function alone, without the wrapper of `torch.compiler.disable`."""

@@ -12,7 +12,6 @@ import io
 import json
 import math
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -36,9 +35,12 @@ VISIBLE = 0.01
 """The relative difference of two losses that somebody sees who compares curves."""
 TOLD = ("checkpoint", "requires_grad", "ready twice", "recompute", "saved for backward")
 """Words by which a warning of torch is one on checkpointing."""
-SIGN = "ckpt_surgery: "
-"""What a line of ours begins with."""
-UNCHECKPOINTED = ("trained in evaluation mode", "trained without checkpointing", "no block of it was recomputed")
+UNCHECKPOINTED = (
+    "trained in evaluation mode",
+    "trained without checkpointing",
+    "of it was recomputed",
+    "was not checkpointed",
+)
 """Words by which `run` says of a whole model that nothing of it was checkpointed."""
 UNTOLD = "parameter should be passed explicitly"
 """Words of the warning that every call without `use_reentrant` gets, faulty or not."""
@@ -101,21 +103,13 @@ def watch(path: Path) -> Verdict:
     """Ask `ckpt_surgery run --no-wrap`, which looks at the training."""
     report = path.with_suffix(f".{os.environ.get('RANK', '0')}.report.json")
     output = _ours(["run", "--no-wrap", "--report", str(report), str(path)])
-    output = re.sub(r"^\[rank\d+\]: ", "", output, flags=re.MULTILINE)  # torch's, before an error
-    models = json.loads(report.read_text(encoding="utf-8"))["models"] if report.is_file() else []
+    told = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {"models": []}
+    models = told["models"]
     faults = [f"{fault['rule']} {fault['message']}" for model in models for fault in model.get("faults", ())]
     remarks = [said for model in models for said in model["said"] if any(words in said for words in UNCHECKPOINTED)]
-    faults += _explained(output, [model["model"] for model in models])
+    faults += [told["error"]] if "error" in told else []
     notes = [line for line in output.splitlines() if line.startswith(("ckpt_surgery", "fault:"))]
     return Verdict(bool(faults), [*faults, *remarks, *notes], remarks)
-
-
-def _explained(output: str, models: Sequence[str]) -> list[str]:
-    """Return the note that `run` has put to the error which ended a training, where it knows the error."""
-    _, ended, after = output.rpartition("Traceback (most recent call last)")
-    notes = [line.removeprefix(SIGN) for line in after.splitlines() if ended and line.startswith(SIGN)]
-    reported = (*models, "the script ended", *"123456789")  # what stands below the traceback
-    return [note for note in notes[:1] if not note.startswith(reported)]
 
 
 def losses(path: Path) -> Verdict:
@@ -245,4 +239,8 @@ ONCE = ("check", "linter")
 
 def answer(question: str, path: Path) -> Mapping[str, Any]:
     """Return what a judge says, or the symptom, as what json can hold."""
-    return asdict(symptom(path, question) if question in ("symptom", "wrap", "apply") else JUDGES[question](path))
+    if question in ("symptom", "wrap", "apply"):
+        return asdict(symptom(path, question))
+    verdict = asdict(JUDGES[question](path))
+    named_after_fault = path.stem  # a message that gives the script's place must not count as one that names the cause
+    return {**verdict, "said": [said.replace(named_after_fault, "script") for said in verdict["said"]]}

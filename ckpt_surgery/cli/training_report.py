@@ -45,7 +45,8 @@ def show_training(takeover: Takeover, path: Path | None, script: Sequence[str], 
         models = [
             {**_report(trained), "problems": trained.problems, "said": trained.said} for trained in takeover.trained
         ]
-        write_document(json.dumps({"models": models, **memory}, indent=2) + "\n", path)
+        error = {"error": takeover.explained} if takeover.explained else {}
+        write_document(json.dumps({"models": models, **error, **memory}, indent=2) + "\n", path)
     elif path.suffix in (".html", ".htm"):
         from ckpt_surgery.guarding.page import guard_page
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED, Attribute
 from ckpt_surgery.runtime.tools.containers import Absent
 from ckpt_surgery.runtime.tools.tensors import copy_of, is_plain, same_bits
+from ckpt_surgery.torch_names import NormBase
 
 CONTAINERS = (list, dict, set, deque)
 
@@ -18,12 +19,16 @@ CONTAINERS = (list, dict, set, deque)
 class BlockWrites:
     """Watch the attributes and buffers of `block` that its forward writes.
 
-    Made before the first call; `note` follows each one, `begin_backward` all of them. A container counts as written
-    where it has grown, or where numbers in it are others.
+    Made before the first call; `note` follows each one, `begin_backward` all of them, and `begin_recompute` comes as
+    the only recompute begins: what others write in the backward before it, as hooks of gradients do, is not its own. A
+    container counts as written where it has grown, or where numbers in it are others. The count of batches of a norm
+    that has a momentum is left out: nothing is computed from it.
     """
 
     def __init__(self, block: nn.Module) -> None:
         self._paths = {id(home): name for name, m in block.named_modules() for home in (vars(m), m._buffers)}
+        norms = [m for m in block.modules() if isinstance(m, NormBase) and m.momentum is not None]
+        self._only_counted = {(id(norm._buffers), "num_batches_tracked") for norm in norms}
         self._containers = {
             (path, name): (value, _look_of(value))
             for path, module in block.named_modules()
@@ -32,21 +37,33 @@ class BlockWrites:
         }
         self._written: dict[tuple[str, str], Attribute] = {}
         self._before: dict[tuple[str, str], Any] = {}
+        self._looked_again = False
 
     def note(self, written: list[Attribute]) -> None:
         """Note the attributes and buffers that a call has written."""
         self._written |= {
-            (self._paths[id(home)], name): (home, name) for home, name in written if id(home) in self._paths
+            (self._paths[id(home)], name): (home, name)
+            for home, name in written
+            if id(home) in self._paths and (id(home), name) not in self._only_counted
         }
 
     def begin_backward(self) -> None:
         """Look at what was written, before anything is recomputed."""
-        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
+        self._look()
         self._containers = {
             key: (value, now)
             for key, (value, before) in self._containers.items()
             if (now := _look_of(value)) != before
         }
+
+    def begin_recompute(self) -> None:
+        """Look again, the first time."""
+        if not self._looked_again:
+            self._looked_again = True
+            self._look()
+
+    def _look(self) -> None:
+        self._before = {key: _look_of(home.get(name, Absent)) for key, (home, name) in self._written.items()}
 
     def again(self) -> tuple[list[str], list[str]]:
         """Return what is other than as the backward began: attributes and buffers, and containers, by path."""

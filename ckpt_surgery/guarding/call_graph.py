@@ -63,6 +63,12 @@ class CallGraph:
             if names:
                 self._handles.append(node.register_hook(ModelHook(partial(_add_each, names))))
 
+    def is_used_besides(self, results: Iterable[Node]) -> bool:
+        """Tell whether the graph of these `results` uses what the call has made in another way than as its result."""
+        own = {node for node in _nodes_behind(self.made, self._first, self._names) if node.next_functions}
+        others = (node for node in _nodes_behind(results) if node not in own)
+        return any(edge[0] in own and edge[0] not in self.made for node in others for edge in node.next_functions)
+
     def release(self) -> None:
         """Let go of the graph."""
         for handle in self._handles:

@@ -21,17 +21,22 @@ from ckpt_surgery.runtime.tools.containers import tensors
 
 
 class OwnBlocks(StepWatch):
-    """Find the outermost modules with trained parameters that the script runs in torch's checkpoint, by name."""
+    """Find the outermost modules with trained parameters that the script runs in torch's checkpoint, by name.
+
+    `ran` are the names of those that have run at all.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.found: dict[str, nn.Module] = {}
+        self.ran: set[str] = set()
         for name, module in model.named_modules():
             if name and any(parameter.requires_grad for parameter in module.parameters()):
                 hook = ModelHook(partial(self._enter, name))
                 self._handles.append(module.register_forward_pre_hook(hook))
 
     def _enter(self, name: str, module: nn.Module, _: object) -> None:
+        self.ran.add(name)
         if self.phase is WatchedPhase.FORWARD and not nearest(name, self.found) and checkpoint_call():
             self.found[name] = module
 

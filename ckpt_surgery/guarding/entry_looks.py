@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ckpt_surgery.guarding.block_writes import CONTAINERS
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
-from ckpt_surgery.guarding.witnessed_call import runs_reentrant
+from ckpt_surgery.guarding.witnessed_call import autocast_now, runs_reentrant, seen_by_reentrant
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.call_arguments import BlockSignature, is_cache
 from ckpt_surgery.runtime.checkpoint.state import UNWATCHED
@@ -20,6 +20,9 @@ from ckpt_surgery.runtime.tools.classes import is_managed
 from ckpt_surgery.runtime.tools.containers import tensors
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import plural
+
+AUTOCAST = "the dtype of autocast"
+HOOKS = "hooks on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Look:
         return cls(type(value), value) if type(value) in (bool, int, float, str, type(None)) else None
 
     def __str__(self) -> str:
+        if self.kind is Tensor and 0 in self.value:
+            return "a tensor that was emptied, as ZeRO-3 and offloaders do"
         if self.kind is Tensor:
             return f"a tensor of shape {self.value}" + (" that requires gradient" if self.trained else "")
         return plural(self.value, "entry", "entries") if issubclass(self.kind, CONTAINERS) else repr(self.value)
@@ -122,7 +127,9 @@ class EntryLooks(StepWatch):
             named = self._signatures[block].named(args, kwargs)
             self._arguments[block] = {n: v for n, v in named if isinstance(v, CONTAINERS) or is_cache(v)}
             self._looks[block].append(self._look(block))
-            if not any(given.requires_grad for given in tensors((args, kwargs))) and runs_reentrant(block):
+            if not any(given.requires_grad for given in seen_by_reentrant(block, args, kwargs)) and (
+                runs_reentrant(block)
+            ):
                 self.cut_off.append(self._names[block])
 
     def _leave(self, block: nn.Module, *_: object) -> None:
@@ -131,9 +138,13 @@ class EntryLooks(StepWatch):
 
     def _look(self, block: nn.Module) -> dict[str, Look | None]:
         """Look at the attributes and weights in a block, and at the containers and caches that it was given."""
-        looks = {"training": Look.at(block.training)}
+        cast_to = autocast_now()[1]
+        looks = {"training": Look.at(block.training), AUTOCAST: Look.at(str(cast_to) if cast_to else None)}
         for path, module in block.named_modules():
             held = {**vars(module), **module._buffers, **module._parameters}
+            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+            if number := sum(not isinstance(hook, ModelHook) for hook in hooks):
+                looks[f"{HOOKS} {path or 'it'}"] = Look(list, number)
             for name, value in held.items():
                 if name not in UNWATCHED and not (isinstance(value, Tensor) and is_managed(value)):
                     looks[f"{path}.{name}" if path else name] = Look.at(value)

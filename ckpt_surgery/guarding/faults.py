@@ -20,6 +20,7 @@ class GuardFaultKind(StrEnum):
     OTHER_BLOCK = "recomputed another block"
     WRITTEN_TWICE = "written twice"
     GROWN_TWICE = "grown twice"
+    OVERWRITTEN = "argument overwritten"
     CUT_OFF = "cut off"
     UNTRAINED = "untrained"
     GRADIENTS_APART = "ranks have different gradients"
@@ -37,6 +38,25 @@ class CoverageCause(StrEnum):
         "it draws random numbers, and its recompute drew others: put the generators back, as torch's checkpoint does "
         "with preserve_rng_state=True"
     )
+    RECAST = (
+        "its recompute began with another dtype of autocast than its forward, and so in another precision: enter "
+        "autocast in the recompute as it was in the forward"
+    )
+    THROUGH_HOOKS = (
+        "what it keeps goes through saved_tensors_hooks of the script, as offloading has them: see that unpack gives "
+        "back what pack was given, with its values, shape and strides"
+    )
+    IN_CONTAINER = (
+        "what it is given with a gradient is inside a list, tuple or dict, or comes by keyword, where reentrant "
+        "checkpointing sees none: pass each tensor by position"
+    )
+    HOOKS_GONE = (
+        "hooks that its forward ran were gone as it was recomputed: take them off after the backward, not before it"
+    )
+    CHOOSES_EXPERTS = (
+        "it has a router: where scores are nearly equal, its recompute may choose other experts, so keep what the "
+        "router chooses (topk), or its results"
+    )
     TWICE = "checkpointing is switched on twice, as by FSDP or Accelerate and by the Trainer: switch one of them off"
 
 
@@ -44,8 +64,9 @@ class CoverageCause(StrEnum):
 class GuardFault:
     """One fault: the blocks or parameters that have it, by name, and how it shows.
 
-    `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient.
-    `ranks` are those that differ from most others. `likewise` are further blocks that have the same.
+    `counts` are the entries of a block in forward and recompute; `error` is the largest relative error of a gradient,
+    and `factor`, if it is not 0, how many times too large all wrong gradients are. `ranks` are those that differ from
+    most others. `likewise` are further blocks that have the same.
     """
 
     kind: GuardFaultKind
@@ -53,6 +74,7 @@ class GuardFault:
     cause: CoverageCause = CoverageCause.UNKNOWN
     counts: tuple[int, int] = (0, 0)
     error: float = 0.0
+    factor: int = 0
     steps: int = 0
     ranks: tuple[int, ...] = ()
     likewise: tuple[str, ...] = ()
@@ -84,6 +106,7 @@ class GuardFault:
             steps=plural(self.steps, "step"),
             rank=f"rank {ranks}" if len(self.ranks) == 1 else f"each of ranks {ranks}",
         )
+        said = f"{said}: {self.factor} times as large, as if each was added so often" if self.factor else said
         said = f"{said}; {self.cause}" if self.cause else said
         return f"{said}; likewise {some(self.likewise)}" if self.likewise else said
 
@@ -124,6 +147,10 @@ _SAID = {
     GuardFaultKind.GROWN_TWICE: (
         "block {first} adds to {others} in its forward and once more in its recompute: take that out of the block"
     ),
+    GuardFaultKind.OVERWRITTEN: (
+        "block {first} writes into its arguments in place ({others}) under reentrant checkpointing, and whoever reads "
+        "that gets no graph: the gradients through it are lost; return it instead, or use use_reentrant=False"
+    ),
     GuardFaultKind.CUT_OFF: (
         "none of the inputs of block {first} needs gradient, so that reentrant checkpointing cuts it off and its "
         "parameters get none: let the inputs of the first block need gradient, as enable_input_require_grads() of "
@@ -146,6 +173,7 @@ _RULES: dict[StrEnum, str] = {
     GuardFaultKind.RECOMPUTED_AGAIN: "CKPT106",
     GuardFaultKind.GRADIENTS_APART: "CKPT101",
     GuardFaultKind.OTHER_BLOCK: "CKPT012",
+    CoverageCause.IN_CONTAINER: "CKPT007",
     CoverageCause.PLAIN: "CKPT001",
     CoverageCause.REPLACED: "CKPT013",
 }

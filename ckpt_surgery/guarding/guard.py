@@ -121,6 +121,7 @@ class Guard(Undoable):
         self._options = options
         self._results = GuardResults()
         self._own: dict[str, nn.Module] = {}
+        self._ran: set[str] = set()
         self._begun_within = False
         self._untrained = UntrainedParameters(self.model, options.patience)
         self._ranks: RankGradients | None = None
@@ -243,7 +244,8 @@ class Guard(Undoable):
         own = watch.own if isinstance(watch, CheckedStep) else watch
         if isinstance(own, OwnBlocks):
             self._own |= own.found
-        self._tell([*faults, *self._untrained.end(look=checked)])
+            self._ran |= own.ran
+        self._tell([*faults, *self._untrained.end(self._ran, look=checked)])
 
     def _rank_faults(self) -> list[GuardFault]:
         """Return what the ranks show, each kind once: the sampled parameters are others in each step."""

@@ -14,17 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.distributed.tensor import DTensor
 
 from ckpt_surgery.guarding.block_writes import BlockWrites
 from ckpt_surgery.guarding.call_graph import add_gradient, not_asked_for
+from ckpt_surgery.guarding.entry_looks import AUTOCAST
+from ckpt_surgery.guarding.faults import CoverageCause
 from ckpt_surgery.guarding.script_hooks import has_script_hooks
 from ckpt_surgery.guarding.steps import StepWatch, WatchedPhase
 from ckpt_surgery.guarding.witnessed_call import WitnessedCall
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.runtime.checkpoint.zero3 import whole_weights
+from ckpt_surgery.runtime.self_check.routing import has_experts
 from ckpt_surgery.runtime.tools.classes import is_flattened
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.text import error_line
@@ -41,7 +44,7 @@ class ProofStatus(StrEnum):
     EARLIER_FORWARD = "an earlier forward may have a part in its gradients"
     NOT_CALLED = "not seen to run"
     NOT_REACHED = "no gradient reached it"
-    HANDS_ON = "adds tensors to what it was given, which others use"
+    HANDS_ON = "hands tensors on otherwise than as its result, and others use them"
     REENTRANT = "checkpointed in reentrant mode by its library"
     WEIGHTS_CHANGED = "its weights changed in the backward"
     NOT_FINITE = "its gradients were inf or nan"
@@ -66,7 +69,8 @@ class GradientProof:
     `compared` counts those that were held against each other. `alone_bytes` is what the block keeps without
     checkpointing, and `given_bytes` what it was given. `detail` says why it could not be run. `exchanged` names the
     weights and buffers that are others than in the forward, `rewritten` the attributes and buffers that its recompute
-    wrote once more, and `grown` containers likewise. It `drew_anew` where its recompute drew other random numbers.
+    wrote once more, and `grown` containers likewise; into the arguments `overwritten` it writes what has a gradient,
+    in reentrant mode. Wrong gradients may have a `cause`, and be `factor` times the right ones.
     """
 
     name: str
@@ -79,7 +83,9 @@ class GradientProof:
     exchanged: Sequence[str] = ()
     rewritten: Sequence[str] = ()
     grown: Sequence[str] = ()
-    drew_anew: bool = False
+    overwritten: Sequence[str] = ()
+    cause: CoverageCause = CoverageCause.UNKNOWN
+    factor: int = 0
 
 
 class BlockWitness(StepWatch):
@@ -106,6 +112,7 @@ class BlockWitness(StepWatch):
         self._gradients: dict[str, Tensor] = {}
         self._nested: dict[str, Tensor] = {}  # of backwards inside the step's, as reentrant checkpointing has them
         self._task = -1
+        self._results: Sequence[Node] = ()
         self._handles += [
             block.register_forward_pre_hook(ModelHook(self._enter), with_kwargs=True),
             block.register_forward_hook(ModelHook(self._leave), prepend=True, with_kwargs=True),
@@ -119,10 +126,18 @@ class BlockWitness(StepWatch):
             self._task = current_graph_task_id()
             self._writes.begin_backward()
 
+    def note_results(self, nodes: Sequence[Node]) -> None:
+        """Take note of where the graph of what the model returns begins."""
+        self._results = nodes
+
     def recompute(self, block: nn.Module) -> None:
         """Note that a block begins its recompute, which its own hooks may not see."""
         if block is self._block and len(self._calls) == 1:
-            self._calls[0].begin_recompute()
+            self._begin_recompute(self._calls[0])
+
+    def _begin_recompute(self, call: WitnessedCall) -> None:
+        call.begin_recompute()
+        self._writes.begin_recompute()
 
     def release(self) -> None:
         """Let go of what was seen."""
@@ -130,6 +145,7 @@ class BlockWitness(StepWatch):
             call.release()
         for held in (self._calls, self._gradients, self._nested):
             held.clear()
+        self._results = ()
 
     def end(self, unprovable: ProofStatus | None = None) -> GradientProof:
         """Run the block alone, and hold what it gives against the step, unless it is `unprovable` for others.
@@ -139,7 +155,10 @@ class BlockWitness(StepWatch):
         try:
             rewritten, grown = self._writes.again()
             status = self._unprovable() if unprovable is None else unprovable
-            proof = GradientProof(self.name, status) if status is not None else self._proof(rewritten)
+            contained = status is ProofStatus.CUT_OFF and any(call.in_containers for call in self._calls)
+            cause = CoverageCause.IN_CONTAINER if contained else CoverageCause.UNKNOWN
+            proof = GradientProof(self.name, status, cause=cause) if status is not None else self._proof(rewritten)
+            proof = replace(proof, overwritten=sorted({name for call in self._calls for name in call.overwritten}))
             if unprovable is None and (rewritten or grown):
                 status = ProofStatus.WRITTEN_TWICE if proof.status is ProofStatus.PROVED else proof.status
                 return replace(proof, status=status, rewritten=rewritten, grown=grown)
@@ -161,17 +180,23 @@ class BlockWitness(StepWatch):
             raise
         except Exception as error:  # it may be of any kind, as may what a block runs
             return GradientProof(self.name, ProofStatus.FAILED, detail=error_line(error))
-        status, errors, compared = self._judged(calls, *self._by_name(calls, expected))
+        expected, of_step = self._by_name(calls, expected)
+        status, errors, compared = self._judged(calls, expected, of_step)
         others = [call for call in calls if not call.repeated]
         if others and compared and status in (ProofStatus.PROVED, ProofStatus.REENTRANT):
             exchanged = {name for call in others for name in call.exchanged()} - set(written)
-            return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged))
+            exchanged |= {AUTOCAST} if any(call.recast for call in others) else set()
+            cause = (
+                CoverageCause.UNKNOWN if exchanged or not has_experts(self._block) else CoverageCause.CHOOSES_EXPERTS
+            )
+            return GradientProof(self.name, ProofStatus.OTHER_OUTPUT, exchanged=sorted(exchanged), cause=cause)
         if others and status is ProofStatus.WRONG and not drifts:
             return GradientProof(self.name, ProofStatus.NOT_REPEATABLE)
         if status is ProofStatus.PROVED and any(call.checkpointed for call in calls):
             return GradientProof(self.name, ProofStatus.IN_ITSELF)
-        given, drew_anew = sum(call.given_bytes for call in calls), any(call.drew_anew for call in calls)
-        return GradientProof(self.name, status, errors, compared, kept, given, drew_anew=drew_anew)
+        given, cause = sum(call.given_bytes for call in calls), _cause(calls)
+        factor = _factor([(expected[name], of_step.get(name)) for name in errors if name in expected])
+        return GradientProof(self.name, status, errors, compared, kept, given, cause=cause, factor=factor)
 
     def _judged(
         self, calls: Sequence[WitnessedCall], expected: Mapping[str, Tensor], of_step: Mapping[str, Tensor]
@@ -194,7 +219,7 @@ class BlockWitness(StepWatch):
         wrong = {name: error for name, error in errors.items() if error} | lost
         compared = len(errors) + len(lost)
         if wrong:  # where gradients have reached it in ways that are not known, they may be right
-            untold = any(call.handed_on.untold for call in calls)
+            untold = any(call.handed_on.untold or call.graph.is_used_besides(self._results) for call in calls)
             return (ProofStatus.HANDS_ON, {}, compared) if untold else (ProofStatus.WRONG, wrong, compared)
         if passed_by:
             return ProofStatus.NOT_ASKED_FOR, {}, compared
@@ -265,7 +290,7 @@ class BlockWitness(StepWatch):
             self._calls[-1].cut_off &= bool(self._parameters or self._sharded)
         call = self._running()
         if call is not None and self.phase is WatchedPhase.BACKWARD:
-            call.begin_recompute()
+            self._begin_recompute(call)
         if call is not None and not call.graph.begun and torch.is_grad_enabled():
             call.hook(args, kwargs, self._parameters, in_backward=self.phase is WatchedPhase.BACKWARD)
 
@@ -295,6 +320,28 @@ class BlockWitness(StepWatch):
         if not in_backward:
             self._writes.note(call.written)
         return result
+
+
+def _cause(calls: Sequence[WitnessedCall]) -> CoverageCause:
+    """Return what is known to make the gradients of these calls wrong."""
+    causes = (
+        (CoverageCause.DRAWN_ANEW, any(call.drew_anew for call in calls)),
+        (CoverageCause.RECAST, any(call.recast for call in calls)),
+        (CoverageCause.THROUGH_HOOKS, any(call.through_hooks for call in calls)),
+    )
+    return next((cause for cause, seen in causes if seen), CoverageCause.UNKNOWN)
+
+
+def _factor(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
+    """Return how many times as large as expected all of these gradients are; 0 where that is no whole number."""
+    factors = set()
+    for expected, of_step in pairs:
+        if of_step is None or not (expected.any() and _is_finite(expected) and _is_finite(of_step)):
+            return 0
+        ratio = float((of_step.double() * expected.double()).sum() / expected.double().square().sum())
+        factors.add(round(ratio) if not relative_error(expected * round(ratio), of_step) else 0)
+    factor = factors.pop() if len(factors) == 1 else 0
+    return max(factor, 0)
 
 
 def _reached_without(block: nn.Module, model: nn.Module) -> set[nn.Module]:

@@ -89,6 +89,17 @@ class GuardReport(ShownInNotebooks):
         watched = self.steps and not (self.faults or self.failure)
         return bool(watched) and all(row.counts is not None and not row.counts[1] for row in self.blocks)
 
+    @property
+    def kept_stacks(self) -> list[str]:
+        """Return the stacks whose blocks have gradients and keep all that they make, where others are recomputed."""
+        told = {name for fault in self.faults for name in fault.subjects}
+        stacks: dict[str, list[GuardedBlock]] = {}
+        for row in self.blocks:
+            stacks.setdefault(row.name.rpartition(".")[0], []).append(row)
+        some_are = any(row.counts is not None and row.counts[1] for row in self.blocks)
+        kept = {name: all(map(_is_kept, rows)) for name, rows in stacks.items() if name and some_are}
+        return [name for name, all_kept in kept.items() if all_kept and told.isdisjoint(r.name for r in stacks[name])]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain data."""
         data = asdict(self)
@@ -140,6 +151,11 @@ class GuardReport(ShownInNotebooks):
             f"without gradient: {plural(len(without), 'parameter')}: {some(without)}": without,
         }
         return [*(note for note, said in notes.items() if said), *(self.branches if self.steps else ())]
+
+
+def _is_kept(row: GuardedBlock) -> bool:
+    once = row.counts is not None and row.counts[0] > 0 and not row.counts[1]
+    return once and row.proof.status is ProofStatus.PROVED
 
 
 def _cells(blocks: Sequence[GuardedBlock]) -> tuple[str, ...]:

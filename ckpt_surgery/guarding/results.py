@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from torch import nn
+from torch.autograd.graph import Node
 
 from ckpt_surgery.guarding.coverage import Coverage, OwnBlocks
-from ckpt_surgery.guarding.entry_looks import EntryLooks
+from ckpt_surgery.guarding.entry_looks import HOOKS, EntryLooks
 from ckpt_surgery.guarding.faults import CoverageCause, GuardFault, GuardFaultKind, together
 from ckpt_surgery.guarding.memory import BlockMemory, LeftBytes, peaks
 from ckpt_surgery.guarding.proof import BlockWitness, GradientProof, ProofStatus
@@ -26,6 +27,7 @@ RETRIED = (ProofStatus.NOT_FINITE, ProofStatus.NOT_ASKED_FOR, ProofStatus.EARLIE
 class GuardResults:
     """Counts of entries in forward and backward, proofs, and bytes by block; peaks by device; faults.
 
+    `hooks_gone` are the beginnings of what lies in blocks whose recompute did not find the hooks of their forward.
     `retries` counts proofs that are to be tried again, and `repeats` those of blocks that were proved before. It is
     `complete` once no block was left to prove.
     """
@@ -35,6 +37,7 @@ class GuardResults:
     kept: dict[str, LeftBytes] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     faults: dict[tuple[GuardFaultKind, tuple[str, ...]], GuardFault] = field(default_factory=dict)
+    hooks_gone: set[str] = field(default_factory=set)
     retries: int = 0
     repeats: int = 0
     complete: bool = False
@@ -67,16 +70,17 @@ class GuardResults:
         faults = []
         if proof.status is ProofStatus.WRONG:
             subjects = (proof.name, *proof.errors)
-            cause = CoverageCause.DRAWN_ANEW if proof.drew_anew else CoverageCause.UNKNOWN
             error = max(proof.errors.values())
-            faults.append(GuardFault(GuardFaultKind.WRONG_GRADIENTS, subjects, error=error, cause=cause))
+            kind = GuardFaultKind.WRONG_GRADIENTS
+            faults.append(GuardFault(kind, subjects, proof.cause, error=error, factor=proof.factor))
         if proof.status is ProofStatus.OTHER_OUTPUT:
-            faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged)))
+            faults.append(GuardFault(GuardFaultKind.OTHER_RECOMPUTE, (proof.name, *proof.exchanged), proof.cause))
         if proof.status is ProofStatus.CUT_OFF:
-            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,)))
+            faults.append(GuardFault(GuardFaultKind.CUT_OFF, (proof.name,), proof.cause))
         for kind, names in (
             (GuardFaultKind.WRITTEN_TWICE, proof.rewritten),
             (GuardFaultKind.GROWN_TWICE, proof.grown),
+            (GuardFaultKind.OVERWRITTEN, proof.overwritten),
         ):
             if names:
                 faults.append(GuardFault(kind, (proof.name, *names)))
@@ -90,9 +94,15 @@ class GuardResults:
     def add_faults(self, faults: Iterable[GuardFault]) -> list[GuardFault]:
         """Keep faults, and return those of which nothing that is alike was told."""
         alike = {fault.alike for fault in self.faults.values()}
-        new = {(fault.kind, fault.subjects): fault for fault in faults}
+        new = {(fault.kind, fault.subjects): self._with_cause(fault) for fault in faults}
         self.faults |= {key: fault for key, fault in new.items() if key not in self.faults}
         return together(self._once(fault for fault in new.values() if fault.alike not in alike))
+
+    def _with_cause(self, fault: GuardFault) -> GuardFault:
+        """Return a fault of parameters without gradient with what is known of their blocks."""
+        untrained = fault.kind is GuardFaultKind.UNTRAINED
+        gone = any(name.startswith(tuple(self.hooks_gone)) for name in fault.subjects)
+        return replace(fault, cause=CoverageCause.HOOKS_GONE) if untrained and gone else fault
 
     def all_faults(self) -> tuple[GuardFault, ...]:
         """Return every fault. Parameters of a block that is cut off are not said to be untrained, too."""
@@ -148,6 +158,11 @@ class CheckedStep(StepWatch):
             if watch is not None:
                 watch.enter(phase)
 
+    def note_results(self, nodes: Sequence[Node]) -> None:
+        """Take note of where the graph of what the model returns begins."""
+        if self._witness is not None:
+            self._witness.note_results(nodes)
+
     def end(self, *, follows_forward: bool) -> list[GuardFault]:
         """Return the faults of the step: where another run may have had a part, none."""
         unprovable = ProofStatus.SEVERAL_CALLS if self._second.seen else None
@@ -157,12 +172,16 @@ class CheckedStep(StepWatch):
         if self._coverage is not None and self.own is not None and unprovable is None:
             self._results.counts |= self._coverage.counts()
             faults += self._coverage.faults(self.own.found)
+        changed = self.looks.changes if self.looks is not None else {}
+        for name, changes in changed.items():
+            if any(change.name.startswith(HOOKS) for change in changes):
+                self._results.hooks_gone.add(f"{name}.")
         witness, self._witness = self._witness, None
         if witness is not None:
             proof = witness.end(unprovable)
-            changes = self.looks.changes.get(proof.name, ()) if self.looks is not None else ()
-            if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged:
-                proof = replace(proof, exchanged=tuple(map(str, changes)))
+            if proof.status is ProofStatus.OTHER_OUTPUT and not proof.exchanged and changed.get(proof.name):
+                names = tuple(map(str, changed[proof.name]))
+                proof = replace(proof, exchanged=names, cause=CoverageCause.UNKNOWN)
             faults += self._results.add_proof(proof)
         return faults
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 from ckpt_surgery.measure.model_hook import HookErrors, ModelHook
 from ckpt_surgery.runtime.tools.containers import tensors
@@ -32,6 +33,9 @@ class StepWatch(UndoableHooks):
     def enter(self, phase: WatchedPhase) -> None:
         """Take note of what runs from now on."""
         self.phase = phase
+
+    def note_results(self, nodes: Sequence[Node]) -> None:
+        """Take note of where the graph of what the model returns begins."""
 
 
 class StepHooks(UndoableHooks):
@@ -110,6 +114,7 @@ class StepHooks(UndoableHooks):
         results = [tensor for tensor in tensors(output) if tensor.requires_grad]
         if not results:
             self._give_up()
+        self._watch.note_results([get_gradient_edge(tensor).node for tensor in results])
         for tensor in results:
             reached = ModelHook(partial(self._reached, self._forwards))
             tensor.register_hook(reached)  # type: ignore[no-untyped-call]

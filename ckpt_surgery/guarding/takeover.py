@@ -64,7 +64,7 @@ class Takeover:
 
     After `looking.undo()` no more models are found; those that were stay wrapped and guarded. `failed` is the step
     that ended the training for want of memory, once `explain` was given its error, and `proving` the block whose proof
-    was under way then.
+    was under way then; `explained` is the note to an error of any other kind.
     """
 
     def __init__(self, options: TakeoverOptions, say: Callable[[str], None]) -> None:
@@ -86,7 +86,7 @@ class Takeover:
         self._calls: dict[int, LastCall] = {}  # by the ids of models
         self._forwards_ended = 0
         self.failed: FailedStep | None = None
-        self.proving = ""
+        self.proving = self.explained = ""
 
     @property
     def caught(self) -> int:
@@ -146,7 +146,7 @@ class Takeover:
         with suppress(Exception):
             guards = [guard for trained in self.trained if (guard := trained.guard) is not None]
             self.proving = next((name for guard in guards if self.failed and (name := guard.proving)), "")
-            explain(error, [guard.watched() for guard in guards])
+            self.explained = explain(error, [guard.watched() for guard in guards])
 
     def _say(self, message: str) -> None:
         """Say it, once for equal models."""

@@ -16,15 +16,19 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointError, CheckpointFunction
 
+from ckpt_surgery.errors import CkptSurgeryError
 from ckpt_surgery.guarding.entry_looks import Change, EntryLooks, Written
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.guarding.steps import WatchedPhase
+from ckpt_surgery.measure.own_checkpoints import TORCH
 from ckpt_surgery.runtime.blocks.library_switch import embedding_hooks
+from ckpt_surgery.runtime.self_check.routing import has_experts
 from ckpt_surgery.text import listed, some
-from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame
+from ckpt_surgery.torch_names import MODULE_CALL, CheckpointFrame, is_compiled, is_compiled_function
 
 _SIGN = "ckpt_surgery: "
 _DEPTH = 4
@@ -55,9 +59,8 @@ _KNOWN: Sequence[tuple[type[Exception], str, KnownError]] = (
     (RuntimeError, "does not require grad and does not have a grad_fn", KnownError.NO_GRAPH),
 )
 """The type of each error, and what torch says in it."""
-_SHAPES = re.compile(
-    r"saved metadata: .*?torch\.Size\((\[.*?\])\).*?\nrecomputed metadata: .*?torch\.Size\((\[.*?\])\)"
-)
+_METADATA = r" metadata: .*?torch\.Size\((\[.*?\])\), 'dtype': torch\.(\w+)"
+_SAVED = re.compile(rf"saved{_METADATA}.*?\nrecomputed{_METADATA}")
 _PARAMETER = re.compile(r"Parameter at index \d+ with name (\S+) has been marked")
 
 
@@ -76,31 +79,52 @@ class _Origin:
     function: Any = None
     reentrant: bool = False
     innermost: nn.Module | None = None
+    own_backward: str = ""
 
     @classmethod
     def of(cls, trace: TracebackType | None) -> _Origin:
         """Read the frames of a traceback, the last of which says most."""
-        function, reentrant, innermost = None, False, None
-        for frame, _ in walk_tb(trace):
+        function, reentrant, innermost, own_backward = None, False, None, ""
+        for frame, line in walk_tb(trace):
             held = frame.f_locals
+            if frame.f_code.co_name == "backward" and not frame.f_code.co_filename.startswith(TORCH):
+                own_backward = f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
             if frame.f_code is MODULE_CALL:
                 innermost = held["self"]
             elif frame.f_code is CheckpointFunction.backward.__code__:
                 function, reentrant = held["ctx"].run_function, True
             elif isinstance(recorded := held.get("frame"), CheckpointFrame):
                 function = _closed_over(recorded.recompute_fn).get("fn", function)
-        return cls(function, reentrant, innermost)
+        return cls(function, reentrant, innermost, own_backward)
 
 
-def explain(error: BaseException, watched: Sequence[WatchedModel]) -> None:
-    """Add a note to an error of torch that is known here, or that was raised from one."""
-    if any(note.startswith(_SIGN) for note in getattr(error, "__notes__", ())):
-        return
+def explain(error: BaseException, watched: Sequence[WatchedModel]) -> str:
+    """Add a note to an error of torch that is known here, or raised from one, or came up in a recompute; return it.
+
+    Empty where nothing is known of it.
+    """
+    notes: Sequence[str] = getattr(error, "__notes__", ())
+    for note in notes:
+        if note.startswith(_SIGN):
+            return note.removeprefix(_SIGN)
+    if said := _note(error, watched):
+        error.add_note(_SIGN + said)
+    return said
+
+
+def _note(error: BaseException, watched: Sequence[WatchedModel]) -> str:
     for cause in _causes(error):
         for kind, said, known in _KNOWN:
             if isinstance(cause, kind) and said in str(cause):
-                error.add_note(_SIGN + _explained(known, str(cause), _Origin.of(cause.__traceback__), watched))
-                return
+                return _explained(known, str(cause), _Origin.of(cause.__traceback__), watched)
+    place = _Origin.of(error.__traceback__)
+    if place.function is not None and not isinstance(error, CkptSurgeryError | torch.OutOfMemoryError):
+        return (
+            f"the error came up in the recompute of {_subject(place, watched)}, and not in its forward: what that "
+            "found in a context or a global state, as an attribute or in a container, may be gone by then. Keep it "
+            "until the backward has ended, or give it as an argument."
+        )
+    return ""
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -111,13 +135,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[WatchedModel]) -> str:
-    block = _module_of(place.function)
-    function = getattr(place.function, "__qualname__", "")
-    subject = f"the checkpointed function {function}" if function else "a checkpointed block"
-    subject = subject if block is None else _named(block, watched)
+    block, subject = _module_of(place.function), _subject(place, watched)
     match known:
         case KnownError.OTHER_RECOMPUTE:
-            return _other_recompute(said, subject, _changes(block, watched))
+            return _other_recompute(said, subject, block, _changes(block, watched))
         case KnownError.UNPACKED_TWICE:
             return (
                 f"what the recompute of {subject} made was asked for twice. Known cause: a torch.autograd.Function "
@@ -133,20 +154,62 @@ def _explained(known: KnownError, said: str, place: _Origin, watched: Sequence[W
             return _no_graph(watched)
 
 
-def _other_recompute(said: str, subject: str, changes: Sequence[Change | Written]) -> str:
+def _other_recompute(said: str, subject: str, block: nn.Module | None, changes: Sequence[Change | Written]) -> str:
+    saved = _SAVED.search(said)
+    seen = ""
+    if saved:
+        shape, dtype, shape_now, dtype_now = saved.groups()
+        pair = (f"shape {shape}", shape_now) if shape != shape_now else (f"dtype {dtype}", dtype_now)
+        seen = f" (it saved a tensor of {pair[0]}, and then of {pair[1]})"
     if changes:
         return (
-            f"{subject} found other things in its recompute than in its forward: {some(map(str, changes))}. Keep that "
-            "as it was until the backward has ended, or take it out of the block; a cache goes with use_cache=False."
+            f"{subject} found other things in its recompute than in its forward{seen}: {some(map(str, changes))}. "
+            "Keep that as it was until the backward has ended, or take it out of the block; a cache goes with "
+            "use_cache=False."
         )
-    shapes = _SHAPES.search(said)
-    seen = f" (it saved a tensor of shape {shapes[1]}, and then of {shapes[2]})" if shapes else ""
+    if "to_copy" in said:
+        return (
+            f"the recompute of {subject} did not cast what its forward has cast, or the other way round. Known cause: "
+            "under autocast, a weight is cast once for all that use it, in whichever checkpoint comes first: use "
+            "torch.autocast(..., cache_enabled=False), or enter autocast inside of each checkpoint."
+        )
+    if block is not None and _compiles(block):
+        return (
+            f"the recompute of {subject} went another way than its forward{seen}. A part of it is compiled: known "
+            "causes are a recompile, or a limit of recompiles, between the two, after which that part runs eagerly "
+            "and saves other tensors."
+        )
+    if block is not None and has_experts(block):
+        return (
+            f"the recompute of {subject} went another way than its forward{seen}. It has a router: where scores are "
+            "nearly equal, the recompute may choose other experts; keep what the router chooses (topk), or its result."
+        )
     return (
         f"the recompute of {subject} went another way than its forward{seen}; what has changed in between was not "
         "seen. Known causes: a cache or a list that both append to (use_cache=False), a mode, an adapter or "
         "requires_grad that is switched before the backward, weights that an offloader or ZeRO-3 has moved, and a "
         "choice that depends on something outside of the block, such as a counter."
     )
+
+
+def _subject(place: _Origin, watched: Sequence[WatchedModel]) -> str:
+    """Name what was checkpointed."""
+    block = _module_of(place.function)
+    function = getattr(place.function, "__qualname__", "")
+    subject = f"the checkpointed function {function}" if function else "a checkpointed block"
+    return subject if block is None else _named(block, watched)
+
+
+def _compiles(block: nn.Module) -> bool:
+    """Tell whether a part of a block is compiled, or a function that one of its modules holds."""
+    return any(is_compiled(module) or any(map(is_compiled_function, _held_by(module))) for module in block.modules())
+
+
+def _held_by(module: nn.Module) -> Iterator[Any]:
+    """Yield what a module holds, and what objects that it holds do."""
+    for value in vars(module).values():
+        yield value
+        yield from getattr(value, "__dict__", {}).values()
 
 
 def _backward_again(subject: str, place: _Origin, watched: Sequence[WatchedModel]) -> str:
@@ -171,6 +234,12 @@ def _backward_again(subject: str, place: _Origin, watched: Sequence[WatchedModel
 def _ready_twice(said: str, subject: str, place: _Origin) -> str:
     parameter = _PARAMETER.search(said)
     named = f"parameter {parameter[1]}" if parameter else "a parameter"
+    if not place.reentrant and place.own_backward:
+        return (
+            f"{place.own_backward} runs a backward of its own inside of the backward, and accumulates into {named} "
+            "each time, as for each tile of a sequence: DistributedDataParallel takes one gradient for each "
+            "parameter. Add the gradients up, and return the sum."
+        )
     if not place.reentrant:
         return (
             f"the gradient of {named} came to DistributedDataParallel more than once in a backward. Known causes: "

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.guarding.faults import GuardFault, GuardFaultKind
 from ckpt_surgery.measure.model_hook import ModelHook
-from ckpt_surgery.runtime.blocks.discovery import owner_of
+from ckpt_surgery.measure.own_checkpoints import running_modules
+from ckpt_surgery.runtime.blocks.discovery import enclosing, owner_of
 from ckpt_surgery.runtime.tools.classes import is_flattened
 
 
@@ -23,11 +25,13 @@ class UntrainedParameters:
     Those that have none after `patience` steps are a fault, once. What hooks saw stays on the device until the end of
     a step in which it may be looked at, or of the last: nothing waits for a device in other steps. A sharded parameter
     counts as trained once it gets a gradient at all: a rank sees a part of it, which may be zero or empty. Of
-    those that are `flattened` by FSDP1, which hooks do not see, nothing is said.
+    those that are `flattened` by FSDP1, which hooks do not see, nothing is said. Where a script has told
+    DistributedDataParallel to expect unused parameters, those of parts that never ran are no fault.
     """
 
     def __init__(self, model: nn.Module, patience: int) -> None:
         self._model = model
+        self._expects_unused = False
         self._patience = patience
         self._steps = 0
         self.flattened = 0
@@ -41,9 +45,11 @@ class UntrainedParameters:
         return self._untrained or tuple(name for name in self._handles if name not in self._nonzero)
 
     def begin(self) -> None:
-        """Watch what has had no gradient yet."""
+        """Watch what has had no gradient yet, in the forward."""
         if self._steps:
             return
+        outer = [module for module in running_modules() if isinstance(module, DistributedDataParallel)]
+        self._expects_unused = any(wrapper.find_unused_parameters for wrapper in outer)
         self.flattened = sum(map(is_flattened, self._model.parameters()))
         for name, parameter in self._model.named_parameters():
             if name in self._handles or is_flattened(parameter):
@@ -53,8 +59,11 @@ class UntrainedParameters:
                 register = parameter.register_post_accumulate_grad_hook if sharded else parameter.register_hook
                 self._handles[name] = register(ModelHook(partial(self._note, name)))  # type: ignore[no-untyped-call]
 
-    def end(self, *, look: bool) -> list[GuardFault]:
-        """Return the fault at the end of the last step of the patience. Waits for the device then, and to `look`."""
+    def end(self, ran: Set[str], *, look: bool) -> list[GuardFault]:
+        """Return the fault at the end of the last step of the patience; modules with the names `ran` did so.
+
+        Waits for the device then, and to `look`.
+        """
         if not self._handles:
             return []
         self._steps += 1
@@ -65,6 +74,8 @@ class UntrainedParameters:
             return []
         names = self._untrained = tuple(self._handles)
         self.remove()
+        if self._expects_unused:
+            names = tuple(name for name in names if not ran.isdisjoint(enclosing(name)))
         return [GuardFault(GuardFaultKind.UNTRAINED, names, steps=self._steps)] if names else []
 
     def remove(self) -> None:

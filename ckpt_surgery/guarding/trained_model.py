@@ -84,11 +84,18 @@ class Trained:
             why = ": transformers does not checkpoint in it, so call model.train()" if self.asked else ""
             said.append(f"{self.name} trained in evaluation mode{why or ', without checkpointing'}")
         elif self.calls_checkpoint and (self.report is None or not self.report.blocks):
-            said.append(f"{self.name}: no module of it was recomputed; functions that it checkpoints are not watched")
+            said.append(
+                f"{self.name}: no module of it was recomputed, so that nothing is checkpointed but perhaps functions, "
+                "which are not watched"
+            )
         elif not (said or self.table) and (self.report is None or self.report.recomputed_nothing):
-            advice = ": --wrap checkpoints it" if self.can_be_wrapped else ""
-            what = " trained without checkpointing" if self.report is None else ": no block of it was recomputed"
+            advice = "; --wrap checkpoints it" if self.can_be_wrapped else ""
+            how = "trained without checkpointing" if self.report is None else "no block of it was recomputed"
+            what = f" was not checkpointed: {how}" if self.report is not None else f" {how}"
             said.append(f"{self.name}{what}{advice}")
+        if self.report is not None and not self.table:
+            why = "is not checkpointed, though a backward goes through: no block of it was recomputed"
+            said += [f"{self.name}: {stack} {why}" for stack in self.report.kept_stacks]
         if self.replaced:
             place = f"--wrap takes the place of the call at {self.replaced}"
             said.append(f"{self.name} is checkpointed by the script: {place}")

@@ -21,19 +21,21 @@ from ckpt_surgery.guarding.call_graph import CallGraph, add_gradient
 from ckpt_surgery.guarding.handed_on import HandedOnTensors, watched_view
 from ckpt_surgery.measure.compare import relative_error
 from ckpt_surgery.measure.generators import devices_of
+from ckpt_surgery.measure.model_hook import is_selective
 from ckpt_surgery.measure.own_checkpoints import is_composable
 from ckpt_surgery.model_patches.release_names import FUNCTION
 from ckpt_surgery.runtime.blocks.library_switch import flags_of, options_of
+from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.checkpoint.call_arguments import Arguments, BlockSignature
 from ckpt_surgery.runtime.checkpoint.recorded_call import RecordedCall
 from ckpt_surgery.runtime.checkpoint.state import Attribute, BlockState, put_for
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint
-from ckpt_surgery.runtime.tools.classes import is_managed
+from ckpt_surgery.runtime.tools.classes import is_managed, library_of
 from ckpt_surgery.runtime.tools.containers import PLAIN, Flattener, tensors, unflatten
 from ckpt_surgery.runtime.tools.rng import torch_states, torch_states_kept
-from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version
+from ckpt_surgery.runtime.tools.tensors import is_differentiable, is_plain, version, versions
 from ckpt_surgery.runtime.tools.untiled import untiled
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, saved_tensors_hooks_now
 from ckpt_surgery.undo import UndoableHooks
 
 
@@ -43,7 +45,11 @@ class WitnessedCall:
     `hook` follows where its `graph` is made: at once, or in the recompute; `leave` when the block returns. Operators
     are cast to the dtype of `autocast`, if to any. Run alone, it gave its arguments the gradients `alone`, by name;
     it was `repeated` where it returned what it did in the forward, and `checkpointed` where parts of it ran again in
-    the backward. It is `cut_off` where reentrant checkpointing is given nothing that needs gradient.
+    the backward. It is `cut_off` where reentrant checkpointing is given nothing that needs gradient, `selective` where
+    a policy of its checkpoint keeps some results, and `recast` where its recompute began under another autocast. What
+    it keeps goes `through_hooks` where saved-tensor hooks of the script are around it; it gets its gradient
+    `in_containers` alone, or by keyword, where it is cut off for that. Into the arguments `overwritten`, which had no
+    graph, its recompute wrote what has one.
     """
 
     def __init__(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -61,13 +67,20 @@ class WitnessedCall:
         self._given = {
             place: labels[id(tensor)] for place, tensor in enumerate(self._record.tensors) if id(tensor) in labels
         }
-        self.cut_off = not self._inputs and runs_reentrant(block)
+        seen = any(tensor.requires_grad for tensor in seen_by_reentrant(block, args, kwargs))
+        self.cut_off = not seen and runs_reentrant(block)
+        self.in_containers = self.cut_off and bool(self._inputs)
+        self.overwritten: list[str] = []
+        self._without_graph: list[tuple[str, Tensor]] = []
         self._record.tensors = []
         keywords = (_leads_to(value, _has_graph) for value in arguments[1].values())
         self._is_plain = _are_plain(arguments[0], _has_graph) and not any(keywords)
         self._states = torch_states(devices_of(block))
-        kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
-        self.autocast = kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        self.autocast = autocast_now()
+        self.recast = False
+        self.selective = is_selective()
+        self.through_hooks = _saves_through_hooks()
+        self._given_versions = versions(self._inputs)
         self._output_gradients: dict[int, Tensor] = {}
         self._outputs: list[tuple[Tensor, int]] = []
         self._alone: list[Tensor] = []
@@ -114,13 +127,16 @@ class WitnessedCall:
         in_backward: bool,
     ) -> None:
         """Watch the graph that the block begins to make of these; `in_backward` in its recompute alone."""
-        named = [(name, value) for name, value in self._record.signature.named(args, kwargs) if _has_graph(value)]
+        direct = [pair for pair in self._record.signature.named(args, kwargs) if isinstance(pair[1], Tensor)]
+        self._without_graph = [(name, value) for name, value in direct if in_backward and not value.requires_grad]
+        named = [(name, value) for name, value in direct if value.requires_grad]
         given = [(self._labels[name], value) for name, value in named if name in self._labels]
         self.graph.begin(given, parameters, reentrant=in_backward)
 
     def begin_recompute(self) -> None:
-        """Note whether it would draw other random numbers than in the forward."""
+        """Note whether it would draw other random numbers than in the forward, or cast to another dtype."""
         self._moved |= self._generators_moved()
+        self.recast |= autocast_now()[1] != self.autocast[1]
 
     def _generators_moved(self) -> bool:
         now = torch_states(devices_of(self._block))
@@ -133,8 +149,11 @@ class WitnessedCall:
             self.handed_on.note((args, kwargs), watch=self.graph.begun)
             self._outputs = [(tensor.detach(), version(tensor)) for tensor in tensors(output)]
             self._weights = _weights_of(self._block)
+            self._given_versions = versions(self._inputs)
         else:
             self._recomputed = self._are_equal(list(tensors(output)))
+            self.overwritten = [name for name, value in self._without_graph if value.requires_grad]
+            self._without_graph = []
         if not self.graph.begun or self.graph.watched:
             return None
         self._is_plain &= _are_plain(output if type(output) is tuple else (output,), is_differentiable)
@@ -163,6 +182,8 @@ class WitnessedCall:
         """
         if self._recomputed is not None:
             return not self._recomputed
+        if self.selective:  # what varies may be what is kept
+            return False
         with torch.no_grad(), self._on_its_state():
             _, results = self._run(self._inputs)
         return not all(map(_repeats, self._alone, results))
@@ -205,23 +226,26 @@ class WitnessedCall:
             return (args, kwargs), results
 
     def _are_equal(self, results: Sequence[Tensor]) -> bool:
-        """Tell whether these are what it returned in the forward, as far as nobody has written that since."""
+        """Tell whether these are what it returned in the forward, where gradients reach what nobody has written."""
         return len(results) == len(self._outputs) and all(
-            version(output) != before or _repeats(output, result.detach())
-            for (output, before), result in zip(self._outputs, results, strict=True)
+            version(output) != before or _repeats(output, result.detach(), self._output_gradients.get(place))
+            for place, ((output, before), result) in enumerate(zip(self._outputs, results, strict=True))
         )
 
     def _enter_again(self, *_: object) -> None:
         self.checkpointed = True
 
     def exchanged(self) -> list[str]:
-        """Return the names of the block's parameters and buffers that have other values than in the forward.
+        """Return the names of the block's parameters, buffers and arguments with other values than in the forward.
 
-        However that was done: also a write to `data` is seen. Waits for the device.
+        However that was done: also a write to `data` is seen, but of arguments. Waits for the device.
         """
         now = _weights_of(self._block)
         both = [(name, before, now[name]) for name, before in self._weights.items() if name in now]
-        return [name for name, before, after in both if int(before.bits) != int(after.bits)]
+        pairs = enumerate(zip(self._given_versions, versions(self._inputs), strict=True))
+        written = [place for place, (before, after) in pairs if before != after]
+        given = [f"{self._given.get(place, 'an argument')} (written in place)" for place in written]
+        return [name for name, before, after in both if int(before.bits) != int(after.bits)] + given
 
     def run_alone(self, parameters: Mapping[str, nn.Parameter], sums: dict[str, Tensor]) -> int:
         """Run the block without checkpointing, with what has reached it, and return the bytes that it kept.
@@ -273,6 +297,24 @@ def runs_reentrant(block: nn.Module) -> bool:
     return frame is not None
 
 
+def seen_by_reentrant(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """Return the tensors that a reentrant checkpoint of a block sees: all of them if `wrap_blocks` has wrapped it."""
+    wrapped = isinstance(vars(block).get("forward"), BlockForward)
+    return tensors((args, kwargs) if wrapped else [value for value in args if isinstance(value, Tensor)])
+
+
+def autocast_now() -> tuple[str, torch.dtype | None]:
+    """Return the kind of device for which autocast is on, if for any, and the dtype to which operators are cast."""
+    kind = next(filter(torch.is_autocast_enabled, ("cpu", "cuda")), "cpu")
+    return kind, torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+def _saves_through_hooks() -> bool:
+    """Tell whether what autograd keeps goes through hooks of the script; those of torch's checkpoint are none."""
+    hooks = saved_tensors_hooks_now(True)
+    return hooks is not None and library_of(hooks[0]) not in ("torch", "ckpt_surgery")
+
+
 def _library_options(block: nn.Module) -> Mapping[str, Any]:
     """Return what the library's switch has given to the function that checkpoints a layer, as far as that is known."""
     function = vars(block).get(FUNCTION)  # entries are counted through a function around the library's
@@ -287,12 +329,17 @@ def _weights_of(block: nn.Module) -> dict[str, Fingerprint]:
     return {name: sums for name, sums in made.items() if sums is not None}
 
 
-def _repeats(output: Tensor, result: Tensor) -> bool:
-    """Tell whether a block run alone returned what it did in its forward; inf and nan tell nothing."""
+def _repeats(output: Tensor, result: Tensor, gradient: Tensor | None = None) -> bool:
+    """Tell whether a block run alone returned what it did in its forward, where a `gradient` is not zero.
+
+    Inf and nan tell nothing.
+    """
     if output.shape != result.shape or output.dtype != result.dtype:
         return False
     if not is_plain(output) or output.is_sparse or not is_differentiable(output):
         return True
+    if gradient is not None and gradient.shape == output.shape and is_plain(gradient):
+        output, result = (torch.where(gradient != 0, each, 0) for each in (output, result))
     finite = bool(output.isfinite().all()), bool(result.isfinite().all())
     return finite[0] == finite[1] and (not all(finite) or not relative_error(output, result))
 

@@ -28,9 +28,10 @@ class HookErrors:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Let no error leave the body, and no selective policy of the training see its operators."""
-        before, _KEPT_BY.errors = _KEPT_BY.errors, self
+        before, selective = (_KEPT_BY.errors, _KEPT_BY.selective), is_selective()
+        _KEPT_BY.errors, _KEPT_BY.selective = self, selective
         try:
-            with disable_current_modes() if is_selective() else nullcontext():
+            with disable_current_modes() if selective else nullcontext():
                 yield
         except self._raised:
             raise
@@ -39,16 +40,18 @@ class HookErrors:
                 self.ended = True
                 self.ended = not self._failed(error)
         finally:
-            _KEPT_BY.errors = before
+            _KEPT_BY.errors, _KEPT_BY.selective = before
 
 
 def is_selective() -> bool:
     """Tell whether what runs now is checkpointed with a selective policy of torch's."""
-    return bool(dispatch_stack_length()) and any(isinstance(mode, SELECTIVE_MODES) for mode in dispatch_modes())
+    modes = dispatch_modes() if dispatch_stack_length() else ()
+    return _KEPT_BY.selective or any(isinstance(mode, SELECTIVE_MODES) for mode in modes)
 
 
 class _KeptBy(threading.local):
     errors: HookErrors | None = None
+    selective = False
 
 
 _KEPT_BY = _KeptBy()

@@ -22,7 +22,7 @@ from ckpt_surgery.measure.results import MODES, Mode
 from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
 from ckpt_surgery.undo import UndoableHooks
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
 _CHECKPOINT = torch.utils.checkpoint.__file__
 _ENGINE = {torch.autograd.graph.__file__, torch.autograd.function.__file__}
 OURS = os.path.dirname(ckpt_surgery.__file__) + os.sep
@@ -96,7 +96,7 @@ def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: Fal
         file = frame.f_code.co_filename
         if file == _CHECKPOINT:
             inside, held = True, frame.f_locals
-        if inside and not file.startswith(_TORCH):
+        if inside and not file.startswith(TORCH):
             if not (file.startswith(OURS) or but_for(held)):
                 return f"{file}:{line}"
             inside = False
@@ -115,7 +115,7 @@ def recomputing_call() -> str:
             return place
         if file == _CHECKPOINT:
             place = ""
-        elif not file.startswith(_TORCH):
+        elif not file.startswith(TORCH):
             place = f"{file}:{line}"
     return place
 

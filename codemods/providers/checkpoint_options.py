@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ckpt_surgery.codemods.facts.checkpoint_helpers import speaks_of_checkpointing
 from ckpt_surgery.codemods.facts.fact import FileFact
 from ckpt_surgery.codemods.facts.file_syntax import FileSyntax
-from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, dotted, span_of, walk
+from ckpt_surgery.codemods.facts.syntax import Argument, Span, arguments_of, assigned_names, dotted, span_of, walk
 
 _KEEPS = "preserve_rng_state"
 _BUDGET = "activation_memory_budget"
@@ -42,6 +42,12 @@ def _reentrant(file: FileSyntax) -> Iterator[tuple[Span, tuple[Argument, ...]]]:
 
 def _unkept(file: FileSyntax) -> Iterator[Unkept]:
     dropout = _DROPOUT.search(file.source)
+    values = {
+        name: statement.value
+        for statement, _ in file.statements
+        if isinstance(statement, ast.Assign)
+        for name in assigned_names(statement)
+    }
     for statement in file.tree.body:
         scope = statement.name if isinstance(statement, ast.ClassDef | ast.FunctionDef) else ""
         for node in walk(statement):
@@ -53,7 +59,8 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
                 pairs = list(zip(keys, node.values, strict=True))
             elif isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
                 pairs = [(target.attr, node.value)]
-            for name, value in pairs:
+            for name, given in pairs:
+                value = values.get(given.id, given) if isinstance(given, ast.Name) else given
                 is_budget = (
                     name == _BUDGET
                     and isinstance(value, ast.Constant)
@@ -62,7 +69,7 @@ def _unkept(file: FileSyntax) -> Iterator[Unkept]:
                 )
                 if is_budget or (name == _KEEPS and isinstance(value, ast.Constant) and value.value is False):
                     text = f"{name}={ast.unparse(value)}"
-                    yield Unkept(scope, span_of(value), text, is_budget, dropout.group() if dropout else "")
+                    yield Unkept(scope, span_of(given), text, is_budget, dropout.group() if dropout else "")
 
 
 REENTRANT = FileFact[Mapping[Span, tuple[Argument, ...]]](

@@ -45,8 +45,9 @@ for layer in self.layers:                                                       
 ```
 
 ## Fix safety
-Safe for keyword arguments: the call gets `use_reentrant=False`, which takes them; before, it raised. All else is
-reported only. Pass gradient tensors as arguments and bind the rest as defaults, as in the example.
+Safe for keyword arguments: the call gets `use_reentrant=False`, which takes them; before, it raised. Unsafe for
+`preserve_rng_state=False` over dropout, which becomes True: the dropout may lie in another model. All else is reported
+only. Pass gradient tensors as arguments and bind the rest as defaults, as in the example.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from ckpt_surgery.codemods.providers.checkpointed_functions import CHECKPOINTED,
 from ckpt_surgery.codemods.providers.script import SCRIPT
 from ckpt_surgery.codemods.providers.selective_policies import COUNTING_POLICIES
 from ckpt_surgery.codemods.repair import NewArgument, SourceRepair
-from ckpt_surgery.codemods.repairs.calls import call_repair
+from ckpt_surgery.codemods.repairs.calls import call_repair, name_repair
 from ckpt_surgery.codemods.scripts.signs import data_parallel
 from ckpt_surgery.codemods.tree.branches import beside_direct_calls, checkpoints
 from ckpt_surgery.codemods.tree.classes import Answer
@@ -97,7 +98,9 @@ def find(context: RuleContext) -> Iterator[Finding]:
                 yield context.finding(RULE, path, late.span, late.scope, message, applicability, (), late.first_line)
         for unkept in context.tree.names.read(path)[UNKEPT]:
             worth = Applicability.UNSAFE if unkept.dropout else Applicability.INFO
-            yield context.finding(RULE, path, unkept.span, unkept.scope, _drawn(unkept), worth)
+            keep = () if unkept.is_budget else (name_repair(context.tree, path, unkept.span, "True"),)
+            repairs = keep if unkept.dropout else ()
+            yield context.finding(RULE, path, unkept.span, unkept.scope, _drawn(unkept), worth, repairs)
         for counting in context.tree.names.read(path)[COUNTING_POLICIES]:
             message = (
                 f"{counting.policy} decides by `{counting.counter}`, which goes on counting where torch asks it again "

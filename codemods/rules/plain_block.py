@@ -26,7 +26,8 @@ A base class from another package stays, with the layer in front of it. Unsafe w
   checkpointing: a layer does so for the block alone, and training stops with `IndexError` (the finding says what to
   add);
 - no call of the block was found: what it is given by keyword would lose its gradient;
-- a function or another class checkpoints, and reads the stack's attribute of another object (`model.layers`);
+- a function or another class checkpoints, and reads the stack's attribute of another object (`model.layers`), and
+  something else calls the block: where nothing else does, the finding is information;
 - a checkpoint call is commented out in a method that calls the block: somebody may have switched it off on purpose;
 - the block, or something in it, does more than return a result: it keeps a tensor with its gradient (an auxiliary
   loss, router logits) in an attribute, a global, or a list or dict that it is handed; it sets an attribute that it
@@ -118,6 +119,8 @@ def _block(context: RuleContext, element: StackElement) -> Finding:
     kin = (each for twin in twins for each in (twin, *tree.bases.heirs(twin)))
     called = any(each.is_sequential() for each in built) or any(each in tree.blocks.callers for each in kin)
     elsewhere = tree.blocks.reached_by(element)
+    if elsewhere and not called:
+        return finding(f"{message}, and {elsewhere} checkpoints what reads its stack", Applicability.INFO)
     if not elsewhere:
         message += ": it is never checkpointed" if called else ", and nothing here checkpoints it"
     if tree.bases.is_layer(ref) is Answer.UNKNOWN:

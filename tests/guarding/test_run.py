@@ -154,7 +154,7 @@ def test_the_report_is_written_as_its_suffix_says(tmp_path: Path, suffix: str, b
 
 def test_a_model_that_never_asks_is_wrapped_only_with_the_option(tmp_path: Path) -> None:
     path = script(tmp_path)
-    assert "Model trained without checkpointing: --wrap checkpoints it" in run(path).stderr
+    assert "Model trained without checkpointing; --wrap checkpoints it" in run(path).stderr
     assert "3 of 3 blocks checkpointed, non-reentrant" in run("--wrap", path).stderr
     saved = run("--wrap", "--save", "matmul:2", "--save", "aten.gelu", path).stderr
     assert "save matmul:2: 3 results in the last step" in saved
@@ -203,9 +203,11 @@ def test_an_error_of_torch_that_is_known_gets_a_note_that_names_the_block(tmp_pa
         "return x + self",
         "self.runs = getattr(self, 'runs', 0) + 1; x = x.tanh() if self.runs > 1 else x; return x + self",
     )
-    bare, ran = python(script(tmp_path, text), "on"), run("--no-wrap", script(tmp_path, text), "on")
+    report, path = tmp_path / "report.json", script(tmp_path, text)
+    bare, ran = python(path, "on"), run("--no-wrap", "--report", report, path, "on")
     assert bare.returncode == ran.returncode == 1
     assert "CheckpointError" in bare.stderr
+    assert json.loads(report.read_text())["error"].startswith("blocks.2 (Block) found other things")
     assert "ckpt_surgery: blocks.2 (Block) found other things in its recompute than in its forward" in ran.stderr
     assert "runs (nothing, and then 1)" in ran.stderr
 

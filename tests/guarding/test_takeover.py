@@ -321,7 +321,7 @@ def test_what_ended_after_one_step_is_not_said_to_train_without_checkpointing() 
 
 def test_only_what_nobody_recomputes_trains_without_checkpointing() -> None:
     trained = taken(Own(plainly))
-    assert trained.said == ["Own trained without checkpointing: --wrap checkpoints it"]
+    assert trained.said == ["Own trained without checkpointing; --wrap checkpoints it"]
     assert trained.report is None
 
 
@@ -329,7 +329,7 @@ def test_a_model_that_is_only_looked_at_and_never_checkpointed_is_told() -> None
     trained = taken(Own(plainly), wrap=False)
     assert trained.report is not None
     assert trained.report.recomputed_nothing
-    assert trained.said == ["Own: no block of it was recomputed: --wrap checkpoints it"]
+    assert trained.said == ["Own was not checkpointed: no block of it was recomputed; --wrap checkpoints it"]
 
 
 def test_the_composable_checkpoint_of_torch_is_named_and_proved() -> None:
@@ -757,7 +757,8 @@ def test_functions_that_are_checkpointed_are_not_said_to_be_none() -> None:
             )
 
     (said,) = taken(Functional(plainly)).said
-    assert said == "Functional: no module of it was recomputed; functions that it checkpoints are not watched"
+    how = "so that nothing is checkpointed but perhaps functions, which are not watched"
+    assert said == f"Functional: no module of it was recomputed, {how}"
 
 
 def test_stacks_that_are_off_leave_the_others_to_be_wrapped() -> None:

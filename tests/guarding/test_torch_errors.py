@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -129,6 +129,75 @@ class Balanced(Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + torch.tanh(self.linear(hidden[: 1 + int(self.bias)])).mean(0)
+
+
+class Choosing(Linear):
+    """Sends rows to one of its experts, others each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        COUNT[0] = COUNT[0] % 2 + 1
+        rows = hidden[:, : COUNT[0]]
+        return super().forward(hidden) + self.experts[0](rows).mean(1, keepdim=True)  # type: ignore[no-any-return]
+
+
+class PartlyCompiled(Outside):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast = torch.compile(torch.exp, backend="eager")
+
+
+class InContext(Linear):
+    """Needs what its model has open while it runs forward."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden * OPEN[-1])
+
+
+class Opening(Net):
+    def forward(self, ids: Tensor) -> Any:
+        OPEN.append(2.0)
+        try:
+            return super().forward(ids)
+        finally:
+            OPEN.pop()
+
+
+OPEN: list[float] = []
+
+
+class Intervening(Net):
+    """Puts hooks on for its forward alone."""
+
+    def forward(self, ids: Tensor) -> Any:
+        parts = [layer.get_submodule("linear") for layer in self.layers]
+        handles = [part.register_forward_hook(lambda *given: given[2].exp()) for part in parts]
+        result = super().forward(ids)
+        for handle in handles:
+            handle.remove()
+        return result
+
+
+class HalfByHand(Linear):
+    """Computes in another dtype as it is run again."""
+
+    first = True
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = torch.sin(hidden.bfloat16() if self.first else hidden)
+        self.first = False
+        return super().forward(hidden.float())
+
+
+class Sharing(Net):
+    """Runs one block twice under one autocast, each in a checkpoint of its own."""
+
+    def forward(self, ids: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(ids)
 
 
 class Greedy(torch.autograd.Function):
@@ -313,6 +382,41 @@ IDS = torch.zeros(2, 3, dtype=torch.long)
             id="a length that is counted outside of the block",
         ),
         pytest.param(
+            lambda: Net(Choosing(), Choosing()),
+            steps,
+            "have different metadata",
+            ("layers.1 (Choosing) went another way", "It has a router", "(topk)"),
+            id="a router that chooses other experts",
+        ),
+        pytest.param(
+            lambda: Net(PartlyCompiled(), PartlyCompiled()),
+            steps,
+            "have different metadata",
+            ("layers.1 (PartlyCompiled) went another way", "A part of it is compiled"),
+            id="a block with a part that is compiled",
+        ),
+        pytest.param(
+            lambda: Net(HalfByHand(), HalfByHand()),
+            steps,
+            "have different metadata",
+            ("it saved a tensor of dtype bfloat16, and then of float32", "first (nothing, and then False)"),
+            id="a block that computes in another dtype",
+        ),
+        pytest.param(
+            lambda: Intervening(Linear(), Linear()),
+            steps,
+            "A different number of tensors",
+            ("layers.1 (Linear) found other things", "hooks on linear (1 entry, and then nothing)"),
+            id="hooks that are gone",
+        ),
+        pytest.param(
+            lambda: Sharing(*[Linear()] * 2, context_fn=nothing_kept),
+            steps,
+            "_to_copy",
+            ("(Linear) did not cast what its forward has cast", "cache_enabled=False"),
+            id="a weight that is cast in the checkpoint before",
+        ),
+        pytest.param(
             lambda: Net(Balanced(), Balanced()),
             steps,
             "have different metadata",
@@ -428,6 +532,48 @@ def test_a_parameter_that_is_ready_twice_is_explained(one_rank: None, reentrant:
     (note,) = ended.value.__notes__
     for part in notes:
         assert part in note
+
+
+def test_an_error_of_the_script_in_a_recompute_is_told_to_be_one() -> None:
+    model = Opening(InContext(), InContext())
+    with pytest.raises(IndexError) as ended, guard(model, on_fault="collect"):
+        steps(model)
+    (note,) = ended.value.__notes__
+    assert "came up in the recompute of layers.1 (InContext), and not in its forward" in note
+
+
+class Tiled(torch.autograd.Function):
+    """Runs a backward of its own for each half of what it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, layer: nn.Module, anchor: Tensor) -> Any:
+        ctx.layer = layer
+        ctx.save_for_backward(hidden)
+        with torch.no_grad():
+            return layer(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        given = [half.detach().requires_grad_() for half in ctx.saved_tensors[0].chunk(2)]
+        for half, gradient in zip(given, gradients[0].chunk(2), strict=True):
+            with torch.enable_grad():
+                output = ctx.layer(half)
+            torch.autograd.backward(output, gradient)
+        return torch.cat([cast(Tensor, half.grad) for half in given]), None, None
+
+
+def test_a_backward_inside_of_the_backward_is_named_where_parameters_are_ready_twice(one_rank: None) -> None:
+    class Cut(Net):
+        def call(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+            anchor = next(layer.parameters())
+            return Tiled.apply(hidden, layer, anchor)  # type: ignore[no-any-return, no-untyped-call]
+
+    outer = DistributedDataParallel(Cut(Linear(), Linear()))
+    with pytest.raises(RuntimeError, match="ready only once") as ended, guard(outer, on_fault="collect"):
+        outer(IDS).sum().backward()
+    (note,) = ended.value.__notes__
+    assert "Tiled.backward (" in note
+    assert "accumulates into parameter layers." in note
 
 
 def test_other_errors_get_no_note() -> None:

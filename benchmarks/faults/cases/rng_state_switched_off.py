@@ -36,7 +36,8 @@ def activation_checkpoint_function(config):
     if MENDED:
         draws = config.residual_dropout > 0 or config.embedding_dropout > 0
         return functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=draws, use_reentrant=False)
-    return functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False, use_reentrant=False)
+    else:
+        return functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False, use_reentrant=False)
 
 
 class Block(nn.Module):

@@ -96,7 +96,9 @@ def flags_of(module: nn.Module) -> list[str]:
     names = {FLAG}
     if checkpoints_itself(module):
         reached = _names_reached(type(module))  # type: ignore[arg-type]  # a class is hashable
-        names |= {name for name in vars(module) if name in reached and _FLAGS.search(name)}
+        kind = type(module)
+        flags = filter(_FLAGS.search, reached)
+        names |= {name for name in flags if not isinstance(getattr(kind, name, None), property)}
     return [name for name in sorted(names) if isinstance(getattr(module, name, None), bool)]
 
 

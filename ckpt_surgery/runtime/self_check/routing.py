@@ -20,6 +20,11 @@ def has_router(block: nn.Module) -> bool:
     return any(name.rpartition(".")[2] in _ROUTERS for name, _ in block.named_modules())
 
 
+def has_experts(block: nn.Module) -> bool:
+    """Tell whether a block surely does so: a `gate` alone may be that of an MLP."""
+    return any(name.rpartition(".")[2] in ("router", "experts") for name, _ in block.named_modules())
+
+
 class RoutingRecord(TorchFunctionMode):
     """Adds the indices that functions choose inside its `with` to `choices`; only their own memory is held."""
 

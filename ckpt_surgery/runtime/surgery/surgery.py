@@ -266,10 +266,13 @@ class Surgery(Undoable, ShownInNotebooks):
         readers = {module for module in modules.values() if library.reads_caches_of_parts(module)}
         readers |= {modules[owner_of(block.name, modules)] for block in blocks if _is_repeated(block, modules)}
         self._fill_caches = {module for reader in readers for module in reader.modules()}
+        training = {block.stack for block in blocks if block.module.training}
         for block in blocks:
             fills = block.module in self._fill_caches
             around = [modules[name] for name in (block.name, *enclosing(block.name), "")]
-            evaluating = any(map(library.checkpoints_in_evaluation, around)) and not is_layer(block.module)
+            as_a_base = block.stack not in training and not any(map(library.takes_switch, around))
+            evaluating = as_a_base or any(map(library.checkpoints_in_evaluation, around))
+            evaluating = evaluating and not is_layer(block.module)
             policy = self._policies.get(options.save.pattern_for(block.name) or "")
             self._forwards[block.name] = vars(block.module)["forward"] = BlockForward(
                 block.name,

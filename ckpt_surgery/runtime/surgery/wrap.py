@@ -45,10 +45,11 @@ def wrap_blocks(
 ) -> Surgery:
     """Make gradient checkpointing work on `model`, and switch it on for every block.
 
-    A block is checkpointed while it is in training mode and gradients are on: always non-reentrant, so that every
-    tensor with gradient that it is given or returns keeps it, of whatever shape and wherever it sits. Of stages and
-    the blocks in them, those that keep less are checkpointed. Where a library checkpoints by itself what no block
-    replaces, it goes on doing so.
+    A block is checkpointed while it is in training mode and gradients are on; in evaluation mode, too, where its
+    library does so, and where its whole stack was in that mode already, in a model that is none of transformers, as a
+    frozen base of adapters is. That is always non-reentrant, so that every tensor with gradient that it is given or
+    returns keeps it, of whatever shape and wherever it sits. Of stages and the blocks in them, those that keep less
+    are checkpointed. Where a library checkpoints by itself what no block replaces, it goes on doing so.
 
     Args:
         model: a model of transformers, also inside PEFT, DistributedDataParallel or FSDP2, or any module that repeats

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import ckpt_surgery
 from ckpt_surgery import Surgery, SurgeryError, wrap_blocks
@@ -585,3 +585,56 @@ def test_scripted_blocks_are_refused_and_the_model_is_left_as_it_was() -> None:
     ):
         wrap_blocks(model, blocks="RecursiveScriptModule")
     assert all(vars(module).keys() == before[name].keys() for name, module in model.named_modules())
+
+
+class PlainTower(nn.Module):
+    """Repeats a plain block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()) for _ in range(3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        for block in self.blocks:
+            values = block(values)
+        return values
+
+
+class Tower(PlainTower):
+    """Checkpoints its blocks by hand where a flag of its class says so, as towers of open_clip do."""
+
+    grad_checkpointing = True
+
+    def forward(self, values: Tensor) -> Tensor:
+        for block in self.blocks:
+            values = checkpoint(block, values, use_reentrant=True) if self.grad_checkpointing else block(values)
+        return values
+
+
+def recomputes(model: PlainTower) -> int:
+    """Count how often blocks run in the backward of a step."""
+    counted: list[int] = []
+    for block in model.blocks:
+        block.get_submodule("0").register_forward_pre_hook(lambda *_: counted.append(1))
+    output = model(torch.ones(2, 4))
+    forwards = len(counted)
+    output.sum().backward()
+    return len(counted) - forwards
+
+
+def test_a_flag_of_the_class_is_switched_off_and_comes_back() -> None:
+    model = Tower()
+    with wrap_blocks(model):
+        assert not model.grad_checkpointing
+        assert recomputes(model) == 3
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    assert "grad_checkpointing" not in vars(model)
+
+
+@pytest.mark.parametrize("frozen", [[0, 1, 2], [1]])
+def test_a_whole_stack_in_evaluation_mode_is_checkpointed_and_a_single_block_of_one_is_not(frozen: list[int]) -> None:
+    model = PlainTower()
+    for place in frozen:
+        model.blocks[place].eval()
+    wrap_blocks(model)
+    assert recomputes(model) == (3 if len(frozen) == 3 else 2)
