@@ -38,7 +38,8 @@ class Entries:
     `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
     `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
     which takes gradients itself; `backward` counts those recomputes where there are no others. `selective` says that
-    its checkpoint has a selective policy, which keeps some results.
+    its checkpoint has a selective policy, which keeps some results. `parts` are submodules that were entered in the
+    backward, of a block that was not.
     """
 
     forward: int
@@ -46,6 +47,7 @@ class Entries:
     direct: bool = False
     within: bool = False
     selective: bool = False
+    parts: tuple[str, ...] = ()
 
 
 class EndlessBackward(CkptSurgeryError):
@@ -84,7 +86,8 @@ class EntryCounter:
     A direct call counts several times if every submodule runs several times in it.
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
-    with each block whose recompute begins behind that of another, apart from those inside others.
+    with each block whose recompute begins behind that of another, apart from those inside others: the first of those
+    that are recomputed together.
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
@@ -98,6 +101,7 @@ class EntryCounter:
         self._paths = _paths(model)
         self._on_recompute = on_recompute
         self._recomputed: nn.Module | None = None
+        self._region: tuple[int, int] | None = None
         for name, block in blocks.items():
             if block not in self._paths:
                 raise OptionError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
@@ -182,7 +186,11 @@ class EntryCounter:
     def _note_recompute(self, block: nn.Module) -> None:
         if self._on_recompute is None or block is self._recomputed or block in self._inner:
             return
+        region = current_graph_task_id(), current_autograd_node()._sequence_nr()
+        together, self._region = region == self._region, region
         self._recomputed = block
+        if together:  # one checkpoint holds both
+            return
         self._on_recompute(block)
 
     def _count_submodule(self, tally: _Tally, name: str) -> None:
@@ -288,7 +296,8 @@ def _entries(tally: _Tally) -> Entries:
         recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
     within = bool(recomputes[WITHIN])
     backward = recomputes[BACKWARD] or min(recomputes[WITHIN], forward)
-    return Entries(forward, backward, direct, within, tally.selective)
+    parts = () if backward else tuple(name for name, counts in tally.submodules.items() if counts[BACKWARD])
+    return Entries(forward, backward, direct, within, tally.selective, parts)
 
 
 def _rng_differs(tally: _Tally) -> bool:

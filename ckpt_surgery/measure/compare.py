@@ -108,8 +108,9 @@ def compare(
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
+    in_parts = blocks_in_parts(reference, checkpointed, sound=not (lost or wrong))
     faults = [
-        *_recompute_faults(reference, checkpointed),
+        *([] if only_packs(checkpointed) else _recompute_faults(reference, checkpointed, in_parts)),
         *_set_faults(lost, gained, len(ours)),
         # the loss of an output without one leaves out what has no gradient any more
         *([] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)),
@@ -233,19 +234,65 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return _error(ours, theirs, Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours)))
 
 
-def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    """One fault for all blocks with the same counts."""
+def only_packs(run: RunRecord) -> bool:
+    """Tell whether hooks of the model's own pack what a forward saves, and its blocks are not recomputed."""
+    return run.packs and not any(entries.backward or entries.parts for entries in run.entries.values())
+
+
+def blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
+    """The blocks of which parts are checkpointed, or that make again what they need in a function of their own.
+
+    The latter keep less than without, and all gradients are right: `sound`.
+    """
+    less = {
+        name
+        for name, could in reference.memory.held.items()
+        if sound and checkpointed.functions and checkpointed.memory.held.get(name, 0) < (1 - WORTH_SAVING) * could
+    }
+    return frozenset(
+        name
+        for name, entries in checkpointed.entries.items()
+        if not (entries.backward or entries.direct) and (entries.parts or name in less)
+    )
+
+
+def _left_out(reference: RunRecord, checkpointed: RunRecord, block: str) -> Iterator[str]:
+    """The parts of a block that are not recomputed as others of it are, and keep much beside what that saves."""
+    again = [f"{block}.{part}." for part in checkpointed.entries[block].parts]
+    inside = {f"{part}.": size for part, size in reference.memory.parts.items() if part.startswith(f"{block}.")}
+    saved = reference.memory.held.get(block, 0) - checkpointed.memory.held.get(block, 0)
+    for part in inside if again else ():
+        size = sum(size for inner, size in inside.items() if inner.startswith(part))
+        apart = not any(other.startswith(part) or part.startswith(other) for other in again)
+        if apart and size > MOST_HELD * saved:
+            yield part.removesuffix(".")
+
+
+def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: frozenset[str]) -> list[Fault]:
+    """One fault for all blocks with the same counts, and one for the parts that are left out of the others."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
+    parts: list[str] = []
     saved = checkpointed.memory.kept < reference.memory.kept
     something = saved or any(entries.backward for entries in checkpointed.entries.values())
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
-        wanted = reference.calls[name].backward_calls if name in reference.calls else entries.forward
+        wanted = _wanted(reference, name, entries.forward)
         trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
+        if not wanted and entries.backward <= entries.forward and "reentrant" in checkpointed.modes:
+            continue  # a dummy that needs gradient opens checkpoints of which nobody asks for a gradient
         if fault := _entry_fault(before, entries, wanted, lost=trained and not something):
             kind, details = fault
-            blocks.setdefault((kind, tuple(details.items())), []).append(name)
-    return [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
+            if kind is FaultKind.NOT_RECOMPUTED and name in in_parts:
+                parts += _left_out(reference, checkpointed, name)
+            else:
+                blocks.setdefault((kind, tuple(details.items())), []).append(name)
+    faults = [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
+    return faults + ([Fault(FaultKind.PART_NOT_RECOMPUTED, tuple(parts))] if parts else [])
+
+
+def _wanted(reference: RunRecord, block: str, unknown: int = 1) -> int:
+    """How often a block is to be recomputed; `unknown` where the run without checkpointing did not call it."""
+    return reference.calls[block].backward_calls if block in reference.calls else unknown
 
 
 def _entry_fault(
@@ -298,7 +345,7 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     faults = []
     names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
     changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
-    if changed:
+    if not reference.unread.issuperset(changed):
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
     faults += cache_faults(checkpointed, reference)
@@ -350,14 +397,15 @@ def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> l
     first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
     if first and most - first[0] > _most_growth(reference):
         faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
-    if checkpointed.memory.left - reference.memory.left > LITTLE * reference.memory.kept:
+    if checkpointed.memory.left - reference.memory.left > checkpointed.memory.kept:  # room for a pool of that
         figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
         faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
     extra = cost.backward_flops - cost.reference_backward_flops
     recompute = cost.best_backward_flops - cost.reference_backward_flops
     if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
         recompute = cost.forward_flops
-    if recompute and extra > MOST_WORK * recompute:
+    needless = any(each.backward and not _wanted(reference, name) for name, each in checkpointed.entries.items())
+    if recompute and extra > MOST_WORK * recompute and not needless:
         faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
     return faults
 
@@ -365,10 +413,14 @@ def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> l
 def _most_growth(reference: RunRecord) -> float:
     """What may be alive as a recompute begins, beyond what was as the first one did.
 
-    A gradient as large as what goes into a block, and a part of what all blocks but the largest make.
+    A gradient as large as what goes into a block, and a part of what all blocks but the largest make. Those that are
+    called more than once have their gradients made before they are added up.
     """
     held = reference.memory.held.values()
-    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - max(held, default=0))
+    again = any(entries.forward > 1 for entries in reference.entries.values())
+    gradients = (gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
+    largest = max(held, default=0)
+    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - largest) + sum(gradients)
 
 
 def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from torch import nn
 
+from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name
+from ckpt_surgery.measure.compare import Verdict, blocks_in_parts, cache_faults, input_name, only_packs
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.noise import gradient_fault
 from ckpt_surgery.measure.ranks import judge_ranks
@@ -35,6 +36,14 @@ from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
 from ckpt_surgery.model_patches.release_names import CLAIM
 from ckpt_surgery.text import error_line, listed
 
+_KEEPS_ON_PURPOSE = (
+    SkipKind.GRADIENT_IN_FORWARD,
+    SkipKind.SELECTIVE_POLICY,
+    SkipKind.OWN_PARTS,
+    SkipKind.OWN_PACKING,
+)
+"""The reasons not to judge what a model keeps: it was told to."""
+
 
 def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
     """Run with checkpointing in this mode, and say at which levels it differs from the reference, and why."""
@@ -58,6 +67,8 @@ class _Judge:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
             return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
+        except VerifyError:
+            raise
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         self._case = replace(self._case, run=run)
@@ -85,8 +96,7 @@ class _Judge:
         levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
         unjudged = self._unjudged(run, verdict)
-        on_purpose = SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY
-        left_out = ["cost"] if any(skip.kind in on_purpose for skip in unjudged) else []
+        left_out = ["cost"] if any(skip.kind in _KEEPS_ON_PURPOSE for skip in unjudged) else []
         faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
@@ -126,6 +136,11 @@ class _Judge:
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
             elif any(each.selective for each in entries):
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
+            elif blocks_in_parts(self._reference.record, run, sound=not (verdict.lost or verdict.wrong)):
+                skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
+        if only_packs(run):
+            levels = tuple(level for level in ("recompute", "cost") if level in self._setup.levels)
+            skips.append(Skip(levels, SkipKind.OWN_PACKING, figures))
         return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:

@@ -20,6 +20,7 @@ class FaultKind(StrEnum):
     # recompute
     NO_BLOCKS = "no_blocks"
     NOT_RECOMPUTED = "not_recomputed"
+    PART_NOT_RECOMPUTED = "part_not_recomputed"
     RECOMPUTE_COUNT = "recompute_count"
     FORWARD_COUNT = "forward_count"
     # set
@@ -93,6 +94,8 @@ class SkipKind(StrEnum):
     GRADIENTS_LOST = "gradients_lost"
     GRADIENT_IN_FORWARD = "gradient_in_forward"
     SELECTIVE_POLICY = "selective_policy"
+    OWN_PARTS = "own_parts"
+    OWN_PACKING = "own_packing"
     ONE_BACKWARD = "one_backward"
     STEP_WRONG = "step_wrong"
     NO_CACHE = "no_cache"

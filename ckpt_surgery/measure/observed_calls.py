@@ -100,6 +100,21 @@ class CallObserver(CallMarker):
         self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
         self._open: list[_BlockCall] = []
 
+    def __enter__(self) -> Self:
+        for name, block in self._blocks.items():
+            for path, part in block.named_modules():
+                if part is not block and any(part.children()):
+                    enter = partial(self._enter_part, f"{name}.{path}")
+                    self._handles.append(part.register_forward_pre_hook(enter))
+                    self._handles.append(part.register_forward_hook(self._leave_part, always_call=True))
+        return super().__enter__()
+
+    def _enter_part(self, name: str, _part: nn.Module, _arguments: object) -> None:
+        self._meter.part_stack.append(name)
+
+    def _leave_part(self, _part: nn.Module, _arguments: object, _output: object) -> None:
+        self._meter.part_stack.pop()
+
     def facts(self) -> dict[str, CallFacts]:
         """The facts so far by block name, without blocks that were not called."""
         return {

@@ -70,6 +70,8 @@ class MemoryRecord:
         told: what a surgery was told to keep of each block, and `kept_results` what that is.
         recomputes: what was alive whenever the recompute of a block began.
         left: what was alive after the backward.
+        parts: what each part of a block with modules of its own made, of those kept; known only of runs without
+            checkpointing.
     """
 
     kept: int = 0
@@ -80,6 +82,7 @@ class MemoryRecord:
     recomputes: tuple[int, ...] = ()
     left: int = 0
     timeline: Timeline = _NO_POINTS
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class RunRecord:
             never reached it.
         input_gradients: the same of the inputs that came with `requires_grad`.
         buffers: their values after the step, and those of parameters that the step itself wrote into.
+        unread: the buffers that bear on nothing.
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
         given: the shapes of the tensors that the first call of each block was given, by parameter.
@@ -112,6 +116,8 @@ class RunRecord:
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
         counted: the numbers that are attributes of modules, and that the backward changed.
         drawn: the generators that are attributes of modules, and from which the backward drew.
+        functions: the classes of autograd.Function of others that the graph of the forward has nodes of.
+        packs: whether hooks that are neither torch's nor ours pack what the forward saves, as offloading does.
         modes: those that the recomputes of blocks may have been of.
         generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.
@@ -121,6 +127,7 @@ class RunRecord:
     gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
     input_gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
     entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
     given: Mapping[str, Mapping[str, Size]] = field(default_factory=dict)
@@ -129,6 +136,8 @@ class RunRecord:
     written: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    packs: bool = False
     modes: frozenset[Mode] = frozenset(MODES)
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)

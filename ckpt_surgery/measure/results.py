@@ -60,6 +60,7 @@ _FAULT_KINDS: Mapping[Level, tuple[FaultKind, ...]] = {
     "recompute": (
         FaultKind.NO_BLOCKS,
         FaultKind.NOT_RECOMPUTED,
+        FaultKind.PART_NOT_RECOMPUTED,
         FaultKind.RECOMPUTE_COUNT,
         FaultKind.FORWARD_COUNT,
     ),

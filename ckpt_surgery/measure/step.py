@@ -25,7 +25,7 @@ from ckpt_surgery.measure.generators import devices_of, own_generators, seed_all
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
-from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints
+from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints, own_functions
 from ckpt_surgery.measure.record import (
     LITTLE,
     MemoryRecord,
@@ -43,6 +43,7 @@ from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import NormBase
 
 _GATE = 1e-3
 
@@ -97,6 +98,7 @@ def run_step(
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
+            unread=frozenset(_unread(model)),
             entries=counter.entries(),
             calls=step.calls,
             given=marker.given,
@@ -105,6 +107,8 @@ def run_step(
             written=step.written,
             counted=step.counted,
             drawn=step.drawn,
+            functions=step.functions,
+            packs=own.packs,
             modes=counter.modes if blocks else own.modes,
             memory=MemoryRecord(
                 kept=step.meter.kept_bytes,
@@ -115,6 +119,7 @@ def run_step(
                 recomputes=step.meter.recompute_bytes(gradients),
                 left=step.left_bytes,
                 timeline=step.meter.timeline(gradients),
+                parts=step.meter.held_by_parts,
             ),
             flops=step.meter.flops,
             rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
@@ -133,7 +138,13 @@ def prepared(
 ) -> Iterator[None]:
     """Inside, a model is ready for training steps as `run_step` describes them; afterwards it is as it was."""
     with model_state_kept(model):
+        before = {name: id(parameter) for name, parameter in model.named_parameters()}
         switch(model, checkpointing)
+        if {name: id(parameter) for name, parameter in model.named_parameters()} != before:
+            raise VerifyError(
+                f"switching the checkpointing of {type(model).__name__} replaces modules, so that its parameters have "
+                "other names: give switch= a function that leaves the modules where they are"
+            )
         if open_gates:
             _open_gates(model)
         yield
@@ -170,6 +181,7 @@ class _Step:
     written: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
     left_bytes: int = 0
     rng_moved: bool = False
     generated: Tensor | None = None
@@ -201,6 +213,7 @@ class _Step:
                     value = scalar(loss(output))
                     del output
                 self.loss = float(value.detach())
+                self.functions = own_functions(value)
                 self._measure_caches()
                 note = self._changes(model)
                 seed_all(self.seed + 1)
@@ -328,6 +341,13 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         for number, tensor in enumerate(tensors(value)):
             if tensor.requires_grad and tensor.is_leaf:
                 yield name if tensor is value else f"{name}[{number}]", tensor
+
+
+def _unread(model: nn.Module) -> Iterator[str]:
+    """Name the buffers that nothing reads: how many batches a batch normalisation with a momentum has seen."""
+    for path, module in model.named_modules():
+        if isinstance(module, NormBase) and module.momentum is not None:
+            yield f"{path}.num_batches_tracked".lstrip(".")
 
 
 def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:

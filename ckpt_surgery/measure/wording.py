@@ -39,6 +39,9 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.REBUILD_UNFINISHED: FaultText("the model to be built a second time", "{error}"),
     FaultKind.NO_BLOCKS: FaultText("blocks to checkpoint", "none in this model"),
     FaultKind.NOT_RECOMPUTED: FaultText("one recompute in the backward", "none"),
+    FaultKind.PART_NOT_RECOMPUTED: FaultText(
+        "one recompute in the backward, as of other parts of its block", "no recompute: it keeps what it makes"
+    ),
     FaultKind.RECOMPUTE_COUNT: FaultText(
         "{expected} entries a step", "{found} ({forward} in the forward, {backward} in the backward)"
     ),
@@ -140,6 +143,14 @@ SKIPS: Mapping[SkipKind, str] = {
     ),
     SkipKind.SELECTIVE_POLICY: (
         "the model checkpoints with a selective policy of its own, which keeps what it names: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
+    SkipKind.OWN_PARTS: (
+        "the model checkpoints parts of its blocks, or makes what they need again in functions of its own: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
+    SkipKind.OWN_PACKING: (
+        "hooks of the model's own pack what its forward saves, as offloading does, and nothing is recomputed: "
         "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
     ),
     SkipKind.ONE_BACKWARD: "torch lets one backward go through a graph that a selective policy has made",
