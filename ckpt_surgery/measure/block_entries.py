@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
+from ckpt_surgery.measure.call_state import CallStates
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import ModelHook, is_selective
 from ckpt_surgery.measure.results import Mode
@@ -64,6 +65,7 @@ class _Tally:
     submodules: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
     selective: bool = False
     rng_states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # by phase and probe
+    states: dict[str, CallStates] = field(default_factory=dict)  # by submodule; "" for the block
 
 
 class EntryCounter:
@@ -118,10 +120,10 @@ class EntryCounter:
         layers = {tally.block for tally in self._tallies.values()}
         layers |= {module for module in self._paths if hasattr(module, FUNCTION)}
         for tally in self._tallies.values():
-            self._hook(tally.block, partial(self._count, tally, tally.calls, "block"))
+            self._hook(tally.block, partial(self._count_call, tally))
             self._wrap_checkpoint(tally)
             for name, submodule in _exclusive_submodules(tally.block, self._paths, layers - {tally.block}):
-                self._hook(submodule, partial(self._count_submodule, tally, name))
+                self._hook(submodule, partial(self._count_submodule, tally, name, submodule))
         return self
 
     def __exit__(
@@ -167,9 +169,24 @@ class EntryCounter:
         """The blocks whose recompute began with torch's generators in a state that no forward of theirs began with."""
         return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
 
+    def other_states(self) -> dict[str, str]:
+        """Name what was another in recomputes than in forwards, by block or submodule: the first of each."""
+        states = (
+            (f"{name}.{path}".rstrip("."), s) for name, t in self._tallies.items() for path, s in t.states.items()
+        )
+        return {name: what for name, each in states for what in list(each.differing())[:1]}
+
     def _hook(self, module: nn.Module, count: Callable[[], None]) -> None:
         hook = ModelHook(lambda _module, _arguments: count())
         self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
+
+    def _count_call(self, tally: _Tally) -> None:
+        self._count(tally, tally.calls, "block")
+        self._note_state(tally, "", tally.block)
+
+    def _note_state(self, tally: _Tally, name: str, module: nn.Module) -> None:
+        if self._phase in (FORWARD, BACKWARD):
+            tally.states.setdefault(name, CallStates()).note(module, again=self._phase == BACKWARD)
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         phase = WITHIN if self._phase == FORWARD and current_graph_task_id() != -1 else self._phase
@@ -193,8 +210,9 @@ class EntryCounter:
             return
         self._on_recompute(block)
 
-    def _count_submodule(self, tally: _Tally, name: str) -> None:
+    def _count_submodule(self, tally: _Tally, name: str, submodule: nn.Module) -> None:
         self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")
+        self._note_state(tally, name, submodule)
 
     def _wrap_checkpoint(self, tally: _Tally) -> None:
         block = tally.block

@@ -11,6 +11,7 @@ from torch import nn
 from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.causes import Case, explain
 from ckpt_surgery.measure.compare import Verdict, blocks_in_parts, cache_faults, input_name, only_packs
+from ckpt_surgery.measure.cost import WORTH_SAVING
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.noise import gradient_fault
 from ckpt_surgery.measure.ranks import judge_ranks
@@ -33,7 +34,7 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
-from ckpt_surgery.model_patches.release_names import CLAIM
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 from ckpt_surgery.text import error_line, listed
 
 _KEEPS_ON_PURPOSE = (
@@ -75,7 +76,8 @@ class _Judge:
         if run.refused is not None:
             return self._not_run(refused=run.refused)
         nothing = self._is_nothing_checkpointed(run)
-        missing = nothing and not self._setup.blocks and bool(getattr(self._setup.model, CLAIM, False))
+        claims = self._setup.own_switch or bool(getattr(self._setup.model, CLAIM, False))
+        missing = nothing and not self._setup.blocks and claims
         if nothing and not missing:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
@@ -89,7 +91,8 @@ class _Judge:
                 return self._broken_off(replace(differs, explanation=None))
             skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": differs.seen})
             return self._not_run(skips=(skip,), told=[differs])
-        explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
+        none = FaultKind.NOTHING_CHECKPOINTED if self._setup.own_switch else FaultKind.NO_BLOCKS
+        explained = explain([*verdict.faults, *self._switched_off(), *([Fault(none)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
         deep = self._deep_verdicts(run, faults)
@@ -136,7 +139,7 @@ class _Judge:
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
             elif any(each.selective for each in entries):
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
-            elif blocks_in_parts(self._reference.record, run, sound=not (verdict.lost or verdict.wrong)):
+            elif blocks_in_parts(self._reference.record, run, sound=not verdict.lost):
                 skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
         if only_packs(run):
             levels = tuple(level for level in ("recompute", "cost") if level in self._setup.levels)
@@ -195,6 +198,16 @@ class _Judge:
             return faults
         why = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
+
+    def _switched_off(self) -> list[Fault]:
+        """The layers that are off in the model as it was given, where others are on, and that have much to save."""
+        memory = self._reference.record.memory
+        layers = {n: b.module for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG)}
+        off = [name for name, layer in layers.items() if not getattr(layer, FLAG) and memory.held.get(name)]
+        much = sum(memory.held[name] for name in off) > WORTH_SAVING * memory.kept
+        if len(off) == len(layers) or not much or has_surgery(self._setup.model):
+            return []
+        return [Fault(FaultKind.SWITCHED_OFF, tuple(off))]
 
     def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
         """Tell whether a step that ends comes through no block in its backward, and keeps no less than without."""

@@ -63,6 +63,11 @@ class OwnCheckpoints(UndoableHooks):
         return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
 
     @property
+    def is_reentrant(self) -> bool:
+        """Whether the first call of torch's function that was found is reentrant."""
+        return self._is_reentrant
+
+    @property
     def modes(self) -> frozenset[Mode]:
         """Those that the first call may have been of."""
         return frozenset(MODES if not self._place else ["reentrant" if self._is_reentrant else "non_reentrant"])
