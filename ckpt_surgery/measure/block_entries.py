@@ -89,7 +89,7 @@ class EntryCounter:
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
     with each block whose recompute begins behind that of another, apart from those inside others: the first of those
-    that are recomputed together.
+    that are recomputed together. With `states`, what calls and recomputes begin under is noted (see `call_state`).
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
@@ -99,9 +99,12 @@ class EntryCounter:
         model: nn.Module,
         blocks: Mapping[str, nn.Module],
         on_recompute: Callable[[nn.Module], None] | None = None,
+        *,
+        states: bool = False,
     ) -> None:
         self._paths = _paths(model)
         self._on_recompute = on_recompute
+        self._notes_states = states
         self._recomputed: nn.Module | None = None
         self._region: tuple[int, int] | None = None
         for name, block in blocks.items():
@@ -185,7 +188,7 @@ class EntryCounter:
         self._note_state(tally, "", tally.block)
 
     def _note_state(self, tally: _Tally, name: str, module: nn.Module) -> None:
-        if self._phase in (FORWARD, BACKWARD):
+        if self._notes_states and self._phase in (FORWARD, BACKWARD):
             tally.states.setdefault(name, CallStates()).note(module, again=self._phase == BACKWARD)
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:

@@ -96,7 +96,10 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
     replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
     if replaced:
         return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
-    return by_calls or next((FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(b)}) for b in blocks), None)
+    off = next((block for block in blocks if block.name in case.run.off), None)
+    if off is not None and by_calls is None:
+        return FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(off)})
+    return by_calls
 
 
 def _outdated_switch(model: nn.Module) -> str:

@@ -74,9 +74,8 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
 
 
 def _makes_none(setup: Setup) -> bool:
-    """Tell whether the inputs, or else the configuration, have the model train without a cache."""
-    configured = getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None)
-    return setup.inputs.get(CACHE_SWITCH, configured) is False
+    """Tell whether the configuration has the model train without a cache."""
+    return getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
 
 
 def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[str, Any]) -> dict[str, Any]:

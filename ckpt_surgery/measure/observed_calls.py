@@ -65,8 +65,8 @@ class CallMarker:
         self._handles: list[RemovableHandle] = []
         self.given: dict[str, Mapping[str, torch.Size]] = {}
         """The shapes of the tensors that the first call of each block was given, by parameter."""
-        self.without_gradient: list[str] = []
-        """The blocks of which the first call was given no tensor that requires gradient."""
+        self.without_gradient: tuple[str, ...] = ()
+        """The block that was called first, where it was given no tensor that requires gradient."""
 
     def __enter__(self) -> Self:
         for name, block in self._blocks.items():
@@ -86,8 +86,8 @@ class CallMarker:
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name not in self.given:
             arguments = _by_position(block, args) | kwargs
-            if not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
-                self.without_gradient.append(name)
+            if not self.given and not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
+                self.without_gradient = (name,)
             self.given[name] = {n: v.shape for n, v in arguments.items() if isinstance(v, Tensor)}
         self._meter.enter_block(name, tensors((args, kwargs)))
 

@@ -113,7 +113,8 @@ class RunRecord:
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
         given: the shapes of the tensors that the first call of each block was given, by parameter.
-        without_gradient: the blocks of which the first call was given no tensor that requires gradient.
+        without_gradient: the block that was called first, where it was given no tensor that requires gradient.
+        off: the layers whose own flag says that they are not checkpointed.
         own_checkpoint: what checkpointed although it was switched off, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
@@ -139,6 +140,7 @@ class RunRecord:
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
     given: Mapping[str, Mapping[str, Size]] = field(default_factory=dict)
     without_gradient: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
     own_checkpoint: OwnCheckpoint | None = None
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     written: tuple[str, ...] = ()

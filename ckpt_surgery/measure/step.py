@@ -39,6 +39,7 @@ from ckpt_surgery.measure.record import (
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
+from ckpt_surgery.model_patches.release_names import FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
@@ -87,7 +88,7 @@ def run_step(
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step(own_copies(model, inputs), seed)
         own = OwnCheckpoints(model)
-        with EntryCounter(model, blocks, on_recompute=lambda _: step.meter.start_recompute()) as counter:
+        with EntryCounter(model, blocks, on_recompute=lambda _: step.meter.start_recompute(), states=True) as counter:
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
             with own if checkpointing is None else nullcontext():
                 step.run(model, loss or loss_of, counter, marker, own, rounding_seed)
@@ -107,7 +108,8 @@ def run_step(
             entries=counter.entries(),
             calls=step.calls,
             given=marker.given,
-            without_gradient=tuple(marker.without_gradient),
+            off=tuple(name for name, block in blocks.items() if getattr(block, FLAG, None) is False),
+            without_gradient=marker.without_gradient,
             own_checkpoint=own.first if checkpointing is None else None,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             written=step.written,
