@@ -200,14 +200,15 @@ class _Judge:
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
 
     def _switched_off(self) -> list[Fault]:
-        """The layers that are off in the model as it was given, where others are on, and that have much to save."""
+        """The stacks that are off in the model as it was given, where others are on, and that have much to save."""
         memory = self._reference.record.memory
-        layers = {n: b.module for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG)}
-        off = [name for name, layer in layers.items() if not getattr(layer, FLAG) and memory.held.get(name)]
+        layers = {n: b for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG) and not b.inside}
+        on = {layer.stack for layer in layers.values() if getattr(layer.module, FLAG)}
+        off = [name for name, layer in layers.items() if layer.stack not in on and memory.held.get(name)]
         much = sum(memory.held[name] for name in off) > WORTH_SAVING * memory.kept
-        if len(off) == len(layers) or not much or has_surgery(self._setup.model):
-            return []
-        return [Fault(FaultKind.SWITCHED_OFF, tuple(off))]
+        return (
+            [Fault(FaultKind.SWITCHED_OFF, tuple(off))] if on and much and not has_surgery(self._setup.model) else []
+        )
 
     def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
         """Tell whether a step that ends comes through no block in its backward, and keeps no less than without."""

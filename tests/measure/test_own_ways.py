@@ -22,7 +22,7 @@ from ckpt_surgery.measure.results import ModeReport
 from ckpt_surgery.measure.switch import _options_of, switch_checkpointing
 from ckpt_surgery.measure.verify import verify
 from ckpt_surgery.model_patches.release_names import FUNCTION
-from tests.measure.toys import Layer, model_of
+from tests.measure.toys import Layer, Model, model_of
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
 
@@ -446,11 +446,20 @@ def test_the_options_of_a_training_are_kept_in_its_own_mode() -> None:
     assert _options_of(model, "reentrant") == {}
 
 
-def test_layers_that_are_off_where_others_are_on_are_a_fault() -> None:
-    model = model_of(Layer, Layer)
+class Towered(Model):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers[1:])
+        self.tower = nn.ModuleList(layers[:1])
+
+    def run_layers(self, hidden_states: Tensor) -> Tensor:
+        return super().run_layers(self.tower[0](hidden_states))
+
+
+def test_a_stack_that_is_off_where_another_is_on_is_a_fault() -> None:
+    model = model_of(Layer, Layer, whole=Towered)
     inputs = torch.randn(2, 4, model.first.in_features, dtype=model.first.weight.dtype)
     switch_checkpointing(model, "non_reentrant")
-    assert verify(model, inputs, modes="non_reentrant").ok
-    model.layers[0].gradient_checkpointing = False
+    assert verify(model, inputs, modes="non_reentrant").modes[0].faults == ()
+    vars(model.get_submodule("tower.0"))["gradient_checkpointing"] = False
     (fault,) = verify(model, inputs, modes="non_reentrant").modes[0].faults
-    assert (fault.kind, fault.subjects) == (FaultKind.SWITCHED_OFF, ("layers.0",))
+    assert (fault.kind, fault.subjects) == (FaultKind.SWITCHED_OFF, ("tower.0",))
