@@ -75,7 +75,7 @@ class _Judge:
         self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
-        nothing = self._is_nothing_checkpointed(run)
+        nothing = not run.packs and self._is_nothing_checkpointed(run)
         claims = self._setup.own_switch or bool(getattr(self._setup.model, CLAIM, False))
         missing = nothing and not self._setup.blocks and claims
         if nothing and not missing:
@@ -142,8 +142,9 @@ class _Judge:
             elif blocks_in_parts(self._reference.record, run, sound=not verdict.lost):
                 skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
         if only_packs(run):
-            levels = tuple(level for level in ("recompute", "cost") if level in self._setup.levels)
-            skips.append(Skip(levels, SkipKind.OWN_PACKING, figures))
+            judged: tuple[Level, ...] = ("recompute", "cost", *DEEP_LEVELS)
+            levels = tuple(level for level in judged if level in self._setup.levels)
+            skips += [Skip(levels, SkipKind.OWN_PACKING, figures)] if levels else []
         return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
@@ -151,7 +152,7 @@ class _Judge:
         wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
-            if level not in self._setup.levels or run.error is not None:
+            if level not in self._setup.levels or run.error is not None or only_packs(run):
                 verdicts[level] = LevelVerdict(measured=False)
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
