@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ckpt_surgery.measure.call_state import AUTOCAST, HOOKS
-from ckpt_surgery.measure.compare import input_name
+from ckpt_surgery.measure.compare import input_name, only_packs
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord, StepPart
@@ -189,6 +189,8 @@ def _written_argument(case: Case) -> FaultCause | None:
 
 
 def _own_function(case: Case) -> FaultCause | None:
+    if only_packs(case.run):
+        return FaultCause(CauseKind.OWN_PACKING)
     if not case.run.functions or any(entries.backward for entries in case.run.entries.values()):
         return None
     return FaultCause(CauseKind.OWN_FUNCTION, {"functions": listed(case.run.functions)})

@@ -164,6 +164,7 @@ class CauseKind(StrEnum):
     UNUSED_PARAMETERS = "unused_parameters"
     SHARED_PARAMETER = "shared_parameter"
     OWN_FUNCTION = "own_function"
+    OWN_PACKING = "own_packing"
     OTHER_AUTOCAST = "other_autocast"
     OTHER_HOOKS = "other_hooks"
     OTHER_ATTRIBUTE = "other_attribute"

@@ -246,6 +246,10 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.OWN_FUNCTION: (
         "No block is recomputed: what is made again is made by {functions}, an autograd.Function of the model's own."
     ),
+    CauseKind.OWN_PACKING: (
+        "Hooks of the model's own pack what its forward saves, and bring back something else: a tensor that is reused "
+        "or overwritten too early, or another."
+    ),
     CauseKind.OTHER_AUTOCAST: "{module} is recomputed under another {what} than its forward.",
     CauseKind.OTHER_HOOKS: "{module} has other hooks in its recompute than in its forward.",
     CauseKind.OTHER_ATTRIBUTE: "`{attribute}` of {module} is another in its recompute than in its forward.",

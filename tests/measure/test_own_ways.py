@@ -174,6 +174,19 @@ def test_hooks_that_offload_are_not_judged_as_checkpointing() -> None:
     assert SkipKind.OWN_PACKING in {skip.kind for skip in report.skips}
 
 
+class PackingOther(Toy):
+    def forward(self, values: Tensor) -> Any:
+        if not self.on:
+            return super().forward(values)
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved * 2, lambda packed: packed):
+            return super().forward(values)
+
+
+def test_hooks_that_bring_back_something_else_are_the_cause() -> None:
+    report = examined(PackingOther(), on_and_off)
+    assert (kinds(report), causes(report)) == ([FaultKind.GRADIENT_VALUE], {CauseKind.OWN_PACKING})
+
+
 class InOne(Toy):
     """All blocks in one checkpoint."""
 
