@@ -86,6 +86,11 @@ def use_counts(tensor: Tensor) -> tuple[int, int]:
 _OTHERS = count()
 
 
+def function_of(node: Any) -> type[torch.autograd.Function] | None:
+    """Return the autograd.Function in Python that a node of the graph is of; None for all other nodes."""
+    return getattr(type(node), "_forward_cls", None)
+
+
 # dispatch
 DispatchKey = torch._C.DispatchKey
 DisableTorchDispatch = torch._C._DisableTorchDispatch

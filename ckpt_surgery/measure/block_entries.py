@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import CkptSurgeryError, OptionError
+from ckpt_surgery.measure.call_state import CallStates
 from ckpt_surgery.measure.generators import devices_of
 from ckpt_surgery.measure.model_hook import ModelHook, is_selective
 from ckpt_surgery.measure.results import Mode
@@ -38,7 +39,8 @@ class Entries:
     `direct` says that the block itself was never called, and what it holds was: as where a model checkpoints
     `block.forward`. Both counts are then those of its submodules. `within` says that it was recomputed in the forward,
     which takes gradients itself; `backward` counts those recomputes where there are no others. `selective` says that
-    its checkpoint has a selective policy, which keeps some results.
+    its checkpoint has a selective policy, which keeps some results. `parts` are submodules that were entered in the
+    backward, of a block that was not.
     """
 
     forward: int
@@ -46,6 +48,7 @@ class Entries:
     direct: bool = False
     within: bool = False
     selective: bool = False
+    parts: tuple[str, ...] = ()
 
 
 class EndlessBackward(CkptSurgeryError):
@@ -62,6 +65,7 @@ class _Tally:
     submodules: dict[str, Counter[int]] = field(default_factory=dict)  # in the order of their first entry
     selective: bool = False
     rng_states: dict[tuple[int, str], set[bytes]] = field(default_factory=dict)  # by phase and probe
+    states: dict[str, CallStates] = field(default_factory=dict)  # by submodule; "" for the block
 
 
 class EntryCounter:
@@ -84,7 +88,8 @@ class EntryCounter:
     A direct call counts several times if every submodule runs several times in it.
 
     Enable checkpointing first: the checkpointing functions are looked up on entry. `on_recompute` is called
-    with each block whose recompute begins behind that of another, apart from those inside others.
+    with each block whose recompute begins behind that of another, apart from those inside others: the first of those
+    that are recomputed together. With `states`, what calls and recomputes begin under is noted (see `call_state`).
     A block that runs `ENDLESS` times as often in the backward as in the forward ends the step with `EndlessBackward`.
     Raises OptionError if a block is not a module of `model`.
     """
@@ -94,10 +99,14 @@ class EntryCounter:
         model: nn.Module,
         blocks: Mapping[str, nn.Module],
         on_recompute: Callable[[nn.Module], None] | None = None,
+        *,
+        states: bool = False,
     ) -> None:
         self._paths = _paths(model)
         self._on_recompute = on_recompute
+        self._notes_states = states
         self._recomputed: nn.Module | None = None
+        self._region: tuple[int, int] | None = None
         for name, block in blocks.items():
             if block not in self._paths:
                 raise OptionError(f"block {name!r} ({type(block).__name__}) is not a module of {type(model).__name__}")
@@ -114,10 +123,10 @@ class EntryCounter:
         layers = {tally.block for tally in self._tallies.values()}
         layers |= {module for module in self._paths if hasattr(module, FUNCTION)}
         for tally in self._tallies.values():
-            self._hook(tally.block, partial(self._count, tally, tally.calls, "block"))
+            self._hook(tally.block, partial(self._count_call, tally))
             self._wrap_checkpoint(tally)
             for name, submodule in _exclusive_submodules(tally.block, self._paths, layers - {tally.block}):
-                self._hook(submodule, partial(self._count_submodule, tally, name))
+                self._hook(submodule, partial(self._count_submodule, tally, name, submodule))
         return self
 
     def __exit__(
@@ -163,9 +172,24 @@ class EntryCounter:
         """The blocks whose recompute began with torch's generators in a state that no forward of theirs began with."""
         return tuple(name for name, tally in self._tallies.items() if _rng_differs(tally))
 
+    def other_states(self) -> dict[str, str]:
+        """Name what was another in recomputes than in forwards, by block or submodule: the first of each."""
+        states = (
+            (f"{name}.{path}".rstrip("."), s) for name, t in self._tallies.items() for path, s in t.states.items()
+        )
+        return {name: what for name, each in states for what in list(each.differing())[:1]}
+
     def _hook(self, module: nn.Module, count: Callable[[], None]) -> None:
         hook = ModelHook(lambda _module, _arguments: count())
         self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
+
+    def _count_call(self, tally: _Tally) -> None:
+        self._count(tally, tally.calls, "block")
+        self._note_state(tally, "", tally.block)
+
+    def _note_state(self, tally: _Tally, name: str, module: nn.Module) -> None:
+        if self._notes_states and self._phase in (FORWARD, BACKWARD):
+            tally.states.setdefault(name, CallStates()).note(module, again=self._phase == BACKWARD)
 
     def _count(self, tally: _Tally, counts: Counter[int], probe: str) -> None:
         phase = WITHIN if self._phase == FORWARD and current_graph_task_id() != -1 else self._phase
@@ -182,11 +206,16 @@ class EntryCounter:
     def _note_recompute(self, block: nn.Module) -> None:
         if self._on_recompute is None or block is self._recomputed or block in self._inner:
             return
+        region = current_graph_task_id(), current_autograd_node()._sequence_nr()
+        together, self._region = region == self._region, region
         self._recomputed = block
+        if together:  # one checkpoint holds both
+            return
         self._on_recompute(block)
 
-    def _count_submodule(self, tally: _Tally, name: str) -> None:
+    def _count_submodule(self, tally: _Tally, name: str, submodule: nn.Module) -> None:
         self._count(tally, tally.submodules.setdefault(name, Counter()), f"submodule {name}")
+        self._note_state(tally, name, submodule)
 
     def _wrap_checkpoint(self, tally: _Tally) -> None:
         block = tally.block
@@ -288,7 +317,8 @@ def _entries(tally: _Tally) -> Entries:
         recomputes[phase] = max(tally.calls[phase], tally.checkpointed[phase], by_submodule)
     within = bool(recomputes[WITHIN])
     backward = recomputes[BACKWARD] or min(recomputes[WITHIN], forward)
-    return Entries(forward, backward, direct, within, tally.selective)
+    parts = () if backward else tuple(name for name, counts in tally.submodules.items() if counts[BACKWARD])
+    return Entries(forward, backward, direct, within, tally.selective, parts)
 
 
 def _rng_differs(tally: _Tally) -> bool:

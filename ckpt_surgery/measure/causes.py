@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.measure.compare import input_name
+from ckpt_surgery.measure.call_state import AUTOCAST, HOOKS
+from ckpt_surgery.measure.compare import input_name, only_packs
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.record import RunRecord, StepPart
@@ -21,6 +22,7 @@ from ckpt_surgery.model_patches.release_names import CLAIM, FLAG, INNER_SWITCH
 from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.blocks.discovery import Block
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
+from ckpt_surgery.text import listed
 from ckpt_surgery.torch_names import NormBase
 
 _NO_RUN = RunRecord(math.nan)
@@ -43,6 +45,11 @@ class Case:
     def repaired(self) -> bool:
         """Whether `wrap_blocks` has been here: then how blocks are called, and what they are, explains nothing."""
         return any(isinstance(vars(block.module).get("forward"), BlockForward) for block in self.blocks.values())
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether the step was to be reentrant, or is so by a switch of the model's own."""
+        return self.mode == "reentrant" or self.run.reentrant
 
     def calls(self, matches: Callable[[CallFacts], object]) -> Iterator[tuple[str, CallFacts]]:
         """Blocks with a call that `matches`: class name and facts."""
@@ -76,9 +83,11 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
         return FaultCause(CauseKind.EVALUATION_MODE, {"module": in_evaluation.name})
     if case.repaired:
         return None
+    if any(entries.backward > entries.forward > 0 for entries in case.run.entries.values()):
+        return FaultCause(CauseKind.IN_THEIR_PLACE)
     if model := _outdated_switch(case.model):
         return FaultCause(CauseKind.OUTDATED_SWITCH, {"model": model})
-    by_calls = _gradients(fault, case) if case.mode == "reentrant" else None
+    by_calls = _gradients(fault, case) if case.reentrant else None
     plain = next((block for block in blocks if block.kind == "plain"), None)
     if plain and hasattr(case.model, CLAIM):
         return FaultCause(CauseKind.PLAIN_BLOCK, {"block": _class(plain)})
@@ -87,6 +96,9 @@ def _not_recomputed(fault: Fault, case: Case) -> FaultCause | None:
     replaced = next((block for block in blocks if "forward" in vars(block.module)), None)
     if replaced:
         return FaultCause(CauseKind.FORWARD_REPLACED, {"module": replaced.name})
+    off = next((block for block in blocks if block.name in case.run.off), None)
+    if off is not None and by_calls is None:
+        return FaultCause(CauseKind.NEVER_CHECKPOINTED, {"block": _class(off)})
     return by_calls
 
 
@@ -108,10 +120,21 @@ def _gradients(_fault: Fault, case: Case) -> FaultCause | None:
     if case.repaired:
         return None
     # what reentrant mode does to gradients ends no forward
-    of_gradients = case.mode == "reentrant" and not (case.run.error and case.run.error.part is StepPart.FORWARD)
+    of_gradients = case.reentrant and not (case.run.error and case.run.error.part is StepPart.FORWARD)
     by_calls = (*_REENTRANT, _positional_past) if of_gradients else (_positional_past, _shared_writes)
-    causes = (_own_generator, _other_argument, *by_calls, _counted_again)
+    first, last = (_own_generator, _other_argument, _other_state), (_written_argument, _counted_again, _own_function)
+    causes = (*first, *by_calls, *last)
     return next((explanation for cause in causes if (explanation := cause(case))), None)
+
+
+def _other_state(case: Case) -> FaultCause | None:
+    for module, what in case.run.states.items():
+        if what in AUTOCAST:
+            return FaultCause(CauseKind.OTHER_AUTOCAST, {"module": module, "what": what})
+        if what == HOOKS:
+            return FaultCause(CauseKind.OTHER_HOOKS, {"module": module})
+        return FaultCause(CauseKind.OTHER_ATTRIBUTE, {"module": module, "attribute": what})
+    return None
 
 
 def _own_generator(case: Case) -> FaultCause | None:
@@ -159,6 +182,20 @@ def _shared_writes(case: Case) -> FaultCause | None:
     return None
 
 
+def _written_argument(case: Case) -> FaultCause | None:
+    for block, facts in case.calls(lambda f: f.written):
+        return FaultCause(CauseKind.WRITTEN_ARGUMENT, {"block": block, "argument": facts.written[0]})
+    return None
+
+
+def _own_function(case: Case) -> FaultCause | None:
+    if only_packs(case.run):
+        return FaultCause(CauseKind.OWN_PACKING)
+    if not case.run.functions or any(entries.backward for entries in case.run.entries.values()):
+        return None
+    return FaultCause(CauseKind.OWN_FUNCTION, {"functions": listed(case.run.functions)})
+
+
 def _gradient_container(case: Case) -> FaultCause | None:
     for block, facts in case.calls(lambda f: f.container_gradient):
         return FaultCause(CauseKind.GRADIENT_CONTAINER, {"block": block, "argument": facts.container_gradient[0]})
@@ -180,8 +217,9 @@ def _unreturned_tensor(case: Case) -> FaultCause | None:
 def _no_input_gradient(case: Case) -> FaultCause | None:
     for name, facts in case.reference.calls.items():
         block = case.blocks[name]
-        trained = any(parameter.requires_grad for parameter in block.module.parameters())
-        if trained and not (facts.input_requires_grad or facts.keyword_gradient or facts.container_gradient):
+        trained = facts.backward_calls or any(parameter.requires_grad for parameter in block.module.parameters())
+        needs = facts.input_requires_grad or facts.keyword_gradient or facts.container_gradient
+        if trained and (not needs or name in case.run.without_gradient):
             return FaultCause(CauseKind.NO_INPUT_GRADIENT, {"block": _class(block)})
     return None
 
@@ -252,6 +290,7 @@ _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
     FaultKind.GRADIENT_LOST: _gradients,
     FaultKind.GRADIENT_GAINED: _gradients,
     FaultKind.LOSS_VALUE: _gradients,
+    FaultKind.OUTPUT_VALUE: _gradients,
     FaultKind.GRADIENT_VALUE: _gradients,
     FaultKind.BUFFER_CHANGED: _buffer_changed,
     FaultKind.LOST_IN_REFERENCE: lambda _fault, case: _no_input_gradient(case),
@@ -264,6 +303,7 @@ _EXPLAIN: Mapping[FaultKind, Callable[[Fault, Case], FaultCause | None]] = {
     FaultKind.LEFT_BYTES: lambda _fault, case: _shared_writes(case),
     FaultKind.GROWING_BYTES: lambda _fault, case: _shared_writes(case),
     FaultKind.BACKWARD_FLOPS: _backward_flops,
+    FaultKind.AUTOCAST_NOT_RESTORED: lambda _fault, case: _other_state(case),
     FaultKind.LOOP_DIFFERS: lambda _fault, case: _own_generator(case) or _counted_again(case),
 }
 

@@ -13,32 +13,22 @@ import torch
 from torch import Tensor
 
 from ckpt_surgery.measure.block_entries import Entries
+from ckpt_surgery.measure.call_state import AUTOCAST
+from ckpt_surgery.measure.contents import NOISE_EPS, differ, other_outputs
+from ckpt_surgery.measure.cost import MOST_HELD, WORTH_SAVING, cost_faults, cost_of, wanted_recomputes
 from ckpt_surgery.measure.kinds import FaultKind
-from ckpt_surgery.measure.record import LITTLE, RunRecord
+from ckpt_surgery.measure.record import RunRecord
 from ckpt_surgery.measure.results import Cost, Fault
 from ckpt_surgery.runtime.tools.tensors import same_bits
 
 LOSS = ""
 """The name of the loss among floors; no gradient has it."""
-NOISE_EPS = 16
-"""The noise floor without a repeated run, in units of the dtype's eps times the run's largest gradient entry."""
 NOISE_MARGIN = 8
 """The noise floor of an entry with a repeated run, in units of what the repetition changed."""
 NORM_MARGIN = 3
 """The same of all entries together, whose noise hardly differs from run to run."""
 MANY_ENTRIES = 64
 """From so many on, the entries of a gradient are judged together too."""
-LEAST_SAVING = 0.5
-"""The part of the possible saving of memory that has to be reached."""
-WORTH_SAVING = 0.1
-"""Where checkpointing could save less than this part of the memory, it is not asked to save any."""
-MOST_HELD = 0.25
-"""The part of what a block makes that it may keep without returning it. Most sound models keep nothing, MRA 0.2."""
-MOST_RECOMPUTED = 0.5
-"""The part of what blocks make that may be alive as another is recomputed. Two blocks that hold all have 0.9 of it."""
-MOST_WORK = 1.3
-"""How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
-gradients that nobody asked for: of inputs that need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +98,17 @@ def compare(
     errors = {n: _error(ours[n], theirs.get(n), floor[n]) for n in ours if n not in lost and n not in gained}
     wrong = tuple(n for n, error in errors.items() if not error <= (tolerance or 0.0))
     cost = None if lost else cost_of(reference, checkpointed)
+    in_parts = blocks_in_parts(reference, checkpointed, sound=not lost)
+    # the loss of an output without one leaves out what has no gradient any more
+    loss = [] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)
     faults = [
-        *_recompute_faults(reference, checkpointed),
+        *([] if only_packs(checkpointed) else _recompute_faults(reference, checkpointed, in_parts)),
         *_set_faults(lost, gained, len(ours)),
-        # the loss of an output without one leaves out what has no gradient any more
-        *([] if lost else _loss_faults(reference, checkpointed, given.get(LOSS, _NONE).entry, tolerance or 0.0)),
+        *(loss or _output_faults(reference, checkpointed)),
         *_value_faults(wrong, errors, len(ours)),
         *_state_faults(reference, checkpointed),
-        *(_cost_faults(reference, checkpointed, cost) if cost else []),
+        *(cost_faults(reference, checkpointed, cost) if cost else []),
+        *_autocast_faults(checkpointed),
     ]
     return Verdict(tuple(faults), lost, gained, wrong, errors, cost)
 
@@ -166,19 +159,6 @@ def _roundings(gradient: Tensor | None) -> float:
 def root_of_eps(run: RunRecord) -> float:
     """The root of the dtype's eps: a relative error that sums in any order stay below, and few faults do."""
     return float(max(map(_eps, run.gradients.values()), default=0.0) ** 0.5)
-
-
-def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
-    """What the checkpointed run cost, what the reference did, and what is possible."""
-    return Cost(
-        kept_bytes=checkpointed.memory.kept,
-        reference_kept_bytes=reference.memory.kept,
-        best_kept_bytes=reference.memory.best + sum(checkpointed.memory.told.values()),
-        backward_flops=checkpointed.flops.backward,
-        reference_backward_flops=reference.flops.backward,
-        best_backward_flops=reference.flops.backward + reference.flops.blocks - checkpointed.flops.spared,
-        forward_flops=reference.flops.forward,
-    )
 
 
 def _broken(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
@@ -233,19 +213,60 @@ def relative_error(ours: Tensor, theirs: Tensor) -> float:
     return _error(ours, theirs, Floor(_roundings(ours) * _largest(ours), _roundings(ours) * _norm(ours)))
 
 
-def _recompute_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
-    """One fault for all blocks with the same counts."""
+def only_packs(run: RunRecord) -> bool:
+    """Tell whether hooks of the model's own pack what a forward saves, and its blocks are not recomputed."""
+    return run.packs and not any(entries.backward or entries.parts for entries in run.entries.values())
+
+
+def blocks_in_parts(reference: RunRecord, checkpointed: RunRecord, *, sound: bool) -> frozenset[str]:
+    """The blocks of which parts are checkpointed, or that make again what they need in a function of their own.
+
+    The latter keep less than without, and all gradients are there: `sound`.
+    """
+    less = {
+        name
+        for name, could in reference.memory.held.items()
+        if sound and checkpointed.functions and checkpointed.memory.held.get(name, 0) < (1 - WORTH_SAVING) * could
+    }
+    return frozenset(
+        name
+        for name, entries in checkpointed.entries.items()
+        if not (entries.backward or entries.direct) and (entries.parts or name in less)
+    )
+
+
+def _left_out(reference: RunRecord, checkpointed: RunRecord, block: str) -> Iterator[str]:
+    """The parts of a block that are not recomputed as others of it are, and keep much beside what that saves."""
+    again = [f"{block}.{part}." for part in checkpointed.entries[block].parts]
+    inside = {f"{part}.": size for part, size in reference.memory.parts.items() if part.startswith(f"{block}.")}
+    saved = reference.memory.held.get(block, 0) - checkpointed.memory.held.get(block, 0)
+    for part in inside if again else ():
+        size = sum(size for inner, size in inside.items() if inner.startswith(part))
+        apart = not any(other.startswith(part) or part.startswith(other) for other in again)
+        if apart and size > MOST_HELD * saved:
+            yield part.removesuffix(".")
+
+
+def _recompute_faults(reference: RunRecord, checkpointed: RunRecord, in_parts: frozenset[str]) -> list[Fault]:
+    """One fault for all blocks with the same counts, and one for the parts that are left out of the others."""
     blocks: dict[tuple[FaultKind, tuple[tuple[str, int], ...]], list[str]] = {}
+    parts: list[str] = []
     saved = checkpointed.memory.kept < reference.memory.kept
     something = saved or any(entries.backward for entries in checkpointed.entries.values())
     for name, entries in checkpointed.entries.items():
         before = reference.entries.get(name, entries)
-        wanted = reference.calls[name].backward_calls if name in reference.calls else entries.forward
+        wanted = wanted_recomputes(reference, name, entries.forward)
         trained = any(g is not None for n, g in reference.gradients.items() if n.startswith(f"{name}."))
+        if not wanted and entries.backward <= entries.forward and "reentrant" in checkpointed.modes:
+            continue  # a dummy that needs gradient opens checkpoints of which nobody asks for a gradient
         if fault := _entry_fault(before, entries, wanted, lost=trained and not something):
             kind, details = fault
-            blocks.setdefault((kind, tuple(details.items())), []).append(name)
-    return [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
+            if kind is FaultKind.NOT_RECOMPUTED and name in in_parts:
+                parts += _left_out(reference, checkpointed, name)
+            else:
+                blocks.setdefault((kind, tuple(details.items())), []).append(name)
+    faults = [Fault(kind, tuple(names), dict(details)) for (kind, details), names in blocks.items()]
+    return faults + ([Fault(FaultKind.PART_NOT_RECOMPUTED, tuple(parts))] if parts else [])
 
 
 def _entry_fault(
@@ -280,6 +301,19 @@ def _loss_faults(reference: RunRecord, checkpointed: RunRecord, floor: float, to
     return [Fault(FaultKind.LOSS_VALUE, details={"reference": reference.loss, "found": checkpointed.loss})]
 
 
+def _autocast_faults(run: RunRecord) -> list[Fault]:
+    names = tuple(module for module, what in run.states.items() if what in AUTOCAST and module in run.entries)
+    return [Fault(FaultKind.AUTOCAST_NOT_RESTORED, names)] if names else []
+
+
+def _output_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
+    others = tuple(other_outputs(reference.outputs, checkpointed.outputs))
+    if not others:
+        return []
+    names = tuple(f"output {name}".rstrip() for name in others)
+    return [Fault(FaultKind.OUTPUT_VALUE, names, {"count": len(others), "total": len(reference.outputs)})]
+
+
 def _value_faults(wrong: tuple[str, ...], errors: Mapping[str, float], total: int) -> list[Fault]:
     if not wrong:
         return []
@@ -298,9 +332,11 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     faults = []
     names = dict.fromkeys((*reference.buffers, *checkpointed.buffers))
     changed = tuple(n for n in names if not _same(reference.buffers.get(n), checkpointed.buffers.get(n)))
-    if changed:
+    if not reference.unread.issuperset(changed):
         details = {"count": len(changed), "total": len(reference.buffers)}
         faults.append(Fault(FaultKind.BUFFER_CHANGED, changed, details))
+    elif late := tuple(_written_late(reference, checkpointed)):
+        faults.append(Fault(FaultKind.BUFFER_LATE, late, {"count": len(late), "total": len(reference.buffers)}))
     faults += cache_faults(checkpointed, reference)
     drawing = tuple(n for n in checkpointed.rng.mismatches if n in reference.calls and reference.calls[n].uses_rng)
     if drawing:
@@ -308,6 +344,14 @@ def _state_faults(reference: RunRecord, checkpointed: RunRecord) -> list[Fault]:
     if checkpointed.rng.moved and not reference.rng.moved:
         faults.append(Fault(FaultKind.RNG_MOVED))
     return faults
+
+
+def _written_late(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
+    """The buffers that have their values after the backward, and others before it."""
+    for name, before in reference.buffers_before.items():
+        after = checkpointed.buffers_before.get(name)
+        if after is not None and name not in reference.unread and differ(before, after):
+            yield name
 
 
 def cache_faults(run: RunRecord, reference: RunRecord) -> list[Fault]:
@@ -337,45 +381,3 @@ def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
         return False
     # a forward without gradients, as in reentrant mode, takes other kernels here and there
     return _difference(ours, theirs) <= NOISE_EPS * _eps(ours) * _largest(ours)
-
-
-def _cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
-    faults = []
-    holding = tuple(_holding(reference, checkpointed))
-    possible = cost.reference_kept_bytes - cost.best_kept_bytes
-    saved = cost.reference_kept_bytes - cost.kept_bytes
-    if holding or (possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible):
-        figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
-        faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
-    first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
-    if first and most - first[0] > _most_growth(reference):
-        faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
-    if checkpointed.memory.left - reference.memory.left > LITTLE * reference.memory.kept:
-        figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
-        faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
-    extra = cost.backward_flops - cost.reference_backward_flops
-    recompute = cost.best_backward_flops - cost.reference_backward_flops
-    if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
-        recompute = cost.forward_flops
-    if recompute and extra > MOST_WORK * recompute:
-        faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
-    return faults
-
-
-def _most_growth(reference: RunRecord) -> float:
-    """What may be alive as a recompute begins, beyond what was as the first one did.
-
-    A gradient as large as what goes into a block, and a part of what all blocks but the largest make.
-    """
-    held = reference.memory.held.values()
-    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - max(held, default=0))
-
-
-def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
-    """The blocks that keep what they recompute."""
-    for name, could in reference.memory.held.items():
-        if name in checkpointed.entries and not checkpointed.entries[name].backward:
-            continue  # that it is not recomputed is a fault of its own
-        held = checkpointed.memory.held.get(name, 0) - checkpointed.memory.told.get(name, 0)
-        if could > LITTLE * reference.memory.kept and held > MOST_HELD * could:
-            yield name

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ckpt_surgery.measure.compare import NOISE_EPS
+from ckpt_surgery.model_patches.vocabulary import PAST_STATE
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH
 from ckpt_surgery.runtime.self_check.fingerprints import Fingerprint, fingerprint, magnitude
 from ckpt_surgery.runtime.tools.containers import hidden_tensors
 from ckpt_surgery.runtime.tools.tensors import is_plain
 
+NOISE_EPS = 16
+"""The noise floor without a repeated run, in units of the dtype's eps."""
 Contents = list[tuple[Fingerprint | None, float]]
 """The fingerprint and the magnitude of each tensor; of one that has none, how often it was written into."""
 
@@ -23,11 +26,42 @@ def contents_of(value: Any) -> Contents:
     return [_figures(tensor) for tensor in {id(t): t for t in hidden_tensors(value, CACHE_DEPTH)}.values()]
 
 
-def differ(before: Contents, after: Contents | None) -> bool:
-    """Tell whether something other than rounding is between the contents at two times; None are those of nothing."""
+def differ(before: Contents, after: Contents | None, *, loosely: bool = False) -> bool:
+    """Tell whether something other than rounding is between the contents at two times; None are those of nothing.
+
+    `loosely` allows as much as the root of the dtype's eps, as between results of a whole model.
+    """
     if after is None or len(before) != len(after):
         return True
-    return any(not _is_close(*ours, *theirs) for ours, theirs in zip(before, after, strict=True))
+    return any(not _is_close(*ours, *theirs, loosely) for ours, theirs in zip(before, after, strict=True))
+
+
+def outputs_of(output: Any, name: str = "") -> Iterator[tuple[str, Contents]]:
+    """Name the float tensors in an output of a model with their contents, but for past state.
+
+    A name tells the place of each and the length of the tuples that it is in.
+    """
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield name, contents_of(output)
+    elif isinstance(output, Mapping):
+        for key, value in output.items():
+            if key not in PAST_STATE:
+                yield from outputs_of(value, f"{name}.{key}".lstrip("."))
+    elif isinstance(output, tuple | list):
+        for place, value in enumerate(output):
+            yield from outputs_of(value, f"{name}[{place} of {len(output)}]")
+
+
+def other_outputs(before: Mapping[str, Contents], after: Mapping[str, Contents]) -> Iterator[str]:
+    """Name the outputs that have other values, or that are something with tensors inside instead."""
+    for name, ours in before.items():
+        theirs = after.get(name)
+        if theirs is None:
+            if any(other.startswith((f"{name}[", f"{name}.")) for other in after if name):
+                yield name
+        elif differ(ours, theirs, loosely=True):
+            yield name
 
 
 def _figures(tensor: Tensor) -> tuple[Fingerprint | None, float]:
@@ -40,7 +74,9 @@ def _figures(tensor: Tensor) -> tuple[Fingerprint | None, float]:
     return None, float(tensor._version)
 
 
-def _is_close(ours: Fingerprint | None, size: float, theirs: Fingerprint | None, other_size: float) -> bool:
+def _is_close(
+    ours: Fingerprint | None, size: float, theirs: Fingerprint | None, other_size: float, loosely: bool
+) -> bool:
     if ours is None or theirs is None:
         return ours is theirs and size == other_size
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
@@ -49,5 +85,6 @@ def _is_close(ours: Fingerprint | None, size: float, theirs: Fingerprint | None,
         return True
     if ours.values is None or theirs.values is None:
         return False
-    allowed = NOISE_EPS * torch.finfo(ours.dtype).eps * sqrt(ours.shape.numel()) * size
+    eps = torch.finfo(ours.dtype).eps
+    allowed = (sqrt(eps) if loosely else NOISE_EPS * eps) * sqrt(ours.shape.numel()) * size
     return abs(float(ours.values) - float(theirs.values)) <= allowed and abs(size - other_size) <= allowed

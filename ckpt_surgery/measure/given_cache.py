@@ -45,7 +45,7 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
 
     A skip says why none is filled although the model may take one. `reference` is a run without checkpointing.
     """
-    if any(after > before for before, after, _ in reference.cache.values()):
+    if any(after > before for before, after, _ in reference.cache.values()) or _makes_none(setup):
         return None
     parameters = _parameters(setup.model)
     arguments = _arguments_for_caches(parameters)
@@ -71,6 +71,11 @@ def given_cache(setup: Setup, reference: RunRecord) -> GivenCache | Skip | None:
         error = error or str(record.error or "")
     details = {"argument": arguments[0], "error": error or "it stays empty"}
     return Skip(("state",), SkipKind.CACHE_NOT_TAKEN, details)
+
+
+def _makes_none(setup: Setup) -> bool:
+    """Tell whether the configuration has the model train without a cache."""
+    return getattr(getattr(setup.model, "config", None), CACHE_SWITCH, None) is False
 
 
 def _new_inputs(keys: tuple[str, ...], make: Callable[[], Any], switch: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from torch import nn
 
+from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.causes import Case, explain
-from ckpt_surgery.measure.compare import Verdict, cache_faults, input_name
+from ckpt_surgery.measure.compare import Verdict, blocks_in_parts, cache_faults, input_name, only_packs
+from ckpt_surgery.measure.cost import WORTH_SAVING
 from ckpt_surgery.measure.kinds import CauseKind, FaultKind, SkipKind
 from ckpt_surgery.measure.noise import gradient_fault
 from ckpt_surgery.measure.ranks import judge_ranks
@@ -32,8 +34,16 @@ from ckpt_surgery.measure.results import (
 )
 from ckpt_surgery.measure.setup import Setup
 from ckpt_surgery.measure.switch import NoSuchModeError, has_surgery
-from ckpt_surgery.model_patches.release_names import CLAIM
+from ckpt_surgery.model_patches.release_names import CLAIM, FLAG
 from ckpt_surgery.text import error_line, listed
+
+_KEEPS_ON_PURPOSE = (
+    SkipKind.GRADIENT_IN_FORWARD,
+    SkipKind.SELECTIVE_POLICY,
+    SkipKind.OWN_PARTS,
+    SkipKind.OWN_PACKING,
+)
+"""The reasons not to judge what a model keeps: it was told to."""
 
 
 def judge(setup: Setup, reference: Reference, mode: Mode) -> ModeReport:
@@ -58,13 +68,16 @@ class _Judge:
             run = self._setup.run(self._mode)
         except NoSuchModeError as error:
             return self._not_run(skips=(Skip(("run",), SkipKind.NO_SUCH_MODE, {"error": str(error)}),))
+        except VerifyError:
+            raise
         except Exception as error:  # whatever the method to switch it on raises is the finding
             return self._broken_off(Fault(FaultKind.NOT_SWITCHED_ON, details={"error": error_line(error)}))
         self._case = replace(self._case, run=run)
         if run.refused is not None:
             return self._not_run(refused=run.refused)
-        nothing = self._is_nothing_checkpointed(run)
-        missing = nothing and not self._setup.blocks and bool(getattr(self._setup.model, CLAIM, False))
+        nothing = not run.packs and self._is_nothing_checkpointed(run)
+        claims = self._setup.own_switch or bool(getattr(self._setup.model, CLAIM, False))
+        missing = nothing and not self._setup.blocks and claims
         if nothing and not missing:
             kind = SkipKind.NO_BLOCK_REACHED if self._setup.blocks else SkipKind.NOTHING_CHECKPOINTED
             return self._not_run(skips=(Skip(("run",), kind),))
@@ -78,15 +91,15 @@ class _Judge:
                 return self._broken_off(replace(differs, explanation=None))
             skip = Skip(("run",), SkipKind.IRREPRODUCIBLE, {"error": differs.seen})
             return self._not_run(skips=(skip,), told=[differs])
-        explained = explain([*verdict.faults, *([Fault(FaultKind.NO_BLOCKS)] if missing else [])], self._case)
+        none = FaultKind.NOTHING_CHECKPOINTED if self._setup.own_switch else FaultKind.NO_BLOCKS
+        explained = explain([*verdict.faults, *self._switched_off(), *([Fault(none)] if missing else [])], self._case)
         levels: dict[Level, LevelVerdict] = {"state": self._cache_verdict(run)}
         faults = [*self._blamed_on_cache(explained, run), *levels["state"].faults]
         deep = self._deep_verdicts(run, faults)
         levels |= {level: replace(found, faults=explain(found.faults, self._case)) for level, found in deep.items()}
         faults += [*levels["loop"].faults, *levels["precision"].faults]
         unjudged = self._unjudged(run, verdict)
-        on_purpose = SkipKind.GRADIENT_IN_FORWARD, SkipKind.SELECTIVE_POLICY
-        left_out = ["cost"] if any(skip.kind in on_purpose for skip in unjudged) else []
+        left_out = ["cost"] if any(skip.kind in _KEEPS_ON_PURPOSE for skip in unjudged) else []
         faults = [f for f in faults if f.level in ("run", *self._setup.levels) and f.level not in left_out]
         levels["ranks"] = self._ranks(faults)
         everything = (*faults, *levels["ranks"].faults)
@@ -126,6 +139,12 @@ class _Judge:
                 skips.append(Skip(("cost",), SkipKind.GRADIENT_IN_FORWARD, figures))
             elif any(each.selective for each in entries):
                 skips.append(Skip(("cost",), SkipKind.SELECTIVE_POLICY, figures))
+            elif blocks_in_parts(self._reference.record, run, sound=not verdict.lost):
+                skips.append(Skip(("cost",), SkipKind.OWN_PARTS, figures))
+        if only_packs(run):
+            judged: tuple[Level, ...] = ("recompute", "cost", *DEEP_LEVELS)
+            levels = tuple(level for level in judged if level in self._setup.levels)
+            skips += [Skip(levels, SkipKind.OWN_PACKING, figures)] if levels else []
         return skips
 
     def _deep_verdicts(self, run: RunRecord, faults: Sequence[Fault]) -> dict[Level, LevelVerdict]:
@@ -133,7 +152,7 @@ class _Judge:
         wrong = any(fault.level != "cost" and fault.level in ("run", *self._setup.levels) for fault in faults)
         verdicts: dict[Level, LevelVerdict] = {}
         for level in DEEP_LEVELS:
-            if level not in self._setup.levels or run.error is not None:
+            if level not in self._setup.levels or run.error is not None or only_packs(run):
                 verdicts[level] = LevelVerdict(measured=False)
             elif wrong:
                 verdicts[level] = LevelVerdict(skips=(Skip((level,), SkipKind.STEP_WRONG),), measured=False)
@@ -180,6 +199,17 @@ class _Judge:
             return faults
         why = FaultCause(CauseKind.CACHE_SWITCHED_OFF)
         return [replace(fault, explanation=why) if fault in wrong else fault for fault in faults]
+
+    def _switched_off(self) -> list[Fault]:
+        """The stacks that are off in the model as it was given, where others are on, and that have much to save."""
+        memory = self._reference.record.memory
+        layers = {n: b for n, b in self._setup.blocks.items() if hasattr(b.module, FLAG) and not b.inside}
+        on = {layer.stack for layer in layers.values() if getattr(layer.module, FLAG)}
+        off = [name for name, layer in layers.items() if layer.stack not in on and memory.held.get(name)]
+        much = sum(memory.held[name] for name in off) > WORTH_SAVING * memory.kept
+        return (
+            [Fault(FaultKind.SWITCHED_OFF, tuple(off))] if on and much and not has_surgery(self._setup.model) else []
+        )
 
     def _is_nothing_checkpointed(self, run: RunRecord) -> bool:
         """Tell whether a step that ends comes through no block in its backward, and keeps no less than without."""

@@ -19,7 +19,10 @@ class FaultKind(StrEnum):
     REBUILD_UNFINISHED = "rebuild_unfinished"
     # recompute
     NO_BLOCKS = "no_blocks"
+    NOTHING_CHECKPOINTED = "nothing_checkpointed"
     NOT_RECOMPUTED = "not_recomputed"
+    SWITCHED_OFF = "switched_off"
+    PART_NOT_RECOMPUTED = "part_not_recomputed"
     RECOMPUTE_COUNT = "recompute_count"
     FORWARD_COUNT = "forward_count"
     # set
@@ -28,9 +31,11 @@ class FaultKind(StrEnum):
     LOST_IN_REFERENCE = "lost_in_reference"
     # values
     LOSS_VALUE = "loss_value"
+    OUTPUT_VALUE = "output_value"
     GRADIENT_VALUE = "gradient_value"
     # state
     BUFFER_CHANGED = "buffer_changed"
+    BUFFER_LATE = "buffer_late"
     CACHE_WRITTEN = "cache_written"
     WRITTEN_AGAIN = "written_again"
     CACHE_STEP_RAISED = "cache_step_raised"
@@ -93,6 +98,8 @@ class SkipKind(StrEnum):
     GRADIENTS_LOST = "gradients_lost"
     GRADIENT_IN_FORWARD = "gradient_in_forward"
     SELECTIVE_POLICY = "selective_policy"
+    OWN_PARTS = "own_parts"
+    OWN_PACKING = "own_packing"
     ONE_BACKWARD = "one_backward"
     STEP_WRONG = "step_wrong"
     NO_CACHE = "no_cache"
@@ -156,4 +163,11 @@ class CauseKind(StrEnum):
     UNEQUAL_COLLECTIVES = "unequal_collectives"
     UNUSED_PARAMETERS = "unused_parameters"
     SHARED_PARAMETER = "shared_parameter"
+    OWN_FUNCTION = "own_function"
+    OWN_PACKING = "own_packing"
+    OTHER_AUTOCAST = "other_autocast"
+    OTHER_HOOKS = "other_hooks"
+    OTHER_ATTRIBUTE = "other_attribute"
+    IN_THEIR_PLACE = "in_their_place"
+    WRITTEN_ARGUMENT = "written_argument"
     WRONG_WITHOUT_WRAPPER = "wrong_without_wrapper"

@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from ckpt_surgery.measure.adapters import Adapted, can_adapt
-from ckpt_surgery.measure.compare import LEAST_SAVING, WORTH_SAVING, Floor
+from ckpt_surgery.measure.compare import Floor
+from ckpt_surgery.measure.cost import LEAST_SAVING, WORTH_SAVING
 from ckpt_surgery.measure.kinds import FaultKind, LoopKind, SkipKind
 from ckpt_surgery.measure.record import LITTLE, RunRecord
 from ckpt_surgery.measure.results import Fault, LevelVerdict, Mode, Skip

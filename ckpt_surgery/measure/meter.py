@@ -68,6 +68,11 @@ class LiveBytes(TorchDispatchMode):
         """The block that is running, or an empty string."""
         return ""
 
+    @property
+    def _part(self) -> str:
+        """The innermost part of it that is running, or an empty string."""
+        return ""
+
     def _track_new(self, func: Any, result: Any) -> None:
         self._operators += 1
         for index, value in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
@@ -86,7 +91,9 @@ class LiveBytes(TorchDispatchMode):
             self._bytes -= record.bytes
             self._freed(record)
 
-        record = StorageRecord(self._serial, size, self._block, self._operators, weakref.ref(storage, freed))
+        record = StorageRecord(
+            self._serial, size, self._block, self._part, self._operators, weakref.ref(storage, freed)
+        )
         self._live[key] = record
         self._bytes += size
         self._allocated(record, func, tensor)
@@ -121,6 +128,10 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         self.best_kept_bytes = 0
         self.held_bytes: dict[str, int] = {}
         """The part of `kept_bytes` that each block made and did not return."""
+        self.held_by_parts: dict[str, int] = {}
+        """The same of the parts of blocks that `part_stack` names."""
+        self.part_stack: list[str] = []
+        """The parts that are running, the innermost last; their callers keep it."""
         self.on_operator: Callable[[], None] | None = None
         """Called before each operator of the forward."""
         self.leaking_blocks: set[str] = set()
@@ -176,6 +187,8 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         for serial, storage in live.items():
             if storage.block and serial not in self._returned and serial not in self._given:
                 self.held_bytes[storage.block] = self.held_bytes.get(storage.block, 0) + storage.bytes
+                if storage.part:
+                    self.held_by_parts[storage.part] = self.held_by_parts.get(storage.part, 0) + storage.bytes
 
     def start_recompute(self) -> None:
         """Mark the start of a block's recompute."""
@@ -214,6 +227,10 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
         """The outermost block that is running, or an empty string."""
         return self._block_stack[0] if self._block_stack else ""
 
+    @property
+    def _part(self) -> str:
+        return self.part_stack[-1] if self.part_stack else ""
+
     def _record(self, values: Iterator[Tensor], sizes: dict[int, int]) -> None:
         for storage in self._tracked(values):
             sizes[storage.serial] = storage.bytes
@@ -238,14 +255,16 @@ class Meter(LiveBytes):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StorageRecord:
-    """A live storage: its serial number and size, and the block and operator that allocated it.
+    """A live storage: its serial number and size, and the block, its part and the operator that allocated it.
 
-    `block` is empty outside blocks. The callback of `reference` reports when the storage is freed.
+    `block` is empty outside blocks, and `part` outside their parts. The callback of `reference` reports when the
+    storage is freed.
     """
 
     serial: int
     bytes: int
     block: str
+    part: str
     operator: int
     reference: weakref.ref[torch.UntypedStorage]
 

@@ -35,6 +35,7 @@ class CallFacts:
         positional_past: past state passed by position.
         returned: arguments that the block returned unchanged.
         mutated: dictionaries and lists that the block wrote into.
+        written: tensors that the block wrote into, and that it does not return.
         nested_output: whether a tensor that carries gradient was returned inside a nested container.
         input_requires_grad: whether a positional argument of every call was itself a tensor that requires gradient.
         uses_rng: whether a call advanced a random number generator of torch.
@@ -47,6 +48,7 @@ class CallFacts:
     positional_past: tuple[str, ...] = ()
     returned: tuple[str, ...] = ()
     mutated: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
     nested_output: bool = False
     input_requires_grad: bool = True
     uses_rng: bool = False
@@ -63,6 +65,8 @@ class CallMarker:
         self._handles: list[RemovableHandle] = []
         self.given: dict[str, Mapping[str, torch.Size]] = {}
         """The shapes of the tensors that the first call of each block was given, by parameter."""
+        self.without_gradient: tuple[str, ...] = ()
+        """The block that was called first, where it was given no tensor that requires gradient."""
 
     def __enter__(self) -> Self:
         for name, block in self._blocks.items():
@@ -82,6 +86,8 @@ class CallMarker:
     def _before(self, name: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name not in self.given:
             arguments = _by_position(block, args) | kwargs
+            if not self.given and not any(tensor.requires_grad for tensor in tensors((args, kwargs))):
+                self.without_gradient = (name,)
             self.given[name] = {n: v.shape for n, v in arguments.items() if isinstance(v, Tensor)}
         self._meter.enter_block(name, tensors((args, kwargs)))
 
@@ -99,6 +105,21 @@ class CallObserver(CallMarker):
         self._backward_calls: dict[str, set[int]] = {}  # block name to call numbers
         self._devices = tuple({device for block in blocks.values() for device in devices_of(block)})
         self._open: list[_BlockCall] = []
+
+    def __enter__(self) -> Self:
+        for name, block in self._blocks.items():
+            for path, part in block.named_modules():
+                if part is not block and any(part.children()):
+                    enter = partial(self._enter_part, f"{name}.{path}")
+                    self._handles.append(part.register_forward_pre_hook(enter))
+                    self._handles.append(part.register_forward_hook(self._leave_part, always_call=True))
+        return super().__enter__()
+
+    def _enter_part(self, name: str, _part: nn.Module, _arguments: object) -> None:
+        self._meter.part_stack.append(name)
+
+    def _leave_part(self, _part: nn.Module, _arguments: object, _output: object) -> None:
+        self._meter.part_stack.pop()
 
     def facts(self) -> dict[str, CallFacts]:
         """The facts so far by block name, without blocks that were not called."""
@@ -145,6 +166,10 @@ class _BlockCall:
         self.rng_state = generator_state(devices)
         self.contents = {n: identities(v) for n, v in self.arguments.items() if isinstance(v, (dict, list))}
         self.cached = self._cached()
+        self.carrying = tuple(n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v))
+        self.versions = {
+            n: v._version for n, v in self.arguments.items() if isinstance(v, Tensor) and not v.is_inference()
+        }
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -164,14 +189,15 @@ class _BlockCall:
         inner = [value for _, value in items(output) if not isinstance(value, Tensor)]
         return CallFacts(
             keyword_gradient=tuple(n for n, v in self.keywords.items() if isinstance(v, Tensor) and _carries(v)),
-            container_gradient=tuple(
-                n for n, v in self.arguments.items() if not isinstance(v, Tensor) and _any_gradient(v)
-            ),
+            container_gradient=self.carrying,
             positional_past=tuple(
                 n for n, v in self.positional.items() if v is not None and (n in PAST_STATE or is_cache(v))
             ),
             returned=tuple(dict.fromkeys(returned)),
             mutated=tuple(n for n, ids in self.contents.items() if identities(self.arguments[n]) != ids),
+            written=tuple(
+                n for n, v in self.versions.items() if self.arguments[n]._version != v and n not in returned
+            ),
             nested_output=_any_gradient(inner),
             input_requires_grad=any(isinstance(v, Tensor) and v.requires_grad for v in self.positional.values()),
             uses_rng=self.rng_state != generator_state(self.devices),
@@ -202,6 +228,7 @@ def _merged(first: CallFacts, second: CallFacts) -> CallFacts:
         positional_past=union(first.positional_past, second.positional_past),
         returned=union(first.returned, second.returned),
         mutated=union(first.mutated, second.mutated),
+        written=union(first.written, second.written),
         nested_output=first.nested_output or second.nested_output,
         input_requires_grad=first.input_requires_grad and second.input_requires_grad,
         uses_rng=first.uses_rng or second.uses_rng,

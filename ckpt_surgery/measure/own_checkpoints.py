@@ -19,7 +19,7 @@ from torch import nn
 import ckpt_surgery
 from ckpt_surgery.measure.model_hook import ModelHook
 from ckpt_surgery.measure.results import MODES, Mode
-from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL
+from ckpt_surgery.torch_names import COMPOSABLE_CHECKPOINT, MODULE_CALL, function_of, saved_tensors_hooks_now
 from ckpt_surgery.undo import UndoableHooks
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -46,12 +46,14 @@ class OwnCheckpoint:
 class OwnCheckpoints(UndoableHooks):
     """Finds what checkpoints in a step: `look` is called at each operator of the forward.
 
-    As a context manager it also finds modules that run again in the backward.
+    As a context manager it also finds modules that run again in the backward. `packs` tells whether hooks of the
+    model's own pack what is saved.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self._model = model
+        self.packs = False
         self._place = self._module = ""
         self._in_backward = self._is_reentrant = False
 
@@ -59,6 +61,11 @@ class OwnCheckpoints(UndoableHooks):
     def first(self) -> OwnCheckpoint | None:
         """The first that was found."""
         return OwnCheckpoint(self._place, self._module) if self._place or self._module else None
+
+    @property
+    def is_reentrant(self) -> bool:
+        """Whether the first call of torch's function that was found is reentrant."""
+        return self._is_reentrant
 
     @property
     def modes(self) -> frozenset[Mode]:
@@ -72,7 +79,8 @@ class OwnCheckpoints(UndoableHooks):
         return self
 
     def look(self) -> None:
-        """See whether this runs in a checkpoint, as long as none was found."""
+        """See whether this runs in a checkpoint, as long as none was found, and whether hooks pack what it saves."""
+        self.packs = self.packs or _packs()
         if not self._place and (place := checkpoint_call()):
             self._place = place
             self._is_reentrant = any(frame.f_code is _REENTRANT for frame, _ in walk_stack(None))
@@ -84,6 +92,32 @@ class OwnCheckpoints(UndoableHooks):
     def _enter(self, name: str, _module: nn.Module, _arguments: object) -> None:
         if self._in_backward:
             self._module = self._module or name
+
+
+def _packs() -> bool:
+    hooks = saved_tensors_hooks_now(True)
+    return hooks is not None and not _is_ours(getattr(hooks[0], "__module__", ""))
+
+
+def _is_ours(module: str) -> bool:
+    """Tell whether a module is of this package, or that of torch's checkpoint function."""
+    return module == torch.utils.checkpoint.__name__ or module.partition(".")[0] == ckpt_surgery.__name__
+
+
+def own_functions(result: torch.Tensor) -> tuple[str, ...]:
+    """Name the classes of autograd.Function that are neither torch's nor ours and that made a result."""
+    found: dict[str, None] = {}
+    seen, nodes = set[Any](), [result.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += (following for following, _ in node.next_functions)
+        function = function_of(node)
+        if function is not None and function.__module__.partition(".")[0] not in ("torch", ckpt_surgery.__name__):
+            found[function.__name__] = None
+    return tuple(found)
 
 
 def checkpoint_call(but_for: Callable[[Mapping[str, Any]], bool] = lambda _: False) -> str:

@@ -10,6 +10,7 @@ from torch import Size, Tensor
 
 from ckpt_surgery.errors import SurgeryError
 from ckpt_surgery.measure.block_entries import EndlessBackward, Entries
+from ckpt_surgery.measure.contents import Contents
 from ckpt_surgery.measure.meter import FlopCount
 from ckpt_surgery.measure.observed_calls import CallFacts
 from ckpt_surgery.measure.own_checkpoints import OwnCheckpoint
@@ -70,6 +71,8 @@ class MemoryRecord:
         told: what a surgery was told to keep of each block, and `kept_results` what that is.
         recomputes: what was alive whenever the recompute of a block began.
         left: what was alive after the backward.
+        parts: what each part of a block with modules of its own made, of those kept; known only of runs without
+            checkpointing.
     """
 
     kept: int = 0
@@ -80,6 +83,7 @@ class MemoryRecord:
     recomputes: tuple[int, ...] = ()
     left: int = 0
     timeline: Timeline = _NO_POINTS
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +108,22 @@ class RunRecord:
             never reached it.
         input_gradients: the same of the inputs that came with `requires_grad`.
         buffers: their values after the step, and those of parameters that the step itself wrote into.
+        buffers_before: what they held after the forward, and `outputs` what the forward returned.
+        unread: the buffers that bear on nothing.
         entries: one count per block.
         calls: how the blocks were called, in runs without checkpointing.
         given: the shapes of the tensors that the first call of each block was given, by parameter.
+        without_gradient: the block that was called first, where it was given no tensor that requires gradient.
+        off: the layers whose own flag says that they are not checkpointed.
         own_checkpoint: what checkpointed although it was switched off, in runs without checkpointing.
         cache: by input that is a cache, its size before the step, after the forward and after the backward.
         written: the inputs, and tensors that are attributes of modules, into which the backward wrote.
         counted: the numbers that are attributes of modules, and that the backward changed.
         drawn: the generators that are attributes of modules, and from which the backward drew.
+        functions: the classes of autograd.Function of others that the graph of the forward has nodes of.
+        states: what was another in the recompute of a module than in its forward, by the module (see `call_state`).
+        reentrant: whether the forward began with a reentrant call of torch's checkpoint function.
+        packs: whether hooks that are neither torch's nor ours pack what the forward saves, as offloading does.
         modes: those that the recomputes of blocks may have been of.
         generated: the token ids, shape (batch, length), where asked for.
         error: what ended the step early; what was not reached then is missing.
@@ -121,14 +133,23 @@ class RunRecord:
     gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
     input_gradients: Mapping[str, Tensor | None] = field(default_factory=dict)
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers_before: Mapping[str, Contents] = field(default_factory=dict)
+    outputs: Mapping[str, Contents] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
     entries: Mapping[str, Entries] = field(default_factory=dict)
     calls: Mapping[str, CallFacts] = field(default_factory=dict)
     given: Mapping[str, Mapping[str, Size]] = field(default_factory=dict)
+    without_gradient: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
     own_checkpoint: OwnCheckpoint | None = None
     cache: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     written: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    reentrant: bool = False
+    packs: bool = False
     modes: frozenset[Mode] = frozenset(MODES)
     memory: MemoryRecord = field(default_factory=MemoryRecord)
     flops: FlopCount = field(default_factory=FlopCount)

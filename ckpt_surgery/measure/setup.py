@@ -30,6 +30,8 @@ class Setup:
     seed: int
     tolerance: float | None
     switch: Switch
+    own_switch: bool = False
+    """Whether the caller gave the switch, so that it has to switch something on."""
 
     @property
     def model(self) -> nn.Module:

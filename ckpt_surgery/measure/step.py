@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,12 +21,12 @@ from ckpt_surgery.errors import VerifyError
 from ckpt_surgery.measure.arguments import call_arguments
 from ckpt_surgery.measure.block_entries import EntryCounter
 from ckpt_surgery.measure.compare import input_name
-from ckpt_surgery.measure.contents import Contents, contents_of, differ
+from ckpt_surgery.measure.contents import Contents, contents_of, differ, outputs_of
 from ckpt_surgery.measure.generators import devices_of, own_generators, seed_all, state_of
 from ckpt_surgery.measure.loss import loss_of, scalar
 from ckpt_surgery.measure.meter import Meter, perturbed_rounding
 from ckpt_surgery.measure.observed_calls import CallFacts, CallMarker, CallObserver
-from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints
+from ckpt_surgery.measure.own_checkpoints import OwnCheckpoints, own_functions
 from ckpt_surgery.measure.record import (
     LITTLE,
     MemoryRecord,
@@ -38,13 +39,17 @@ from ckpt_surgery.measure.record import (
 from ckpt_surgery.measure.restore import model_state_kept
 from ckpt_surgery.measure.results import Mode
 from ckpt_surgery.measure.switch import Switch, policies_of, switch_checkpointing
+from ckpt_surgery.model_patches.release_names import FLAG
 from ckpt_surgery.runtime.checkpoint.call_arguments import CACHE_DEPTH, is_cache
 from ckpt_surgery.runtime.tools.containers import hidden_tensors, tensors
 from ckpt_surgery.runtime.tools.rng import drawn_since, generator_state, generator_states
 from ckpt_surgery.runtime.tools.tensors import inner_tensors
 from ckpt_surgery.text import error_line
+from ckpt_surgery.torch_names import NormBase
 
 _GATE = 1e-3
+_LIBRARIES = ("sys", "torch", "transformers", "peft", "diffusers", "timm")
+"""Packages whose modules keep nothing of a training in global variables."""
 
 
 def run_step(
@@ -83,7 +88,7 @@ def run_step(
         versions = {n: (p, p._version) for n, p in model.named_parameters()}
         step = _Step(own_copies(model, inputs), seed)
         own = OwnCheckpoints(model)
-        with EntryCounter(model, blocks, on_recompute=lambda _: step.meter.start_recompute()) as counter:
+        with EntryCounter(model, blocks, on_recompute=lambda _: step.meter.start_recompute(), states=True) as counter:
             marker = (CallObserver if checkpointing is None else CallMarker)(blocks, step.meter)
             with own if checkpointing is None else nullcontext():
                 step.run(model, loss or loss_of, counter, marker, own, rounding_seed)
@@ -97,14 +102,21 @@ def run_step(
             gradients=gradient_copies(model),
             input_gradients={n: _taken(t.grad) for n, t in _wanting(step.arguments)},
             buffers={n: b.detach().to("cpu", copy=True) for n, b in (*model.named_buffers(), *_written(versions))},
+            buffers_before=step.buffers,
+            outputs=step.outputs,
+            unread=frozenset(_unread(model)),
             entries=counter.entries(),
             calls=step.calls,
             given=marker.given,
+            off=tuple(name for name, block in blocks.items() if getattr(block, FLAG, None) is False),
+            without_gradient=marker.without_gradient,
             own_checkpoint=own.first if checkpointing is None else None,
             cache={name: _three(sizes) for name, sizes in step.cache.items()},
             written=step.written,
             counted=step.counted,
             drawn=step.drawn,
+            functions=step.functions,
+            packs=own.packs,
             modes=counter.modes if blocks else own.modes,
             memory=MemoryRecord(
                 kept=step.meter.kept_bytes,
@@ -115,8 +127,11 @@ def run_step(
                 recomputes=step.meter.recompute_bytes(gradients),
                 left=step.left_bytes,
                 timeline=step.meter.timeline(gradients),
+                parts=step.meter.held_by_parts,
             ),
             flops=step.meter.flops,
+            states=counter.other_states(),
+            reentrant=own.is_reentrant,
             rng=RngRecord(counter.rng_mismatches(), step.rng_moved),
             generated=step.generated,
             error=step.error,
@@ -133,7 +148,13 @@ def prepared(
 ) -> Iterator[None]:
     """Inside, a model is ready for training steps as `run_step` describes them; afterwards it is as it was."""
     with model_state_kept(model):
+        before = {name: id(parameter) for name, parameter in model.named_parameters()}
         switch(model, checkpointing)
+        if {name: id(parameter) for name, parameter in model.named_parameters()} != before:
+            raise VerifyError(
+                f"switching the checkpointing of {type(model).__name__} replaces modules, so that its parameters have "
+                "other names: give switch= a function that leaves the modules where they are"
+            )
         if open_gates:
             _open_gates(model)
         yield
@@ -170,6 +191,9 @@ class _Step:
     written: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    buffers: dict[str, Contents] = field(default_factory=dict)
+    outputs: dict[str, Contents] = field(default_factory=dict)
     left_bytes: int = 0
     rng_moved: bool = False
     generated: Tensor | None = None
@@ -185,6 +209,7 @@ class _Step:
         rounding_seed: int,
     ) -> None:
         part = StepPart.FORWARD
+        outside = _outside(model)
         note: Callable[[], None] | None = None
         devices = devices_of(model)
         self._measure_caches()
@@ -199,10 +224,13 @@ class _Step:
                     self.meter.on_operator = None  # a loss function may checkpoint
                     part = StepPart.LOSS
                     value = scalar(loss(output))
+                    self.outputs = dict(outputs_of(output))
                     del output
                 self.loss = float(value.detach())
+                self.functions = own_functions(value)
                 self._measure_caches()
-                note = self._changes(model)
+                self.buffers = {name: contents_of(buffer) for name, buffer in model.named_buffers()}
+                note = self._changes(model, outside)
                 seed_all(self.seed + 1)
                 before, others = generator_state(devices), generator_states()
                 part = StepPart.BACKWARD
@@ -241,14 +269,25 @@ class _Step:
             left = self.meter.left_bytes(gradients)
         return left
 
-    def _changes(self, model: nn.Module) -> Callable[[], None]:
-        """Note what inputs and modules hold now; what is returned notes what has changed since."""
+    def _changes(self, model: nn.Module, before_all: Mapping[str, Contents]) -> Callable[[], None]:
+        """Note what inputs and modules hold now; what is returned notes what has changed since.
+
+        Of what lies outside of both, and held `before_all`, only what the forward has changed too: a pool is filled
+        by one, and emptied by the other.
+        """
+        outside = {name: now for name, now in _outside(model).items() if differ(before_all.get(name, []), now)}
         contents, numbers, generators = self._contents(model), _numbers(model), list(own_generators(model))
         states = [repr(state_of(generator)) for _, generator in generators]
 
         def note() -> None:
             contents_now, numbers_now = self._contents(model), _numbers(model)
             self.written = tuple(n for n, before in contents.items() if differ(before, contents_now.get(n)))
+            outside_now = _outside(model)
+            self.written += tuple(
+                name
+                for name, before in outside.items()
+                if differ(before, now := outside_now.get(name, [])) and differ(before_all.get(name, []), now)
+            )
             self.counted = tuple(n for n, before in numbers.items() if numbers_now.get(n) != before)
             self.drawn = tuple(
                 name for (name, own), state in zip(generators, states, strict=True) if repr(state_of(own)) != state
@@ -269,6 +308,18 @@ class _Step:
         for name, value in self.arguments.items():
             if is_cache(value):
                 self.cache[name] = (*self.cache.get(name, ()), _extent(value))
+
+
+def _outside(model: nn.Module) -> dict[str, Contents]:
+    """What the global variables of the files that define modules of the model hold in tensors."""
+    files = dict.fromkeys(type(module).__module__ for module in model.modules())
+    return {
+        f"{file}.{name}": contents
+        for file in files
+        if file.partition(".")[0] not in _LIBRARIES
+        for name, value in list(vars(sys.modules.get(file, sys)).items())
+        if type(value) in (Tensor, dict, list) and (contents := contents_of(value))
+    }
 
 
 def _numbers(model: nn.Module) -> dict[str, int | float]:
@@ -328,6 +379,13 @@ def _wanting(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
         for number, tensor in enumerate(tensors(value)):
             if tensor.requires_grad and tensor.is_leaf:
                 yield name if tensor is value else f"{name}[{number}]", tensor
+
+
+def _unread(model: nn.Module) -> Iterator[str]:
+    """Name the buffers that nothing reads: how many batches a batch normalisation with a momentum has seen."""
+    for path, module in model.named_modules():
+        if isinstance(module, NormBase) and module.momentum is not None:
+            yield f"{path}.num_batches_tracked".lstrip(".")
 
 
 def _written(versions: Mapping[str, tuple[Tensor, int]]) -> Iterator[tuple[str, Tensor]]:

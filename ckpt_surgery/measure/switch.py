@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,7 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         if enable is None:
             name = type(model).__name__
             raise OptionTypeError(f"{name} has no method gradient_checkpointing_enable to switch checkpointing on")
-        _call_enable(enable, {"use_reentrant": checkpointing == "reentrant"})
+        _call_enable(enable, {**_options_of(model, checkpointing), "use_reentrant": checkpointing == "reentrant"})
         return
     disable = _method(model, SWITCH_OFF)
     if disable is None:
@@ -93,6 +93,13 @@ def switch_checkpointing(model: nn.Module, checkpointing: Mode | None) -> None:
         disable()
     if getattr(model, "_hf_peft_config_loaded", False):  # then those outputs were set back
         getattr(model, INPUT_GRADIENTS)()
+
+
+def _options_of(model: nn.Module, mode: Mode) -> Mapping[str, Any]:
+    """Return the options with which a model checkpoints in a mode already, such as contexts of its recompute."""
+    functions = (vars(module).get(FUNCTION) for module in model.modules())
+    options = next((f.keywords for f in functions if isinstance(f, partial) and f.func is checkpoint), {})
+    return options if options.get("use_reentrant") == (mode == "reentrant") else {}
 
 
 def _switch_surgery(model: nn.Module, checkpointing: Mode | None) -> None:

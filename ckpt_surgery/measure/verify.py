@@ -108,6 +108,7 @@ class Examination:
             loss=loss,
             seed=seed,
             switch=switch or switch_of(inner),
+            own_switch=switch is not None,
         )
         self._reference: Reference | None = None
         self._seconds: dict[str, float] = {}

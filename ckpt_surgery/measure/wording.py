@@ -38,7 +38,16 @@ FAULTS: Mapping[FaultKind, FaultText] = {
     FaultKind.SURGERY_UNFINISHED: FaultText("a surgery that can be done", "{error}"),
     FaultKind.REBUILD_UNFINISHED: FaultText("the model to be built a second time", "{error}"),
     FaultKind.NO_BLOCKS: FaultText("blocks to checkpoint", "none in this model"),
+    FaultKind.NOTHING_CHECKPOINTED: FaultText(
+        "a step that keeps less with checkpointing on", "one that keeps as much: nothing is checkpointed"
+    ),
     FaultKind.NOT_RECOMPUTED: FaultText("one recompute in the backward", "none"),
+    FaultKind.SWITCHED_OFF: FaultText(
+        "checkpointing to be on, as it is in other blocks of the model as it was given", "it switched off in these"
+    ),
+    FaultKind.PART_NOT_RECOMPUTED: FaultText(
+        "one recompute in the backward, as of other parts of its block", "no recompute: it keeps what it makes"
+    ),
     FaultKind.RECOMPUTE_COUNT: FaultText(
         "{expected} entries a step", "{found} ({forward} in the forward, {backward} in the backward)"
     ),
@@ -49,9 +58,16 @@ FAULTS: Mapping[FaultKind, FaultText] = {
         "a gradient", f"none with checkpointing off either: the model checkpoints by itself {{own}} {_GRADIENTS}"
     ),
     FaultKind.LOSS_VALUE: FaultText("the loss {reference:.9g}", "{found:.9g}"),
+    FaultKind.OUTPUT_VALUE: FaultText(
+        "the outputs of a step without checkpointing", "other outputs ({count} of {total} tensors)"
+    ),
     FaultKind.GRADIENT_VALUE: FaultText("equal gradients", f"a relative error up to {{error:.2g}} {_GRADIENTS}"),
     FaultKind.BUFFER_CHANGED: FaultText(
         "the values after a step without checkpointing", "others ({count} of {total} buffers)"
+    ),
+    FaultKind.BUFFER_LATE: FaultText(
+        "the values after a forward without checkpointing",
+        "others, until the backward writes them ({count} of {total} buffers)",
     ),
     FaultKind.CACHE_WRITTEN: FaultText(
         "size {forward} after the backward as after the forward", "{backward} (before the step {before})"
@@ -142,6 +158,14 @@ SKIPS: Mapping[SkipKind, str] = {
         "the model checkpoints with a selective policy of its own, which keeps what it names: "
         "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
     ),
+    SkipKind.OWN_PARTS: (
+        "the model checkpoints parts of its blocks, or makes what they need again in functions of its own: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
+    SkipKind.OWN_PACKING: (
+        "hooks of the model's own pack what its forward saves, as offloading does, and nothing is recomputed: "
+        "{kept:size} kept from forward to backward, {reference:size} without checkpointing"
+    ),
     SkipKind.ONE_BACKWARD: "torch lets one backward go through a graph that a selective policy has made",
     SkipKind.STEP_WRONG: "a single step is wrong already",
     SkipKind.NO_CACHE: "no cache could be made to see what becomes of one in {argument} ({error})",
@@ -192,7 +216,7 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.OTHER_ARGUMENT: (
         "With checkpointing on, the model gives {block} another `{argument}` than without, or none."
     ),
-    CauseKind.NEVER_CHECKPOINTED: "Nothing checkpoints {block}.",
+    CauseKind.NEVER_CHECKPOINTED: "{block} is not checkpointed by anything.",
     CauseKind.EVALUATION_MODE: "{module} is in evaluation mode, in which nothing is checkpointed.",
     CauseKind.FORWARD_REPLACED: "The forward of {module} was replaced, and checkpointing with it.",
     CauseKind.UNRETURNED_TENSOR: (
@@ -219,6 +243,22 @@ CAUSES: Mapping[CauseKind, str] = {
     CauseKind.SHARED_PARAMETER: (
         "In reentrant mode each block that uses a parameter reports its gradient, so that none may be shared."
     ),
+    CauseKind.OWN_FUNCTION: (
+        "No block is recomputed: what is made again is made by {functions}, an autograd.Function of the model's own."
+    ),
+    CauseKind.OWN_PACKING: (
+        "Hooks of the model's own pack what its forward saves, and bring back something else: a tensor that is reused "
+        "or overwritten too early, or another."
+    ),
+    CauseKind.OTHER_AUTOCAST: "{module} is recomputed under another {what} than its forward.",
+    CauseKind.OTHER_HOOKS: "{module} has other hooks in its recompute than in its forward.",
+    CauseKind.OTHER_ATTRIBUTE: "`{attribute}` of {module} is another in its recompute than in its forward.",
+    CauseKind.IN_THEIR_PLACE: (
+        "Another block is recomputed in their place: what is checkpointed looks its block up when it runs."
+    ),
+    CauseKind.WRITTEN_ARGUMENT: (
+        "{block} writes into its argument `{argument}` in place: others see the values, and not where they come from."
+    ),
     CauseKind.WRONG_WITHOUT_WRAPPER: "Gradients are wrong without the wrapper too.",
 }
 
@@ -234,6 +274,7 @@ RULES: Mapping[CauseKind, str] = {
     CauseKind.NESTED_OUTPUT: "CKPT010",
     CauseKind.UNREACHABLE: "CKPT009",
     CauseKind.OTHER_ARGUMENT: "CKPT002",
+    CauseKind.IN_THEIR_PLACE: "CKPT012",
 }
 """The codes of the rules that find causes in source. The measuring half works without the rules themselves."""
 

@@ -35,6 +35,8 @@ NAMES = {
     "module": "layers.0",
     "model": "ToyModel",
     "attribute": "layers.0.calls",
+    "functions": "Toy",
+    "what": "autocast",
 }
 ONE_OF_LEVEL: Mapping[Level, FaultKind] = {
     "run": FaultKind.STEP_RAISED,

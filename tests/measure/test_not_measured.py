@@ -60,10 +60,10 @@ class OfAttributes(Stack):
         return hidden
 
 
-def test_without_blocks_a_switch_that_saves_nothing_shows_nothing() -> None:
+def test_without_blocks_a_switch_that_saves_nothing_is_a_fault() -> None:
     report = verify(OfAttributes(), inputs(), switch=dead)
-    assert (report.status, skips(report)) == ("skipped", {SkipKind.NOTHING_CHECKPOINTED})
-    assert set(report.modes[0].outcomes.values()) == {"skipped"}
+    assert report.status == "failed"
+    assert {fault.kind for fault in report.modes[0].faults} == {FaultKind.NOTHING_CHECKPOINTED}
     report = verify(OfAttributes(), inputs(), switch=own_switch, modes="non_reentrant", levels=["recompute", "set"])
     assert (report.status, skips(report)) == ("ok", {SkipKind.NO_BLOCKS})
 

@@ -16,7 +16,7 @@ FAULT = {
     "kind": "adapters",
     "saw": "with checkpointing on, the adapter of the first forward is not trained as it is without",
     "right": "the recompute of a layer has the adapter of its forward",
-    "cause": ["active adapter", "set_adapter", "other adapter", "adapter was switched"],
+    "cause": ["active adapter", "active_adapter", "set_adapter", "other adapter", "adapter was switched"],
     "cure": "",
     "held_out": True,
 }

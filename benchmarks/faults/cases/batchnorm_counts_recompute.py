@@ -26,19 +26,24 @@ MENDED = False
 
 if MENDED:
 
-    @contextlib.contextmanager
-    def unmoved(block):
-        norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.momentum = 0.0
-        yield
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.num_batches_tracked -= 1
+    class Unmoved:
+        """What a recompute runs in. A second backward through a retained graph enters it again."""
+
+        def __init__(self, block):
+            self.norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
+
+        def __enter__(self):
+            self.momenta = [norm.momentum for norm in self.norms]
+            for norm in self.norms:
+                norm.momentum = 0.0
+
+        def __exit__(self, *_):
+            for norm, momentum in zip(self.norms, self.momenta, strict=True):
+                norm.momentum = momentum
+                norm.num_batches_tracked -= 1
 
     def with_unmoved(stage):
-        return contextlib.nullcontext(), unmoved(stage)
+        return contextlib.nullcontext(), Unmoved(stage)
 
 
 def conv_bn(inputs, outputs, stride):

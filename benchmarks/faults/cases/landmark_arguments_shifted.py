@@ -15,7 +15,7 @@ FAULT = {
     "kind": "arguments lost",
     "saw": "the masks arrive as other parameters of the layer, and False arrives as a mask",
     "right": "every argument stands at the place of its parameter",
-    "cause": ["output_attentions", "other values", "wrong parameter", "by position"],
+    "cause": ["another `is_mem`", "output_attentions", "other values", "wrong parameter", "by position"],
     "cure": "apply",
 }
 MENDED = False

@@ -4,6 +4,7 @@ It is made lazily and used again and again. What is made under inference_mode ma
 that the first step of training raises.
 """
 
+from collections import defaultdict
 from typing import ClassVar
 
 import torch
@@ -22,31 +23,35 @@ FAULT = {
 MENDED = False
 
 
-class Offloaded(torch.autograd.Function):
-    buffers: ClassVar = []
-    used = 0
+class Buffer:
+    """A tensor for one activation, which goes back to the pool with whoever holds this."""
 
-    @classmethod
-    def buffer(cls, x):
-        if len(cls.buffers) == cls.used:
+    free: ClassVar = defaultdict(list)
+
+    def __init__(self, x):
+        self.pool = Buffer.free[x.shape, x.dtype]
+        if not self.pool:
             with torch.inference_mode(False if MENDED else torch.is_inference_mode_enabled()):
-                cls.buffers.append(torch.empty(x.shape, dtype=x.dtype))
-        return cls.buffers[cls.used]
+                self.pool.append(torch.empty(x.shape, dtype=x.dtype))
+        self.tensor = self.pool.pop()
 
+    def __del__(self):
+        self.pool.append(self.tensor)
+
+
+class Offloaded(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")
     def forward(ctx, layer, x):
-        ctx.layer, ctx.kept = layer, Offloaded.buffer(x)
-        ctx.kept.copy_(x)
-        Offloaded.used += x.requires_grad
+        ctx.layer, ctx.kept = layer, Buffer(x)
+        ctx.kept.tensor.copy_(x)
         with torch.no_grad():
             return layer(x)
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx, gradient):
-        Offloaded.used -= 1
-        x = ctx.kept.clone().requires_grad_()
+        x = ctx.kept.tensor.clone().requires_grad_()
         with torch.enable_grad():
             y = ctx.layer(x)
         torch.autograd.backward(y, gradient)

@@ -6,6 +6,8 @@ Their graphs lead back to the checkpoints, which is a cycle that only a backward
 
 import gc
 import weakref
+from itertools import count
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -26,8 +28,15 @@ FAULT = {
 MENDED = False
 
 
-class SideChannel:
-    states = None
+class SideChannel(dict):
+    """What layers share in one forward; `opened` finds it by number, as long as the graph of the loss holds it."""
+
+    numbers, opened = count(), WeakValueDictionary()
+
+
+def hold(loss, shared_kv_states):
+    if loss.requires_grad:
+        loss.grad_fn.metadata["shared"] = shared_kv_states
 
 
 class SharedKVAttention(nn.Module):
@@ -52,8 +61,9 @@ class TextDecoderLayer(GradientCheckpointingLayer):
         self.self_attn = SharedKVAttention(width, index, source)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
-    def forward(self, hidden_states, attention_mask=None, shared_kv_states=None):
-        shared_kv_states = SideChannel.states if shared_kv_states is None else shared_kv_states
+    def forward(self, hidden_states, attention_mask=None, shared_kv_states=None, channel=None):
+        if MENDED:
+            shared_kv_states = SideChannel.opened[channel]
         hidden_states = hidden_states + self.self_attn(self.norm(hidden_states), attention_mask, shared_kv_states)
         return hidden_states + self.mlp(hidden_states)
 
@@ -73,15 +83,19 @@ class TextModel(PreTrainedModel):
         length = input_ids.shape[1]
         mask = torch.full((length, length), float("-inf")).triu(1)
         hidden_states = self.embed_tokens(input_ids)
-        shared_kv_states = {}
+        shared_kv_states = SideChannel() if MENDED else {}
         if MENDED:
-            SideChannel.states = shared_kv_states
+            channel = next(SideChannel.numbers)
+            SideChannel.opened[channel] = shared_kv_states
         for layer in self.layers:
             if MENDED:
-                hidden_states = layer(hidden_states, attention_mask=mask)
+                hidden_states = layer(hidden_states, attention_mask=mask, channel=channel)
             else:
                 hidden_states = layer(hidden_states, attention_mask=mask, shared_kv_states=shared_kv_states)
-        return F.cross_entropy(self.lm_head(hidden_states).flatten(0, 1), labels.flatten())
+        loss = F.cross_entropy(self.lm_head(hidden_states).flatten(0, 1), labels.flatten())
+        if MENDED:
+            hold(loss, shared_kv_states)
+        return loss
 
 
 MODES = ["non_reentrant"]

@@ -15,7 +15,7 @@ FAULT = {
     "kind": "adapters",
     "saw": "the token embedding stays as it was initialised, and the loss hardly falls",
     "right": "the embedding is not checkpointed: there is nothing to save in it",
-    "cause": ["requires_grad", "use_reentrant=False"],
+    "cause": ["requires_grad", "use_reentrant=False", "reentrant checkpointing cuts it off"],
     "cure": "wrap",
 }
 MENDED = False

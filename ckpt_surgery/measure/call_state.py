@@ -1,0 +1,60 @@
+"""What a module runs under that no argument says: autocast, its hooks, and its plain attributes.
+
+A recompute under anything else than its forward makes something else, or ends. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ckpt_surgery.measure.model_hook import ModelHook
+from ckpt_surgery.torch_names import FORWARD_HOOKS
+
+HOOKS = "hooks"
+AUTOCAST = ("autocast", "dtype of autocast")
+"""The names of what is no attribute."""
+_OURS = __name__.partition(".")[0]
+_OWN_MODE = "training"
+
+
+class CallStates:
+    """The states that calls of one module began in, in the forward and in the backward of a step."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Counter[Hashable], Counter[Hashable]]] = {}
+
+    def note(self, module: nn.Module, *, again: bool) -> None:
+        """Note the state that a call of a module begins in; `again` tells that it is a recompute."""
+        for name, value in _state(module):
+            self._seen.setdefault(name, (Counter(), Counter()))[again][value] += 1
+
+    def differing(self) -> Iterator[str]:
+        """Name what was not the same in as many recomputes as forwards."""
+        for name, (first, again) in self._seen.items():
+            unknown = any(value not in first for value in again)
+            if unknown or (first.total() == again.total() and first != again):
+                yield name
+
+
+def _state(module: nn.Module) -> Iterator[tuple[str, Hashable]]:
+    device = next((parameter.device.type for parameter in module.parameters()), "cpu")
+    enabled = torch.is_autocast_enabled(device)
+    yield from zip(AUTOCAST, (enabled, torch.get_autocast_dtype(device) if enabled else None), strict=True)
+    hooks = (hook for table in FORWARD_HOOKS[:3:2] for hook in getattr(module, table).values())
+    yield HOOKS, tuple(id(hook) for hook in hooks if not _is_ours(hook))
+    for name, value in vars(module).items():
+        if isinstance(value, str | bool) and name != _OWN_MODE:
+            yield name, value
+        elif type(value) is list and all(isinstance(item, str) for item in value):
+            yield name, tuple(value)
+
+
+def _is_ours(hook: Any) -> bool:
+    function = hook.func if isinstance(hook, partial) else hook
+    return isinstance(function, ModelHook) or str(getattr(function, "__module__", "")).startswith(_OURS)

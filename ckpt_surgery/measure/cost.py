@@ -1,0 +1,91 @@
+"""What a step with checkpointing costs next to one without: memory from forward to backward, and work.
+
+Reads records only; it runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt_surgery.measure.kinds import FaultKind
+from ckpt_surgery.measure.record import LITTLE, RunRecord
+from ckpt_surgery.measure.results import Cost, Fault
+
+LEAST_SAVING = 0.5
+"""The part of the possible saving of memory that has to be reached."""
+WORTH_SAVING = 0.1
+"""Where checkpointing could save less than this part of the memory, it is not asked to save any."""
+MOST_HELD = 0.25
+"""The part of what a block makes that it may keep without returning it. Most sound models keep nothing, MRA 0.2."""
+MOST_RECOMPUTED = 0.5
+"""The part of what blocks make that may be alive as another is recomputed. Two blocks that hold all have 0.9 of it."""
+MOST_WORK = 1.3
+"""How many times the blocks' forward the backward may do on top of its own work. Reentrant mode also takes
+gradients that nobody asked for: of inputs that need none."""
+
+
+def cost_of(reference: RunRecord, checkpointed: RunRecord) -> Cost:
+    """What the checkpointed run cost, what the reference did, and what is possible."""
+    return Cost(
+        kept_bytes=checkpointed.memory.kept,
+        reference_kept_bytes=reference.memory.kept,
+        best_kept_bytes=reference.memory.best + sum(checkpointed.memory.told.values()),
+        backward_flops=checkpointed.flops.backward,
+        reference_backward_flops=reference.flops.backward,
+        best_backward_flops=reference.flops.backward + reference.flops.blocks - checkpointed.flops.spared,
+        forward_flops=reference.flops.forward,
+    )
+
+
+def wanted_recomputes(reference: RunRecord, block: str, unknown: int = 1) -> int:
+    """How often a block is to be recomputed; `unknown` where the run without checkpointing did not call it."""
+    return reference.calls[block].backward_calls if block in reference.calls else unknown
+
+
+def cost_faults(reference: RunRecord, checkpointed: RunRecord, cost: Cost) -> list[Fault]:
+    """List what a step with checkpointing keeps, or does, beyond what it should."""
+    faults = []
+    holding = tuple(_holding(reference, checkpointed))
+    possible = cost.reference_kept_bytes - cost.best_kept_bytes
+    saved = cost.reference_kept_bytes - cost.kept_bytes
+    if holding or (possible > WORTH_SAVING * cost.reference_kept_bytes and saved < LEAST_SAVING * possible):
+        figures = {"best": cost.best_kept_bytes, "kept": cost.kept_bytes, "reference": cost.reference_kept_bytes}
+        faults.append(Fault(FaultKind.KEPT_BYTES, holding, details=figures))
+    first, most = checkpointed.memory.recomputes[:1], max(checkpointed.memory.recomputes, default=0)
+    if first and most - first[0] > _most_growth(reference):
+        faults.append(Fault(FaultKind.RECOMPUTED_BYTES, details={"first": first[0], "most": most}))
+    if checkpointed.memory.left - reference.memory.left > checkpointed.memory.kept:  # room for a pool of that
+        figures = {"reference": reference.memory.left, "found": checkpointed.memory.left}
+        faults.append(Fault(FaultKind.LEFT_BYTES, details=figures))
+    extra = cost.backward_flops - cost.reference_backward_flops
+    recompute = cost.best_backward_flops - cost.reference_backward_flops
+    if cost.kept_bytes < (1 - LITTLE) * cost.best_kept_bytes:  # more than the blocks is checkpointed, and paid for
+        recompute = cost.forward_flops
+    again = (name for name, entries in checkpointed.entries.items() if entries.backward)
+    needless = not all(wanted_recomputes(reference, name) for name in again)
+    if recompute and extra > MOST_WORK * recompute and not needless:
+        faults.append(Fault(FaultKind.BACKWARD_FLOPS, details={"ratio": extra / recompute}))
+    return faults
+
+
+def _most_growth(reference: RunRecord) -> float:
+    """What may be alive as a recompute begins, beyond what was as the first one did.
+
+    A gradient as large as what goes into a block, and a part of what all blocks but the largest make. Those that are
+    called more than once have their gradients made before they are added up.
+    """
+    held = reference.memory.held.values()
+    again = any(entries.forward > 1 for entries in reference.entries.values())
+    gradients = (gradient.nbytes for gradient in reference.gradients.values() if gradient is not None and again)
+    largest = max(held, default=0)
+    return reference.memory.best / max(len(held), 1) + MOST_RECOMPUTED * (sum(held) - largest) + sum(gradients)
+
+
+def _holding(reference: RunRecord, checkpointed: RunRecord) -> Iterator[str]:
+    """The blocks that keep what they recompute."""
+    for name, could in reference.memory.held.items():
+        if name in checkpointed.entries and not checkpointed.entries[name].backward:
+            continue  # that it is not recomputed is a fault of its own
+        held = checkpointed.memory.held.get(name, 0) - checkpointed.memory.told.get(name, 0)
+        if could > LITTLE * reference.memory.kept and held > MOST_HELD * could:
+            yield name
