@@ -11,23 +11,16 @@ minute at most. Prints a table; writes json.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import GIGABYTE, own_switch
+from benchmarks.device import GIGABYTE, Device, own_switch, wanted_device
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import Kept, Progress, lacks_room
 from ckpt_surgery.text import size
@@ -118,7 +111,7 @@ LONGER = Target(1.0, at_least=True)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark. Return 0; 1 where a target is missed; 2 where it could not run."""
-    options = _options(arguments)
+    options = gpu_parser("longest", __doc__).parse_args(arguments)
     if lacking("longest", "torch", "transformers"):
         return 2
     if (device := wanted_device("longest", toy=options.toy)) is None:
@@ -135,10 +128,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown: list[RenderableType] = [plain_table(f"the longest sequence: {device.name}", progress.figures)]
     shown += progress.notes
     return finish("longest", progress.figures, progress.text, options.out, shown)
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    return gpu_parser("longest", __doc__).parse_args(arguments)
 
 
 class Trial:

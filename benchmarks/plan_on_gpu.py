@@ -25,8 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.device import Device, wanted_device
-from benchmarks.device_steps import GIGABYTE
+from benchmarks.device import GIGABYTE, Device, wanted_device
 from benchmarks.figures import Figure, Target, finish, gpu_parser, lacking, plain_table
 from benchmarks.progress import NO_ROOM, Kept, Progress, lacks_room
 from ckpt_surgery.text import plural

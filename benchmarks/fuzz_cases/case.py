@@ -6,14 +6,23 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.fuzz_cases.catalog import FEATURES, GROUPS, KIND_OF, LOOPS, PLAIN_SCENARIO, SCENARIOS
+from benchmarks.fuzz_cases import arguments, blocks
 from benchmarks.fuzz_cases.feature import Feature, Output
+from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.model import FuzzModel, model_of
 from benchmarks.fuzz_cases.training import FIRST_STEPS, Scenario
 
 Store = Literal["cpu", "late", "disk"]
 """Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
 STORES: tuple[Store, ...] = ("cpu", "late", "disk")
+
+GROUPS = {**blocks.KINDS, **arguments.KINDS}
+FEATURES = {name: feature for group in GROUPS.values() for name, feature in group.items()}
+SCENARIOS = {name: loop for group in LOOPS.values() for name, loop in group.items()}
+PLAIN_SCENARIO = "OneStep"
+KINDS = (*GROUPS, *LOOPS)
+KIND_OF = {name: kind for kind, group in {**GROUPS, **LOOPS}.items() for name in group}
+"""Every feature and every training loop by its kind and by name."""
 
 _NUMBER_OF_FEATURES = (0, 1, 1, 2, 2, 2, 3, 3, 4, 5)
 _PLAIN_LOOPS = ("OneStep", "OneStep", "ThreeSteps", "ThreeSteps", "EightSteps")

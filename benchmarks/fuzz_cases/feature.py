@@ -112,6 +112,11 @@ def _part(name: str, make: Make, run: Run) -> type[Feature]:
     return type(name, (Feature,), {"__doc__": name, "build": build, "run": run_part})
 
 
+def of_kind(table: Mapping[str, type[Feature]], *more: type[Feature]) -> dict[str, type[Feature]]:
+    """Return features by name: those of a table, and others."""
+    return {**table, **{kind.__name__: kind for kind in more}}
+
+
 def nothing() -> dict[str, Any]:
     """No attributes."""
     return {}

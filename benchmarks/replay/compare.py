@@ -20,13 +20,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.releases import SHA256, ReleaseError, fetch
 from benchmarks.replay.grade import grade_classes, grade_sites, wanted_by
 from benchmarks.replay.report import Replay, as_json, render
 from benchmarks.replay.sites import Snapshot, Wanted, read
 from benchmarks.replay.tree import Tree
 from benchmarks.screen import console_of, progress_bar
 from ckpt_surgery.static.results import ApplyResult
+from tests.releases import SHA256, ReleaseError, fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 Apply = Callable[..., ApplyResult]

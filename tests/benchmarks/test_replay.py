@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import ckpt_surgery
-from benchmarks.releases import CACHE_VARIABLE, SHA256, STAMP
 from benchmarks.replay import align as replay_align
 from benchmarks.replay import compare as replay
 from benchmarks.replay import grade as replay_grade
@@ -24,6 +23,7 @@ from benchmarks.replay import tree as replay_tree
 from benchmarks.replay.grade import Comparison, Grade, grade_classes, grade_sites, wanted_by
 from benchmarks.replay.sites import Snapshot, read
 from ckpt_surgery.static.results import ApplyResult, Note, Problem, Progress
+from tests.releases import CACHE_VARIABLE, SHA256, STAMP
 
 ROOT = Path(replay.__file__).parents[2]
 HEAD = """

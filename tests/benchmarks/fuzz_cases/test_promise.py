@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.fuzz_cases.case import STORES, Case
-from benchmarks.fuzz_cases.catalog import KINDS
+from benchmarks.fuzz_cases.case import KINDS, STORES, Case
 from benchmarks.fuzz_cases.judge import FAILURES, REFUSALS, Outcome, judge
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

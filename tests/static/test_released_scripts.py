@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.releases import OTHER_SHA256, ReleaseError, fetch_package
 from ckpt_surgery.static.check import check
+from tests.releases import OTHER_SHA256, ReleaseError, fetch_package
 
 CODES = ("CKPT101", "CKPT102", "CKPT103", "CKPT104", "CKPT105", "CKPT106")
 RELEASED: dict[tuple[str, str], list[tuple[str, str, int, str]]] = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import releases
-from benchmarks.releases import ReleaseError, fetch, fetch_wheel, pinned_ruff
+from tests import releases
+from tests.releases import ReleaseError, fetch, fetch_wheel, pinned_ruff
 
 VERSION = "9.9.9"
 FILES = {

@@ -1,9 +1,9 @@
-"""Models of diffusers, open_clip, sentence-transformers, x-transformers, torchtune and lerobot."""
+"""The models of other libraries that `stacks` wraps: torch, torchvision, timm, diffusers, open_clip and more."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,36 +11,74 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.stacks.case import Case
+Made = tuple[nn.Module, Mapping[str, Any] | tuple[Any, ...]]
+"""A model with random weights, and inputs for its forward: keyword arguments, or positional ones."""
+_PIXELS = 64
+_TORCHVISION = {
+    "resnet50": "ResNet-50",
+    "densenet121": "DenseNet-121",
+    "efficientnet_b0": "EfficientNet-B0",
+    "mobilenet_v3_small": "MobileNetV3-S",
+    "regnet_y_400mf": "RegNetY-400MF",
+    "convnext_tiny": "ConvNeXt-T",
+    "swin_t": "Swin-T",
+    "vgg11": "VGG-11",
+}
+_TIMM = {
+    "vit_tiny_patch16_224": "ViT-Ti/16",
+    "swin_tiny_patch4_window7_224": "Swin-T",
+    "swinv2_tiny_window8_256": "SwinV2-T",
+    "convnext_tiny": "ConvNeXt-T",
+    "resnet50": "ResNet-50",
+    "efficientnet_b0": "EfficientNet-B0",
+    "eva02_tiny_patch14_224": "EVA02-Ti/14",
+    "maxvit_tiny_tf_224": "MaxViT-T",
+    "mixer_s32_224": "Mixer-S/32",
+    "regnety_002": "RegNetY-200MF",
+    "deit3_small_patch16_224": "DeiT-III-S",
+    "coatnet_0_rw_224": "CoAtNet-0",
+}
 
-_Given = tuple[nn.Module, Mapping[str, Any] | tuple[Any, ...]]
+
+def _encoder(layers: int, options: dict[str, Any]) -> Made:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(**options), layers, enable_nested_tensor=False)
+    return model, (torch.randn(2, 16, options["d_model"]),)
 
 
-def cases() -> Iterator[Case]:
-    """Every model of these libraries."""
-    yield Case("diffusers", "UNet2DConditionModel", partial(_conditional_unet, (32, 64), 1))
-    yield Case(
-        "diffusers", "UNet2DConditionModel", partial(_conditional_unet, (32, 64, 128, 128), 2), "Stable Diffusion"
-    )
-    yield Case("diffusers", "UNet2DModel", _unet)
-    yield Case("diffusers", "AutoencoderKL", partial(_vae, (32, 64)))
-    yield Case("diffusers", "AutoencoderKL", partial(_vae, (32, 64, 128, 128)), "Stable Diffusion")
-    for name, options, inputs in _TRANSFORMERS:
-        yield Case("diffusers", name, partial(_diffusers, name, options, inputs))
-    yield Case("diffusers", "AutoencoderKLWan", _wan_vae)
-    yield Case("open_clip", "CLIP (ViT)", partial(_open_clip, 3))
-    yield Case("open_clip", "CLIP (ViT)", partial(_open_clip, 12), "12 layers")
-    yield Case("open_clip", "CLIP (ResNet)", partial(_open_clip, (1, 2, 2, 1)))
-    yield Case("open_clip", "CoCa", _coca)
-    yield Case("sentence-transformers", "BERT", _sentence_transformer)
-    yield Case("x-transformers", "Decoder", partial(_x_transformer, 3, "Decoder"))
-    yield Case("x-transformers", "Decoder", partial(_x_transformer, 12, "Decoder"), "12 layers")
-    yield Case("x-transformers", "Encoder", partial(_x_transformer, 3, "Encoder"))
-    yield Case("torchtune", "Llama 3.1", partial(_torchtune, 3))
-    yield Case("torchtune", "Llama 3.1", partial(_torchtune, 16), "16 layers")
+def _transformer(options: dict[str, Any]) -> Made:
+    model = nn.Transformer(num_encoder_layers=3, num_decoder_layers=3, **options)
+    return model, (torch.randn(2, 16, 32), torch.randn(2, 8, 32))
 
 
-def _conditional_unet(channels: tuple[int, ...], layers: int) -> _Given:
+def _torchvision(name: str) -> Made:
+    from torchvision import models
+
+    return getattr(models, name)(num_classes=10), (torch.randn(2, 3, _PIXELS, _PIXELS),)
+
+
+def _narrow_vit() -> Made:
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(_PIXELS, patch_size=16, num_layers=12, num_heads=4, hidden_dim=64, mlp_dim=256)
+    return model, (torch.randn(2, 3, _PIXELS, _PIXELS),)
+
+
+def _tiny_timm_vit() -> Made:
+    from timm.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(img_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=4, num_classes=4)
+    return model, (torch.randn(2, 3, 32, 32),)
+
+
+def _timm(name: str) -> Made:
+    import timm
+
+    model = timm.create_model(name, num_classes=10)
+    pixels = model.default_cfg["input_size"][-1]
+    return model, (torch.randn(1 if pixels > 224 else 2, 3, pixels, pixels),)
+
+
+def _conditional_unet(channels: tuple[int, ...], layers: int) -> Made:
     from diffusers import UNet2DConditionModel
 
     down = ("CrossAttnDownBlock2D",) * (len(channels) - 1) + ("DownBlock2D",)
@@ -58,7 +96,7 @@ def _conditional_unet(channels: tuple[int, ...], layers: int) -> _Given:
     return model, (torch.randn(2, 4, 16, 16), torch.tensor([1, 5]), torch.randn(2, 7, 32))
 
 
-def _unet() -> _Given:
+def _unet() -> Made:
     from diffusers import UNet2DModel
 
     model = UNet2DModel(
@@ -73,7 +111,7 @@ def _unet() -> _Given:
     return model, (torch.randn(2, 3, 16, 16), torch.tensor([1, 5]))
 
 
-def _vae(channels: tuple[int, ...]) -> _Given:
+def _vae(channels: tuple[int, ...]) -> Made:
     from diffusers import AutoencoderKL
 
     model = AutoencoderKL(
@@ -86,7 +124,7 @@ def _vae(channels: tuple[int, ...]) -> _Given:
     return model, (torch.randn(2, 3, 32, 32),)
 
 
-def _wan_vae() -> _Given:
+def _wan_vae() -> Made:
     from diffusers import AutoencoderKLWan
 
     return AutoencoderKLWan(base_dim=8, z_dim=4, num_res_blocks=1), (torch.randn(1, 3, 5, 16, 16),)
@@ -194,13 +232,13 @@ _TRANSFORMERS: tuple[tuple[str, dict[str, Any], Any], ...] = (
 """Transformers of diffusers: class, configuration, inputs."""
 
 
-def _diffusers(name: str, options: dict[str, Any], inputs: Any) -> _Given:
+def _diffusers(name: str, options: dict[str, Any], inputs: Any) -> Made:
     import diffusers
 
     return getattr(diffusers, name)(**options), inputs()
 
 
-def _open_clip(layers: Any) -> _Given:
+def _open_clip(layers: Any) -> Made:
     from open_clip.model import CLIP
 
     vision = {"layers": layers, "width": 64 if isinstance(layers, int) else 16, "image_size": 32, "patch_size": 8}
@@ -209,7 +247,7 @@ def _open_clip(layers: Any) -> _Given:
     return model, (torch.randn(2, 3, 32, 32), torch.randint(1, 50, (2, 8)))
 
 
-def _coca() -> _Given:
+def _coca() -> Made:
     from open_clip.coca_model import CoCa
 
     text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 4, "layers": 2, "embed_cls": True}
@@ -225,7 +263,7 @@ def _coca() -> _Given:
     return model, (torch.randn(2, 3, 32, 32), torch.randint(1, 50, (2, 8)))
 
 
-def _sentence_transformer() -> _Given:
+def _sentence_transformer() -> Made:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
     from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -241,7 +279,7 @@ def _sentence_transformer() -> _Given:
     return model, (tokens,)
 
 
-def _x_transformer(depth: int, kind: str) -> _Given:
+def _x_transformer(depth: int, kind: str) -> Made:
     import x_transformers
 
     layers = getattr(x_transformers, kind)(dim=32, depth=depth, heads=4)
@@ -249,7 +287,7 @@ def _x_transformer(depth: int, kind: str) -> _Given:
     return model, (torch.randint(0, 32, (2, 16)),)
 
 
-def _torchtune(layers: int) -> _Given:
+def _torchtune(layers: int) -> Made:
     from torchtune.models.llama3_1 import llama3_1
 
     model = llama3_1(
@@ -262,3 +300,47 @@ def _torchtune(layers: int) -> _Given:
         intermediate_dim=64,
     )
     return model, (torch.randint(0, 64, (2, 16)),)
+
+
+_ENCODER = {"d_model": 32, "nhead": 4, "dim_feedforward": 64, "batch_first": True}
+MODELS: dict[str, dict[tuple[str, str], Callable[[], Made]]] = {
+    "torch": {
+        ("TransformerEncoder", "tiny"): partial(_encoder, 4, _ENCODER),
+        ("TransformerEncoder", "12 layers"): partial(_encoder, 12, {**_ENCODER, "d_model": 64}),
+        ("Transformer", "tiny"): partial(_transformer, _ENCODER),
+    },
+    "torchvision": {
+        **{(shown, "as released"): partial(_torchvision, name) for name, shown in _TORCHVISION.items()},
+        ("ViT-B/16", "narrow"): _narrow_vit,
+    },
+    "timm": {
+        ("ViT", "tiny"): _tiny_timm_vit,
+        **{(shown, "as released"): partial(_timm, name) for name, shown in _TIMM.items()},
+    },
+    "diffusers": {
+        ("UNet2DConditionModel", "tiny"): partial(_conditional_unet, (32, 64), 1),
+        ("UNet2DConditionModel", "Stable Diffusion"): partial(_conditional_unet, (32, 64, 128, 128), 2),
+        ("UNet2DModel", "tiny"): _unet,
+        ("AutoencoderKL", "tiny"): partial(_vae, (32, 64)),
+        ("AutoencoderKL", "Stable Diffusion"): partial(_vae, (32, 64, 128, 128)),
+        **{(name, "tiny"): partial(_diffusers, name, *given) for name, *given in _TRANSFORMERS},
+        ("AutoencoderKLWan", "tiny"): _wan_vae,
+    },
+    "open_clip": {
+        ("CLIP (ViT)", "tiny"): partial(_open_clip, 3),
+        ("CLIP (ViT)", "12 layers"): partial(_open_clip, 12),
+        ("CLIP (ResNet)", "tiny"): partial(_open_clip, (1, 2, 2, 1)),
+        ("CoCa", "tiny"): _coca,
+    },
+    "sentence-transformers": {("BERT", "tiny"): _sentence_transformer},
+    "x-transformers": {
+        ("Decoder", "tiny"): partial(_x_transformer, 3, "Decoder"),
+        ("Decoder", "12 layers"): partial(_x_transformer, 12, "Decoder"),
+        ("Encoder", "tiny"): partial(_x_transformer, 3, "Encoder"),
+    },
+    "torchtune": {
+        ("Llama 3.1", "tiny"): partial(_torchtune, 3),
+        ("Llama 3.1", "16 layers"): partial(_torchtune, 16),
+    },
+}
+"""What makes a model, by library, and by its name with its proportions: "tiny", or those of a released one."""
