@@ -10,7 +10,7 @@ from benchmarks.fuzz_cases import arguments, blocks
 from benchmarks.fuzz_cases.feature import Feature, Output
 from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.model import FuzzModel, model_of
-from benchmarks.fuzz_cases.training import FIRST_STEPS, Scenario
+from benchmarks.fuzz_cases.training import FIRST_STEPS
 
 Store = Literal["cpu", "late", "disk"]
 """Where offload puts what it moves: host memory at once, host memory as late as may be, or files."""
@@ -108,10 +108,6 @@ class Case:
         count, place = rng.randint(0, 4), rng.randint(0, 3)
         names = [feature.argument for feature in features if feature.argument]
         return model_of(features, names[:count], self.blocks, place)
-
-    def make_scenario(self) -> Scenario:
-        """The training loop."""
-        return SCENARIOS[self.scenario]()
 
     @property
     def kinds(self) -> tuple[str, ...]:

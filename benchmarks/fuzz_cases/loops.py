@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
 import sys
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -13,75 +16,78 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from benchmarks.fuzz_cases.feature import linear, scaled
-from benchmarks.fuzz_cases.training import Scenario, Training
+from benchmarks.fuzz_cases.training import Training
 from ckpt_surgery.errors import SurgeryError
+
+Loop = Callable[[Training], None]
+"""Trains, and notes what has to be the same."""
+
+
+class _Staged:
+    """A loop of several stages, which keeps something from one to the next."""
+
+    def train(self, training: Training) -> None:
+        """Train, and note what has to be the same."""
+        raise NotImplementedError
+
+    @classmethod
+    def loop(cls, training: Training) -> None:
+        """Train with a new one."""
+        cls().train(training)
+
 
 # steps
 
 
-class OneStep(Scenario):
+def one_step(training: Training) -> None:
     """One step."""
-
-    def train(self, training: Training) -> None:
-        training.step()
+    training.step()
 
 
-class ThreeSteps(Scenario):
+def three_steps(training: Training) -> None:
     """Three steps with other batches."""
-
-    def train(self, training: Training) -> None:
-        for number in range(3):
-            training.step(number)
+    for number in range(3):
+        training.step(number)
 
 
-class EightSteps(Scenario):
+def eight_steps(training: Training) -> None:
     """More steps than are watched in all blocks."""
-
-    def train(self, training: Training) -> None:
-        for number in range(8):
-            training.step(number)
+    for number in range(8):
+        training.step(number)
 
 
-class Accumulation(Scenario):
+def accumulation(training: Training) -> None:
     """Two backwards before a step."""
-
-    def train(self, training: Training) -> None:
-        for first in (0, 2):
-            for number in (first, first + 1):
-                training.backward(training.forward(number))
-            training.update()
+    for first in (0, 2):
+        for number in (first, first + 1):
+            training.backward(training.forward(number))
+        training.update()
 
 
-class SummedLosses(Scenario):
+def summed_losses(training: Training) -> None:
     """Two forwards before one backward."""
-
-    def train(self, training: Training) -> None:
-        for first in (0, 2):
-            training.backward(training.forward(first) + training.forward(first + 1))
-            training.update()
+    for first in (0, 2):
+        training.backward(training.forward(first) + training.forward(first + 1))
+        training.update()
 
 
-class BackwardsInReverse(Scenario):
+def backwards_in_reverse(training: Training) -> None:
     """Two forwards, and their backwards in the other order."""
-
-    def train(self, training: Training) -> None:
-        first, second = training.forward(0), training.forward(1)
-        training.backward(second)
-        training.note_gradients()
-        training.backward(first)
-        training.update()
-        training.step(2)
+    first, second = training.forward(0), training.forward(1)
+    training.backward(second)
+    training.note_gradients()
+    training.backward(first)
+    training.update()
+    training.step(2)
 
 
-class RetainedGraph(Scenario):
+def retained_graph(training: Training) -> None:
     """Two backwards through one graph."""
-
-    def train(self, training: Training) -> None:
-        loss = training.forward()
-        training.backward(loss, retain_graph=True)
-        training.note_gradients()
-        training.backward(loss * 2)
-        training.update()
+    loss = training.forward()
+    training.backward(loss, retain_graph=True)
+    training.note_gradients()
+    training.backward(loss * 2)
+    training.update()
 
 
 def _first(output: Any) -> torch.Tensor:
@@ -92,259 +98,220 @@ def _first(output: Any) -> torch.Tensor:
     return _first(output[0]) if isinstance(output, (list, tuple)) else _first(output.hidden)
 
 
-class GradientPenalty(Scenario):
+def gradient_penalty(training: Training) -> None:
     """The gradient of the loss by the inputs is part of a second loss."""
-
-    def train(self, training: Training) -> None:
-        for number in range(2):
-            values = training.batch(number, requires_grad=True)
-            loss = training.forward(values=values)
-            (slope,) = torch.autograd.grad(loss, values, create_graph=True)
-            training.note("slope", slope)
-            training.backward(loss + slope.square().sum())
-            training.update()
-
-
-class GradFunction(Scenario):
-    """`torch.autograd.grad` for all parameters."""
-
-    def train(self, training: Training) -> None:
-        chosen = [p for p in training.model.parameters() if p.requires_grad]
-        for number in range(2):
-            gradients = torch.autograd.grad(training.forward(number), chosen, allow_unused=True)
-            training.note("gradient", list(gradients))
-            training.end_backward()
-
-
-class ForwardMode(Scenario):
-    """A derivative along the inputs by forward-mode differentiation, and then a step."""
-
-    def train(self, training: Training) -> None:
-        values = training.batch()
-        dual: Any = forward_ad
-        with dual.dual_level():
-            loss = training.run(dual.make_dual(values, torch.ones_like(values)))
-            training.note("derivative", dual.unpack_dual(loss).tangent)
-        training.step()
-
-
-class InEvaluationMode(Scenario):
-    """Steps in evaluation mode, and one behind them in training mode."""
-
-    def train(self, training: Training) -> None:
-        training.model.eval()
-        training.step(0)
-        training.step(1)
-        training.model.train()
-        training.step(2)
-
-
-class RetainedGradients(Scenario):
-    """The gradients of what the blocks return are kept."""
-
-    def train(self, training: Training) -> None:
-        kept: list[torch.Tensor] = []
-
-        def keep(module: Any, args: Any, output: Any) -> None:
-            hidden = _first(output)
-            if hidden.requires_grad:
-                hidden.retain_grad()
-                kept.append(hidden)
-
-        layers: Any = training.model.layers
-        handles = [layer.register_forward_hook(keep) for layer in layers]
-        training.backward(training.forward())
-        training.note("gradient", [hidden.grad for hidden in kept])
-        for handle in handles:
-            handle.remove()
+    for number in range(2):
+        values = training.batch(number, requires_grad=True)
+        loss = training.forward(values=values)
+        (slope,) = torch.autograd.grad(loss, values, create_graph=True)
+        training.note("slope", slope)
+        training.backward(loss + slope.square().sum())
         training.update()
 
 
-class StepInBackward(Scenario):
+def grad_function(training: Training) -> None:
+    """`torch.autograd.grad` for all parameters."""
+    chosen = [p for p in training.model.parameters() if p.requires_grad]
+    for number in range(2):
+        gradients = torch.autograd.grad(training.forward(number), chosen, allow_unused=True)
+        training.note("gradient", list(gradients))
+        training.end_backward()
+
+
+def forward_mode(training: Training) -> None:
+    """A derivative along the inputs by forward-mode differentiation, and then a step."""
+    values = training.batch()
+    dual: Any = forward_ad
+    with dual.dual_level():
+        loss = training.run(dual.make_dual(values, torch.ones_like(values)))
+        training.note("derivative", dual.unpack_dual(loss).tangent)
+    training.step()
+
+
+def in_evaluation_mode(training: Training) -> None:
+    """Steps in evaluation mode, and one behind them in training mode."""
+    training.model.eval()
+    training.step(0)
+    training.step(1)
+    training.model.train()
+    training.step(2)
+
+
+def retained_gradients(training: Training) -> None:
+    """The gradients of what the blocks return are kept."""
+    kept: list[torch.Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        hidden = _first(output)
+        if hidden.requires_grad:
+            hidden.retain_grad()
+            kept.append(hidden)
+
+    layers: Any = training.model.layers
+    handles = [layer.register_forward_hook(keep) for layer in layers]
+    training.backward(training.forward())
+    training.note("gradient", [hidden.grad for hidden in kept])
+    for handle in handles:
+        handle.remove()
+    training.update()
+
+
+def step_in_backward(training: Training) -> None:
     """Each parameter is updated as soon as its gradient is there, and the gradient dropped."""
 
-    def train(self, training: Training) -> None:
-        def update(parameter: Any) -> None:
-            parameter.data.sub_(0.05 * parameter.grad)
-            parameter.grad = None
+    def update(parameter: Any) -> None:
+        parameter.data.sub_(0.05 * parameter.grad)
+        parameter.grad = None
 
-        for parameter in training.model.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
-        for number in range(3):
-            training.backward(training.forward(number))
-            training.note("weight", dict(training.model.named_parameters()))
+    for parameter in training.model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(update)  # type: ignore[no-untyped-call]
+    for number in range(3):
+        training.backward(training.forward(number))
+        training.note("weight", dict(training.model.named_parameters()))
 
 
-class WithoutEarlyStop(Scenario):
+def without_early_stop(training: Training) -> None:
     """The recompute runs to its end."""
-
-    def train(self, training: Training) -> None:
-        with set_checkpoint_early_stop(False):
-            training.step(0)
-            training.step(1)
+    with set_checkpoint_early_stop(False):
+        training.step(0)
+        training.step(1)
 
 
-class DrawsBetween(Scenario):
+def draws_between(training: Training) -> None:
     """Random numbers are drawn between forward and backward, as by augmentation of the next batch."""
-
-    def train(self, training: Training) -> None:
-        for number in range(2):
-            loss = training.forward(number)
-            training.note("drawn", functional.dropout(torch.ones(4)))
-            training.backward(loss)
-            training.update()
+    for number in range(2):
+        loss = training.forward(number)
+        training.note("drawn", functional.dropout(torch.ones(4)))
+        training.backward(loss)
+        training.update()
 
 
-class LargerBatch(Scenario):
+def larger_batch(training: Training) -> None:
     """Batches of other sizes follow one another."""
-
-    def train(self, training: Training) -> None:
-        for number, rows in enumerate((2, 1, 3)):
-            values = torch.cat([training.batch(number), training.batch(number + 1)])[:rows]
-            training.backward(training.forward(values=values))
-            training.update()
+    for number, rows in enumerate((2, 1, 3)):
+        values = torch.cat([training.batch(number), training.batch(number + 1)])[:rows]
+        training.backward(training.forward(values=values))
+        training.update()
 
 
 # interruptions
 
 
-class _Between(Scenario):
-    """Something happens between the first forward and its backward."""
+def _between(happens: Callable[[Training, Any], None]) -> Loop:
+    """Make a loop in which something happens between the first forward and its backward."""
 
-    def train(self, training: Training) -> None:
+    @functools.wraps(happens)
+    def train(training: Training) -> None:
         loss = training.forward(0)
-        layers: Any = training.model.layers
-        self.between(training, layers)
+        happens(training, training.model.layers)
         training.backward(loss)
         training.update()
-        self.after(training)
 
-    def between(self, training: Training, layers: Any) -> None:
-        """What happens."""
-        raise NotImplementedError
-
-    def after(self, training: Training) -> None:
-        """How the training goes on."""
+    return train
 
 
-class OptimizerBetween(_Between):
+@_between
+def optimizer_between(training: Training, layers: Any) -> None:
     """An optimizer steps between a forward and its backward, on parameters that nothing in the graph needs."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        with torch.no_grad():
-            for layer in dict.fromkeys(layers):
-                layer.down.bias.mul_(0.5)
+    with torch.no_grad():
+        for layer in dict.fromkeys(layers):
+            layer.down.bias.mul_(0.5)
 
 
-class SwappedBack(_Between):
+@_between
+def swapped_back(training: Training, layers: Any) -> None:
     """Averaged weights are put in for an evaluation between forward and backward, and taken out again."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        kept = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
-        for parameter in training.model.parameters():
-            parameter.data.mul_(1.1)
-        training.evaluate(3)
-        for name, parameter in training.model.named_parameters():
-            parameter.data.copy_(kept[name])
+    kept = {name: parameter.detach().clone() for name, parameter in training.model.named_parameters()}
+    for parameter in training.model.parameters():
+        parameter.data.mul_(1.1)
+    training.evaluate(3)
+    for name, parameter in training.model.named_parameters():
+        parameter.data.copy_(kept[name])
 
 
-class EvaluationBetween(_Between):
+@_between
+def evaluation_between(training: Training, layers: Any) -> None:
     """The model is put into evaluation mode between forward and backward."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        training.model.eval()
+    training.model.eval()
 
 
-class EvaluatedBetween(_Between):
+@_between
+def evaluated_between(training: Training, layers: Any) -> None:
     """The model is evaluated between forward and backward, and trains again before it."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        training.model.eval()
-        training.evaluate(3)
-        training.model.train()
+    training.model.eval()
+    training.evaluate(3)
+    training.model.train()
 
 
-class UndoneBetween(_Between):
+def undone_between(training: Training) -> None:
     """The treatment is taken back between a forward and its backward."""
+    loss = training.forward(0)
+    training.undo()
+    training.backward(loss)
+    training.update()
+    training.step(1)
 
-    def between(self, training: Training, layers: Any) -> None:
-        training.undo()
 
-    def after(self, training: Training) -> None:
-        training.step(1)
-
-
-class AttributeBetween(_Between):
+@_between
+def attribute_between(training: Training, layers: Any) -> None:
     """An attribute that a block reads changes between forward and backward: the rate of a dropout."""
-
-    def between(self, training: Training, layers: Any) -> None:
-        for module in training.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.9
+    for module in training.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.9
 
 
-class FrozenLater(Scenario):
+def frozen_later(training: Training) -> None:
     """Parameters are frozen and freed between steps."""
-
-    def train(self, training: Training) -> None:
-        layers: Any = training.model.layers
-        for number, trained in enumerate((True, False, True)):
-            layers[0].requires_grad_(trained)
-            training.step(number)
+    layers: Any = training.model.layers
+    for number, trained in enumerate((True, False, True)):
+        layers[0].requires_grad_(trained)
+        training.step(number)
 
 
-class Modes(Scenario):
+def modes(training: Training) -> None:
     """Steps in training mode, in evaluation mode, and with parts in evaluation mode."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        training.model.eval()
-        training.step(1)
-        training.model.train()
-        layers: Any = training.model.layers
-        layers[0].up.eval()
-        training.step(2)
+    training.step(0)
+    training.model.eval()
+    training.step(1)
+    training.model.train()
+    layers: Any = training.model.layers
+    layers[0].up.eval()
+    training.step(2)
 
 
-class DroppedForward(Scenario):
+def dropped_forward(training: Training) -> None:
     """A forward that nobody goes backward through."""
-
-    def train(self, training: Training) -> None:
-        training.forward(4)
-        training.step(0)
-        training.forward(5)
-        training.step(1)
+    training.forward(4)
+    training.step(0)
+    training.forward(5)
+    training.step(1)
 
 
-class CopiedModel(Scenario):
+def copied_model(training: Training) -> None:
     """After a step a copy of the model trains on, and so does the model."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        copied = copy.deepcopy(training.model)
-        copied(training.batch(1)).backward()
-        training.end_backward()
-        training.note("gradient", {name: parameter.grad for name, parameter in copied.named_parameters()})
-        training.step(2)
+    training.step(0)
+    copied = copy.deepcopy(training.model)
+    copied(training.batch(1)).backward()
+    training.end_backward()
+    training.note("gradient", {name: parameter.grad for name, parameter in copied.named_parameters()})
+    training.step(2)
 
 
-class Redone(Scenario):
+def redone(training: Training) -> None:
     """After a step the treatment is taken back and given again, or given once more."""
-
-    def train(self, training: Training) -> None:
-        training.step(0)
-        if training.rng.random() < 0.5:
-            training.undo()
-        training.treat()
-        training.step(1)
-        training.step(2)
+    training.step(0)
+    if training.rng.random() < 0.5:
+        training.undo()
+    training.treat()
+    training.step(1)
+    training.step(2)
 
 
 # late
 
 
-class LateSteps(Scenario):
+class LateSteps(_Staged):
     """Plain steps; the features of the case begin late."""
 
     def train(self, training: Training) -> None:
@@ -484,7 +451,7 @@ class Interrupted(Exception):
     """Something does not come to its end."""
 
 
-class _Interruption(Scenario):
+class _Interruption(_Staged):
     """Healthy steps, one that an error ends, and healthy steps."""
 
     error: ClassVar[type[BaseException]] = Interrupted
@@ -592,19 +559,24 @@ class InterruptedAndCaught(_Interruption):
         super().go_on(training)
 
 
-def _named(*kinds: type[Scenario]) -> dict[str, type[Scenario]]:
-    return {kind.__name__: kind for kind in kinds}
+def _named(*loops: Loop | type[_Staged]) -> dict[str, Loop]:
+    """Name loops as cases do: one_step is OneStep."""
+    named: dict[str, Loop] = {}
+    for loop in loops:
+        words = re.findall("[A-Za-z][a-z]*", loop.__name__)  # type: ignore[union-attr]
+        named["".join(word.capitalize() for word in words)] = loop.loop if isinstance(loop, type) else loop
+    return named
 
 
-LOOPS: dict[str, dict[str, type[Scenario]]] = {
+LOOPS: dict[str, dict[str, Loop]] = {
     "steps": _named(
-        OneStep, ThreeSteps, EightSteps, Accumulation, SummedLosses, BackwardsInReverse, RetainedGraph,
-        GradientPenalty, GradFunction, ForwardMode, InEvaluationMode, RetainedGradients, StepInBackward,
-        WithoutEarlyStop, DrawsBetween, LargerBatch,
+        one_step, three_steps, eight_steps, accumulation, summed_losses, backwards_in_reverse, retained_graph,
+        gradient_penalty, grad_function, forward_mode, in_evaluation_mode, retained_gradients, step_in_backward,
+        without_early_stop, draws_between, larger_batch,
     ),
     "interruptions": _named(
-        OptimizerBetween, SwappedBack, EvaluationBetween, EvaluatedBetween, UndoneBetween, AttributeBetween,
-        FrozenLater, Modes, DroppedForward, CopiedModel, Redone,
+        optimizer_between, swapped_back, evaluation_between, evaluated_between, undone_between, attribute_between,
+        frozen_later, modes, dropped_forward, copied_model, redone,
     ),
     "late": _named(
         LateSteps, LateSummedLosses, LateEvaluation, LateReplacedPart, LateFlag, LateHook, LateOutsideTensor,

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.fuzz_cases.case import Case
+from benchmarks.fuzz_cases.case import SCENARIOS, Case
 from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.model import FuzzBlock
 from benchmarks.fuzz_cases.snapshot import Leaves, attribute_names, leaves_of, model_leaves, numpy_state
@@ -130,7 +130,7 @@ def train(case: Case, treatment: Treatment = untreated) -> Run:
             training.undo = treat()
             added = attribute_names(model) - attributes
             _seed(case.seed + 1)
-            case.make_scenario().train(training)
+            SCENARIOS[case.scenario](training)
             _note_state(run, model, features, added)
         except Exception as error:
             run.error = error

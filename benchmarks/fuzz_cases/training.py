@@ -115,11 +115,3 @@ class Training:
         """Note what the model makes of a batch without gradients."""
         with torch.no_grad():
             self.note("evaluation", self.run(self.batch(number)))
-
-
-class Scenario:
-    """A training loop."""
-
-    def train(self, training: Training) -> None:
-        """Train, and note what has to be the same."""
-        raise NotImplementedError
