@@ -97,7 +97,7 @@ class Step:
 
 
 def rows_of(case: Case) -> Iterator[list[str]]:
-    """A row for each way to train the model."""
+    """Make a row for each way to train the model."""
     import torch
     import transformers
 
@@ -150,7 +150,7 @@ def measured(model: nn.Module, batch: Mapping[str, Tensor]) -> Step:
 
 
 def cells(step: Step, without: Step) -> list[str]:
-    """The figures of a step, with its gradients held against those without checkpointing."""
+    """Return the figures of a step, with its gradients held against those without checkpointing."""
     lost = without.gradients.keys() - step.gradients.keys()
     there = step.gradients.keys() & without.gradients.keys()
     errors = [((step.gradients[name] - (own := without.gradients[name])).norm() / own.norm()).item() for name in there]

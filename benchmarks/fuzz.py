@@ -125,7 +125,7 @@ def judged(self_check: SelfCheck | None, case: str) -> Row:
 
 
 def _told(row: dict[str, Any]) -> Row:
-    """A row, with an outcome where the process of its case was ended or died."""
+    """Give a row an outcome where the process of its case was ended or died."""
     from benchmarks.fuzz_cases.judge import Outcome
 
     if "problem" not in row:
@@ -158,7 +158,7 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _groups(title: str, pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What is alike once, with how often and the shortest case, the most frequent first."""
+    """Return what is alike once, with how often and the shortest case, the most frequent first."""
     alike: dict[str, list[str]] = defaultdict(list)
     for text, case in pairs:
         alike[text].append(case)

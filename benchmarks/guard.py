@@ -30,7 +30,7 @@ BLOCKS = 12
 
 
 def llama(blocks: int, hidden: int, tokens: int, batch: int) -> tuple[nn.Module, Tensor]:
-    """A Llama of random weights and a batch for it."""
+    """Make a Llama of random weights and a batch for it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -51,7 +51,7 @@ def step(model: nn.Module, ids: Tensor) -> None:
 
 
 def times(rounds: int) -> dict[str, float]:
-    """The least CPU seconds of a step: bare, between checked steps, and checked."""
+    """Return the least CPU seconds of a step: bare, between checked steps, and checked."""
     models: dict[str, tuple[nn.Module, Tensor, Guard | None]] = {}
     for kind, every in (("bare", 0), ("between", 10**9), ("checked", 1)):
         model, ids = llama(blocks=BLOCKS, hidden=128, tokens=128, batch=4)
@@ -92,7 +92,7 @@ def child(kind: str) -> None:
 
 
 def status(name: str) -> int:
-    """A number of bytes that Linux keeps of this process."""
+    """Return a number of bytes that Linux keeps of this process."""
     found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(encoding="ascii"), re.M)
     return int(found.group(1)) * 1024 if found else 0
 

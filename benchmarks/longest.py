@@ -169,7 +169,7 @@ class Trial:
 
 
 def trained(way: Way, sizes: Size, device: Device) -> tuple[nn.Module, Any]:
-    """The model on the device, with all its gradients and optimizer states there, and the optimizer."""
+    """Return the model on the device, with all its gradients and optimizer states there, and the optimizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -254,7 +254,7 @@ def search(trial: Trial, progress: Progress) -> None:
 def longest(
     tried: Callable[[int], Mapping[str, Any] | None], first: int, step: int, most: int | None
 ) -> tuple[int, int, float] | None:
-    """The longest length that fits, the shortest that does not (0: none was found), and the seconds of the longest.
+    """Find the longest length that fits, the shortest that does not (0: none), and the seconds of the longest.
 
     None where a step failed for another reason.
 
@@ -280,7 +280,7 @@ def longest(
 
 
 def most_tokens(sizes: Size) -> tuple[int | None, str]:
-    """The most tokens whose block inputs the host can hold, and that in words; the size's own bound, if it has one."""
+    """Return the most tokens whose block inputs the host can hold, or the size's own bound, and that in words."""
     from ckpt_surgery.runtime.offload.host_memory import host_memory
 
     if sizes.most:
@@ -293,12 +293,12 @@ def most_tokens(sizes: Size) -> tuple[int | None, str]:
 
 
 def trial_name(way: Way, tokens: int, layers: int) -> str:
-    """The name of a measurement."""
+    """Return the name of a measurement."""
     return f"{way}, {tokens} tokens, {layers} layers"
 
 
 def figures(kept: Kept, sizes: Size) -> list[Figure]:
-    """The longest length of each way, the shortest that does not fit, and the step of all layers."""
+    """Return the longest length of each way, the shortest that does not fit, and the step of all layers."""
     measured: list[Figure] = []
     best: dict[Way, int] = {}
     for way in WAYS:
@@ -323,7 +323,7 @@ def figures(kept: Kept, sizes: Size) -> list[Figure]:
 
 
 def _trials(kept: Kept, way: Way, layers: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The lengths that were tried in one way with so many layers, and what came of them."""
+    """Return the lengths that were tried in one way with so many layers, and what came of them."""
     before, after = f"{way}, ", f" tokens, {layers} layers"
     for name, result in kept.items():
         if name.startswith(before) and name.endswith(after):

@@ -187,7 +187,7 @@ def model_names() -> list[str]:
 
 
 def _resident_bytes(process: BaseProcess) -> int:
-    """The resident memory of a process; 0 where that cannot be looked up."""
+    """Return the resident memory of a process; 0 where that cannot be looked up."""
     try:
         pages = Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()[1]
     except (OSError, IndexError):

@@ -177,7 +177,7 @@ def _compiled_save(model: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _products(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
+    """Return the gradients of a step, and how many of the operators that `save` calls matmul its backward runs."""
     import torch
 
     from ckpt_surgery.measure.loss import loss_of
@@ -218,7 +218,7 @@ TRIALS: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
 
 
 def gradients(model: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """The gradients of a step of a model as it stands, and the bytes that it keeps."""
+    """Return the gradients of a step of a model as it stands, and the bytes that it keeps."""
     from ckpt_surgery.measure.step import run_step
     from ckpt_surgery.measure.switch import as_it_stands
 

@@ -256,7 +256,7 @@ def _counts(made: Row, *, imports: bool) -> list[str]:
 
 
 def _broken(made: Row) -> Iterator[list[str]]:
-    """What went wrong; one reason once, with the first module that it holds for and the number of the others."""
+    """Say what went wrong; one reason once, with the first module that it holds for and how many others."""
     if made["crash"]:
         yield ["crashed", prose(made["crash"])]
     for what, key in (("does not compile", "unparsed"), ("changes again", "unsettled")):

@@ -62,7 +62,7 @@ class TensorArgument(Feature):
         self._first: Tensor | None = None
 
     def tensor(self, model: Any, hidden: Tensor) -> Tensor:
-        """The tensor for this forward."""
+        """Return the tensor for this forward."""
         if self._first is None:
             self._first = torch.sin(model.other(hidden))
         return self._first
@@ -378,7 +378,7 @@ class Segments:
         self.layers: dict[int, Tensor] = {}
 
     def update(self, keys: Tensor, layer: int) -> Tensor:
-        """The keys of a layer, old and new."""
+        """Return the keys of a layer, old and new."""
         before = self.layers.get(layer)
         self.layers[layer] = keys if before is None else torch.cat([before, keys], 1)
         return self.layers[layer]
@@ -422,7 +422,7 @@ _CACHE_KINDS = (*_CACHES, _OF_TRANSFORMERS)
 
 
 def _made(kind: str) -> Any:
-    """A new cache; one of our own where transformers is not installed."""
+    """Make a new cache; one of our own where transformers is not installed."""
     if kind in _CACHES or importlib.util.find_spec("transformers") is None:
         return _CACHES.get(kind, Cache)()
     import transformers
@@ -431,7 +431,7 @@ def _made(kind: str) -> Any:
 
 
 def _updated(cache: Any, keys: Tensor, layer: int) -> Tensor:
-    """The keys of a layer, old and new."""
+    """Return the keys of a layer, old and new."""
     updated: Tensor = cache.update(keys, layer) if isinstance(cache, Segments) else cache.update(keys, keys, layer)[0]
     return updated
 
@@ -538,7 +538,7 @@ class CacheOfCaller(CacheOfModel):
             self.strict = frozenset({"cache"})
 
     def begin(self, model: Any) -> None:
-        """The caller has it."""
+        """Do nothing: the caller has it."""
 
     def inputs(self) -> dict[str, Any]:
         self._next()

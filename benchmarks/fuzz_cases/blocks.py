@@ -361,12 +361,12 @@ class Experts(Feature):
         block.experts = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(EXPERTS))
 
     def logits(self, block: Any, tokens: Tensor) -> Tensor:
-        """What the router gives each expert, of shape (tokens, experts)."""
+        """Return what the router gives each expert, of shape (tokens, experts)."""
         result: Tensor = block.router(tokens)
         return result
 
     def routed(self, block: Any, logits: Tensor, chosen: Tensor) -> None:
-        """Called with the logits and the chosen experts, both of shape (tokens, _)."""
+        """See the logits and the chosen experts, both of shape (tokens, _)."""
 
     def run(self, block: Any, hidden: Any, value: Any) -> Any:
         tokens = hidden.reshape(-1, hidden.shape[-1])

@@ -99,7 +99,7 @@ def _torch_is_right(case: Case, reference: Run) -> bool:
 
 
 def _confirmed(failure: Result, reference: Run, error: Exception | None) -> Result:
-    """A failure that ended with `error`, unless the reference is at fault, or torch's own checkpointing fails so too.
+    """Confirm a failure that ended with `error`, unless the reference or torch's own checkpointing is at fault.
 
     Weights that are written through `.data` after a forward are not missed by torch: its backward then reads what
     was written later. A reference that keeps copies for its backward shows that.
@@ -199,7 +199,7 @@ def _path(difference: str) -> str:
 
 
 def _grouped(message: str) -> str:
-    """A message without what differs from case to case."""
+    """Return a message without what differs from case to case."""
     line = " ".join(message.split())
     line = re.sub(rf"{FuzzBlock.__name__} layers\.\d+", "BLOCK", line)
     return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "N", line)[:140]

@@ -99,7 +99,7 @@ def _first(output: Any) -> torch.Tensor:
 
 
 def gradient_penalty(training: Training) -> None:
-    """The gradient of the loss by the inputs is part of a second loss."""
+    """Make the gradient of the loss by the inputs part of a second loss."""
     for number in range(2):
         values = training.batch(number, requires_grad=True)
         loss = training.forward(values=values)
@@ -119,7 +119,7 @@ def grad_function(training: Training) -> None:
 
 
 def forward_mode(training: Training) -> None:
-    """A derivative along the inputs by forward-mode differentiation, and then a step."""
+    """Take a derivative along the inputs by forward-mode differentiation, and then a step."""
     values = training.batch()
     dual: Any = forward_ad
     with dual.dual_level():
@@ -129,7 +129,7 @@ def forward_mode(training: Training) -> None:
 
 
 def in_evaluation_mode(training: Training) -> None:
-    """Steps in evaluation mode, and one behind them in training mode."""
+    """Train in evaluation mode, and one step behind that in training mode."""
     training.model.eval()
     training.step(0)
     training.step(1)
@@ -138,7 +138,7 @@ def in_evaluation_mode(training: Training) -> None:
 
 
 def retained_gradients(training: Training) -> None:
-    """The gradients of what the blocks return are kept."""
+    """Retain the gradients of what the blocks return."""
     kept: list[torch.Tensor] = []
 
     def keep(module: Any, args: Any, output: Any) -> None:
@@ -172,7 +172,7 @@ def step_in_backward(training: Training) -> None:
 
 
 def without_early_stop(training: Training) -> None:
-    """The recompute runs to its end."""
+    """Let the recompute run to its end."""
     with set_checkpoint_early_stop(False):
         training.step(0)
         training.step(1)
@@ -213,7 +213,7 @@ def _between(happens: Callable[[Training, Any], None]) -> Loop:
 
 @_between
 def optimizer_between(training: Training, layers: Any) -> None:
-    """An optimizer steps between a forward and its backward, on parameters that nothing in the graph needs."""
+    """Write parameters that nothing in the graph needs, as an optimizer does."""
     with torch.no_grad():
         for layer in dict.fromkeys(layers):
             layer.down.bias.mul_(0.5)
@@ -232,20 +232,20 @@ def swapped_back(training: Training, layers: Any) -> None:
 
 @_between
 def evaluation_between(training: Training, layers: Any) -> None:
-    """The model is put into evaluation mode between forward and backward."""
+    """Put the model into evaluation mode."""
     training.model.eval()
 
 
 @_between
 def evaluated_between(training: Training, layers: Any) -> None:
-    """The model is evaluated between forward and backward, and trains again before it."""
+    """Evaluate the model, and put it back into training mode."""
     training.model.eval()
     training.evaluate(3)
     training.model.train()
 
 
 def undone_between(training: Training) -> None:
-    """The treatment is taken back between a forward and its backward."""
+    """Take the treatment back between a forward and its backward."""
     loss = training.forward(0)
     training.undo()
     training.backward(loss)
@@ -255,7 +255,7 @@ def undone_between(training: Training) -> None:
 
 @_between
 def attribute_between(training: Training, layers: Any) -> None:
-    """An attribute that a block reads changes between forward and backward: the rate of a dropout."""
+    """Change an attribute that a block reads: the rate of a dropout."""
     for module in training.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.9
@@ -270,7 +270,7 @@ def frozen_later(training: Training) -> None:
 
 
 def modes(training: Training) -> None:
-    """Steps in training mode, in evaluation mode, and with parts in evaluation mode."""
+    """Train in training mode, in evaluation mode, and with parts in evaluation mode."""
     training.step(0)
     training.model.eval()
     training.step(1)
@@ -281,7 +281,7 @@ def modes(training: Training) -> None:
 
 
 def dropped_forward(training: Training) -> None:
-    """A forward that nobody goes backward through."""
+    """Go forward where nobody goes backward."""
     training.forward(4)
     training.step(0)
     training.forward(5)
@@ -325,10 +325,10 @@ class LateSteps(_Staged):
             self.step(training, number)
 
     def prepare(self, training: Training) -> None:
-        """What is done before the first step."""
+        """Prepare the first step."""
 
     def begin(self, training: Training) -> None:
-        """What is done once, before the first late step."""
+        """Begin what is late, before its first step."""
 
     def step(self, training: Training, number: int) -> None:
         """One step."""
@@ -339,7 +339,7 @@ class LateSteps(_Staged):
         training.update()
 
     def between(self, training: Training) -> None:
-        """What is done between a late forward and its backward."""
+        """Do something between a late forward and its backward."""
 
 
 class LateSummedLosses(LateSteps):
@@ -484,7 +484,7 @@ class _Interruption(_Staged):
                 vars(sys).pop(name, None)
 
     def interrupt(self, training: Training) -> None:
-        """A step that an error ends, which comes once `armed`."""
+        """Run a step that an error ends, which comes once `armed`."""
         self.armed = True
         training.forward(20)
 
@@ -559,12 +559,13 @@ class InterruptedAndCaught(_Interruption):
         super().go_on(training)
 
 
-def _named(*loops: Loop | type[_Staged]) -> dict[str, Loop]:
-    """Name loops as cases do: one_step is OneStep."""
+def _named(*loops: Callable[..., Any]) -> dict[str, Loop]:
+    """Name loops as cases do: one_step is OneStep. A class makes a new one for each training."""
     named: dict[str, Loop] = {}
     for loop in loops:
-        words = re.findall("[A-Za-z][a-z]*", loop.__name__)  # type: ignore[union-attr]
-        named["".join(word.capitalize() for word in words)] = loop.loop if isinstance(loop, type) else loop
+        name = "".join(word.capitalize() for word in re.findall("[A-Za-z][a-z]*", loop.__name__))
+        made: Any = loop
+        named[name] = made.loop if isinstance(loop, type) else made
     return named
 
 

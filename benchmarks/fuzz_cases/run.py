@@ -53,7 +53,7 @@ class Run:
 
 
 def untreated(model: nn.Module, case: Case) -> Callable[[], None]:
-    """The reference: no checkpointing."""
+    """Leave the model without checkpointing, as the reference."""
     return lambda: None
 
 
@@ -74,7 +74,7 @@ def operated(model: nn.Module, case: Case, **options: Any) -> Callable[[], None]
 
 
 def _offloader(case: Case, options: SurgeryOptions) -> Offloader | None:
-    """The offloader of a case, for which no tensor is too small, with the store that the case says."""
+    """Return the offloader of a case, for which no tensor is too small, with the store that the case says."""
     if options.offload is None:
         return None
     transport: Transport = DiskTransport() if case.offload == "disk" else HostTransport()

@@ -57,7 +57,7 @@ def write_page(page: Path, results: Sequence[Result], machine: Mapping[str, str]
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A line for each part: whether it met its targets."""
+    """Make a line for each part: whether it met its targets."""
     rows = [
         [f"[{result.part.question}](#{slug(result.part.question)})", verdict(result), f"{result.seconds:.0f} s"]
         for result in results
@@ -66,7 +66,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def verdict(result: Result) -> str:
-    """What became of a part, in a few words."""
+    """Return what became of a part, in a few words."""
     if result.state is State.WAITING:
         return "not finished" if result.figures else "not run yet"
     if result.state is not State.ENDED:
@@ -109,12 +109,12 @@ def section(result: Result, picture: str) -> str:
 
 
 def slug(heading: str) -> str:
-    """The anchor that Python-Markdown gives a heading."""
+    """Return the anchor that Python-Markdown gives a heading."""
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def missing(result: Result) -> Iterator[str]:
-    """What a part has not measured, and why."""
+    """Return what a part has not measured, and why."""
     some = " What it had measured by then:" if result.figures else ""
     if result.state is State.WAITING:
         yield ("Not finished." if result.figures else "Not run yet.") + " `make gpu` goes on with it."
@@ -131,7 +131,7 @@ def missing(result: Result) -> Iterator[str]:
 
 
 def bars(result: Result) -> dict[str, dict[str, float]]:
-    """The values that a part's picture shows, by unit; empty where it has none."""
+    """Return the values that a part's picture shows, by unit; empty where it has none."""
     chosen: dict[str, dict[str, float]] = {}
     for name, figure in result.figures.items():
         if name.startswith(result.part.plotted) and figure["values"] and figure["unit"] not in _UNPLOTTED:

@@ -49,7 +49,7 @@ class Part:
         return 2 * self.seconds
 
     def command(self, out: Path, *, dry: bool) -> Sequence[str]:
-        """The command that runs it and writes `out`."""
+        """Return the command that runs it and writes `out`."""
         resume = [RESUME] if self.resumes else []
         return [sys.executable, *self.arguments, *(self.toy if dry else self.real), *resume, "--out", str(out)]
 

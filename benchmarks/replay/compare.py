@@ -152,7 +152,7 @@ def replay(before: Path, after: Path, apply: Apply, *, family: str = "") -> Repl
 
 
 def newly_supported(before: Path, after: Path) -> list[str]:
-    """The model folders whose support for checkpointing people declared in between.
+    """Return the model folders whose support for checkpointing people declared in between.
 
     That a model supports checkpointing is a decision and no repair: ours is told of it, by
     `include_unsupported` for these folders, and has to make of it what people made.
@@ -257,7 +257,7 @@ def _lines(item: Comparison) -> Iterator[str]:
 
 
 def as_json(before: str, after: str, result: Replay) -> str:
-    """The report as json: the same figures, and every site and class with its grade."""
+    """Return the report as json: the same figures, and every site and class with its grade."""
     figures = {
         "before": before,
         "after": after,

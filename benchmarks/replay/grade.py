@@ -188,7 +188,7 @@ def grade_site(before: Site, ours: Site | None, upstream: Site | None) -> Compar
 
 
 def _faults(before: Site, ours: Site | None, upstream: Site | None) -> list[str]:
-    """What makes ours worse, whatever upstream did: each as a sentence."""
+    """Return what makes ours worse, whatever upstream did: each as a sentence."""
     if ours is None:
         return ["the call is gone"]
     faults = []
@@ -286,7 +286,7 @@ def _same(ours: Site, upstream: Site) -> bool:
 
 
 def _layers_among(one: Site, other: Site) -> set[str]:
-    """The layers of one among the blocks of both: upstream may have renamed a block."""
+    """Return the layers of one among the blocks of both: upstream may have renamed a block."""
     return set(one.layers) & set(other.blocks)
 
 
@@ -319,7 +319,7 @@ def _sort_arguments(before: Site, ours: Site, upstream: Site) -> tuple[list[str]
 
 
 def _shared_faults(ours: Site, upstream: Site) -> list[str]:
-    """What neither ours nor upstream repaired: listed, not held against ours."""
+    """Return what neither ours nor upstream repaired: listed, not held against ours."""
     theirs = _kinds(upstream.arguments)
     notes = [
         f"both pass the gradient argument {name} by keyword"
@@ -400,7 +400,7 @@ def _heading(fact: ClassFact | None) -> str:
 
 
 def wanted_by(before: Snapshot) -> Wanted:
-    """The calls to look for in the other trees even where they call no block: those with an inline branch."""
+    """Return the calls to look for in the other trees even where they call no block: those with an inline branch."""
     return frozenset((site.place, site.callee) for site in before.sites if site.inline)
 
 
@@ -463,7 +463,7 @@ def _any(one: Site, other: Site) -> bool:
 
 
 def changed_lines(before: str, after: str) -> str:
-    """What differs between two bodies, as `- line` and `+ line`, on one line and cut short; "" where nothing does."""
+    """Show what differs between two bodies, as `- line` and `+ line`, on one line and cut short."""
     pairs = difflib.ndiff(before.splitlines(), after.splitlines()) if before != after else ()
     lines = [f"{line[0]} {line[2:].strip()}" for line in pairs if line[0] in "+-"]
     return "; ".join(lines[:SHOWN] + (["..."] if len(lines) > SHOWN else []))

@@ -159,7 +159,7 @@ class File:
                     self._read(branch, guard)
 
     def _resolve(self, level: int, module: str) -> str:
-        """The path, relative to the models folder, of the file that an import names; "" for one outside."""
+        """Return the path, relative to the models folder, of the file that an import names; "" for one outside."""
         if not level:
             return module.removeprefix(PACKAGE).replace(".", "/") + ".py" if module.startswith(PACKAGE) else ""
         folder = self.path.split("/")[:-1]
@@ -215,7 +215,7 @@ class Tree:
         return self._files[path]
 
     def judged_files(self) -> Iterator[File]:
-        """The files to compare, in the order of their paths."""
+        """Return the files to compare, in the order of their paths."""
         for path in self.judged:
             file = self.file(path)
             if file:
@@ -249,7 +249,7 @@ def _puts(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
 
 
 def names_in(node: ast.AST) -> list[str]:
-    """The plain names read in `node`, in order, without repeats."""
+    """Return the plain names read in `node`, in order, without repeats."""
     return list(dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name)))
 
 
@@ -436,7 +436,7 @@ def _facts(file: File) -> Iterator[ClassFact]:
 
 
 def file_sites(file: File, wanted: Wanted = frozenset()) -> Iterator[Site]:
-    """The sites of one file, in order within each method."""
+    """Return the sites of one file, in order within each method."""
     for owner in file.every_class():
         for method in owner.methods.values():
             yield from _Method(owner, method, wanted).sites()
@@ -468,7 +468,7 @@ def is_checkpoint(call: ast.Call) -> bool:
 
 
 def callee_of(function: ast.expr) -> ast.expr:
-    """The module behind what is called: `x` for `x.__call__`, `partial(x.forward, ...)`, `closure(x)`."""
+    """Return the module behind what is called: `x` for `x.__call__`, `partial(x.forward, ...)`, `closure(x)`."""
     if isinstance(function, ast.Attribute) and function.attr in FORWARDS:
         return callee_of(function.value)
     if isinstance(function, ast.Call) and function.args:
@@ -531,7 +531,7 @@ class _Method:
                 self.bindings.setdefault(keyword.arg, []).append(keyword.value)
 
     def sites(self) -> list[Site]:
-        """The method's sites, in the order of their lines."""
+        """Return the method's sites, in the order of their lines."""
         calls = [n for n in self.nodes if isinstance(n, ast.Call)]
         calls.sort(key=lambda call: (call.lineno, call.col_offset))
         branches = {call: self._branch(call) for call in calls if is_checkpoint(call)}
@@ -553,7 +553,7 @@ class _Method:
         return sorted(sites.values(), key=lambda site: site.line)
 
     def _branch(self, call: ast.Call) -> _Branch | None:
-        """The innermost branch of a test on checkpointing that holds the call; None where there is none."""
+        """Return the innermost branch of a test on checkpointing that holds the call; None where there is none."""
         node: ast.AST = call
         while node in self.parents:
             child, node = node, self.parents[node]
@@ -563,7 +563,7 @@ class _Method:
         return None
 
     def _twin(self, checkpoint: ast.Call, branch: _Branch | None, direct: list[ast.Call]) -> ast.Call | None:
-        """The plain call that the other branch makes of the same module."""
+        """Return the plain call that the other branch makes of the same module."""
         if branch is None:
             return None
         name = ast.unparse(callee_of(checkpoint.args[0]))
@@ -600,7 +600,7 @@ class _Method:
         )
 
     def _target(self, call: ast.Call) -> str:
-        """What the statement does with the result: `layer_outputs = <call>`, `hidden_states = <call>[0]`."""
+        """Return what the statement does with the result: `layer_outputs = <call>`, `hidden_states = <call>[0]`."""
         node: ast.AST = call
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
@@ -609,7 +609,7 @@ class _Method:
         return ast.unparse(node).replace(ast.unparse(call), "<call>")
 
     def _classes(self, module: ast.expr, depth: int) -> list[Class]:
-        """The classes that an expression may be an instance, or a container, of."""
+        """Return the classes that an expression may be an instance, or a container, of."""
         if depth > DEEPEST:
             return []
         if isinstance(module, ast.Name):
@@ -634,7 +634,7 @@ class _Method:
 
 
 def attribute_classes(owner: Class, attribute: str) -> list[Class]:
-    """The tree's classes that the constructors of `owner` put into `self.<attribute>`, nearest definition first."""
+    """List the classes that the constructors of `owner` put into `self.<attribute>`, nearest definition first."""
     for ancestor in owner.ancestors:
         classes: list[Class] = []
         for method, puts in ancestor.puts.items():

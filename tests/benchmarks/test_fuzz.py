@@ -74,7 +74,7 @@ def row(outcome: Outcome, features: str = "", **more: Any) -> dict[str, Any]:
 
 
 def test_the_report_counts_kinds_reasons_and_failures() -> None:
-    late = {"case": "1/LateSteps//late:4", "told_after": 2}
+    late: dict[str, Any] = {"case": "1/LateSteps//late:4", "told_after": 2}
     lines = list(
         report(
             [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -43,7 +44,10 @@ STEPS = Steps((2.0, 1.0, 3.0), (0.1,), 100, 0.5, 7.0)
 WATCHED = {"right": True, "block": 1}
 
 
-def kept(topic: str, lengths: Iterable[int], **changes: dict[str, Any] | None) -> dict[str, Any]:
+Changes = Mapping[str, Mapping[str, Any] | None]
+
+
+def kept(topic: str, lengths: Iterable[int], changes: Changes = MappingProxyType({})) -> dict[str, Any]:
     """Measurements in which all ways took the same, but for these."""
     made: dict[str, Any] = {}
     for length in lengths:
@@ -54,8 +58,8 @@ def kept(topic: str, lengths: Iterable[int], **changes: dict[str, Any] | None) -
     return made
 
 
-def missed(topic: str, tokens: int = LONG, **changes: dict[str, Any] | None) -> list[str]:
-    made = figures(TOPICS[topic], (tokens,), kept(topic, (tokens,), **changes))
+def missed(topic: str, changes: Changes = MappingProxyType({}), tokens: int = LONG) -> list[str]:
+    made = figures(TOPICS[topic], (tokens,), kept(topic, (tokens,), changes))
     return [figure.name.partition(": ")[2] for figure in made if figure.verdict == "missed"]
 
 
@@ -81,18 +85,18 @@ def test_ways_that_take_the_same_meet_every_target(topic: str) -> None:
     ],
 )
 def test_every_target_can_be_missed(topic: str, way: str, change: dict[str, Any], names: list[str]) -> None:
-    assert missed(topic, **{way: change}) == names
+    assert missed(topic, {way: change}) == names
 
 
 def test_offload_of_short_texts_has_no_target_of_time() -> None:
-    assert missed("offload", 8192, **{OFFLOAD: {"seconds": (9.0,)}}) == []
+    assert missed("offload", {OFFLOAD: {"seconds": (9.0,)}}, 8192) == []
 
 
 def test_what_did_not_fit_has_no_figures_and_ours_has_to() -> None:
     others: dict[str, None] = dict.fromkeys((OURS, THEIRS, SAVE_ON_CPU))
-    made = figures(TOPICS["offload"], (LONG,), kept("offload", (LONG,), **others))
+    made = figures(TOPICS["offload"], (LONG,), kept("offload", (LONG,), others))
     assert {figure.name.rpartition("step, ")[2].rpartition("peak, ")[2] for figure in made} == {OFFLOAD}
-    assert missed("offload", **{OFFLOAD: None}) == [f"{OFFLOAD} fits"]
+    assert missed("offload", {OFFLOAD: None}) == [f"{OFFLOAD} fits"]
 
 
 def test_every_way_gives_the_gradients_of_no_checkpointing() -> None:

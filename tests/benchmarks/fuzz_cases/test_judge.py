@@ -18,6 +18,7 @@ from benchmarks.fuzz_cases import case as catalog
 from benchmarks.fuzz_cases.case import STORES, Case, Store
 from benchmarks.fuzz_cases.feature import Feature
 from benchmarks.fuzz_cases.judge import Outcome, Result, judge, minimised
+from benchmarks.fuzz_cases.loops import LOOPS
 from benchmarks.fuzz_cases.run import Treatment, checkpointed, train, untreated
 from ckpt_surgery.runtime.offload import disk_transport
 from ckpt_surgery.runtime.offload.host_transport import HostTransport
@@ -187,7 +188,7 @@ def test_a_cache_that_is_filled_twice_is_told(name: str) -> None:
     assert result.outcome in (Outcome.SILENT, Outcome.CRASHED)
 
 
-@pytest.mark.parametrize("name", catalog.LOOPS["exceptions"])
+@pytest.mark.parametrize("name", LOOPS["exceptions"])
 def test_what_an_error_leaves_behind_is_silent(name: str) -> None:
     treatment = replacing(treatments.forgetting_on_error)
     assert outcome(treatment, "DropoutFunction", scenario=name) in (Outcome.SILENT, Outcome.STATE)
