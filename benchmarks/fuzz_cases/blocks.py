@@ -98,17 +98,6 @@ class CountAttribute(Stateful):
         return module.calls
 
 
-class CountBuffer(Stateful):
-    """A buffer that is counted up in place."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.register_buffer("count", torch.zeros((), dtype=torch.long))
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        block.count += 1
-        return block.count
-
-
 class LargeBuffer(Stateful):
     """A buffer of more elements than anyone copies for nothing, written in place in some calls only."""
 
@@ -123,22 +112,16 @@ class LargeBuffer(Stateful):
         return block.usage[:FEATURES]
 
 
-class MovingAverage(Stateful):
-    """A buffer that every call replaces by another tensor."""
-
-    def build(self, block: Any, index: int) -> None:
-        block.register_buffer("average", torch.zeros(FEATURES))
-
-    def write(self, block: Any, hidden: Tensor) -> Any:
-        block.average = 0.9 * block.average + 0.1 * hidden.detach().mean((0, 1))
-        return block.average
-
-
 class Pair(NamedTuple):
     """State that is replaced."""
 
     calls: int
     last: float
+
+
+def _average_on_block(block: Any, hidden: Tensor) -> Any:
+    block.average = 0.9 * block.average + 0.1 * hidden.detach().mean((0, 1))
+    return block.average
 
 
 def _fill_bank(block: Any, hidden: Tensor) -> Tensor:
@@ -184,6 +167,11 @@ def _remember(block: Any, hidden: Tensor) -> Any:
 
 
 _STATE_ROWS: dict[str, tuple[Make, Callable[[Any, Tensor], Any]]] = {
+    "CountBuffer": (
+        lambda: {"count": nn.Buffer(torch.zeros((), dtype=torch.long))},
+        lambda block, hidden: block.count.add_(1),
+    ),
+    "MovingAverage": (lambda: {"average": nn.Buffer(torch.zeros(FEATURES))}, _average_on_block),
     "TensorAttribute": (lambda: {"bank": torch.zeros(4, FEATURES), "pointer": 0}, _fill_bank),
     "ReplacedTuple": (lambda: {"pair_state": Pair(0, 0.0)}, _replace_pair),
     "ReplacedFunction": (lambda: {"gain": functools.partial(float, 1)}, _replace_function),
@@ -196,7 +184,8 @@ _STATE_ROWS: dict[str, tuple[Make, Callable[[Any, Tensor], Any]]] = {
 
 def _row(name: str, make: Make, write: Callable[[Any, Tensor], Any]) -> type[Stateful]:
     def build(feature: Feature, block: Any, index: int) -> None:
-        vars(block).update(make())
+        for key, value in make().items():
+            setattr(block, key, value)
 
     attributes = {"__doc__": name, "build": build, "write": lambda feature, block, hidden: write(block, hidden)}
     return type(name, (Stateful,), attributes)
@@ -728,7 +717,7 @@ class InPlaceAfter(Feature):
 
 KINDS: dict[str, dict[str, type[Feature]]] = {
     "layers": of_kind(_LAYERS, Unused),
-    "state": of_kind(_STATE, CountAttribute, CountBuffer, LargeBuffer, MovingAverage, LazyLayer),
+    "state": of_kind(_STATE, CountAttribute, LargeBuffer, LazyLayer),
     "elsewhere": of_kind(_ELSEWHERE),
     "draws": of_kind(_DRAWS, DrawInHook),
     "experts": of_kind({}, Experts, DriftingExperts, CountingExperts, BalancedExperts),
