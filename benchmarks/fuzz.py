@@ -84,7 +84,8 @@ def _many(chosen: Sequence[Case], jobs: int, self_check: SelfCheck | None) -> in
     from benchmarks.fuzz_cases.judge import FAILURES
 
     names = [str(case) for case in chosen]
-    survey = Survey("fuzz", __doc__, lambda: names, partial(judged, self_check), bool, prepare, SECONDS)  # type: ignore[arg-type]
+    work = partial(judged, self_check)
+    survey = Survey("fuzz", __doc__, lambda: names, work, prepare=prepare, seconds=SECONDS)
     start = perf_counter()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         file = Path(folder) / "rows.jsonl"

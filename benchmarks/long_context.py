@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.class_survey import rows_of, survey
 from benchmarks.figures import lacking, option_parser
 from benchmarks.long_context_report import (
     CLOSE,
@@ -40,6 +39,7 @@ from benchmarks.long_context_report import (
     write_cards,
     write_figures,
 )
+from benchmarks.survey import Survey, rows_of
 from ckpt_surgery.text import plural
 
 SECONDS = 300
@@ -116,8 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [name for name in sorted(model_classes()) if name.endswith(ENDINGS)]
     names = options.names or every
     options.rows.parent.mkdir(parents=True, exist_ok=True)
-    survey(names, options.rows, examine, jobs=1, seconds=SECONDS, most_bytes=6 * 2**30)
-    figures = figures_of(rows_of(options.rows), installed(), len(every))
+    survey = Survey("long_context", __doc__, lambda: every, examine, seconds=SECONDS, most_bytes=6 * 2**30)
+    survey.run(names, options.rows)
+    examined = [{**row, "class": row["case"]} for row in rows_of(options.rows)]
+    figures = figures_of(examined, installed(), len(every))
     rows = [row for row in figures.rows if row.name in names]
     for line in table(rows):
         print(line)

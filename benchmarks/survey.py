@@ -87,7 +87,7 @@ class Survey:
     doc: str | None
     cases: Callable[[], Sequence[str]]
     measure: Callable[[str], Row]
-    conclude: Callable[[Sequence[Row], int, bool], bool]
+    conclude: Callable[[Sequence[Row], int, bool], bool] = lambda rows, known, page: False
     prepare: Callable[[], object] = bool
     seconds: float = 120.0
     most_bytes: int = 2**63
