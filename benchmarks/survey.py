@@ -118,6 +118,8 @@ class Survey:
 
     def run(self, names: Sequence[str], file: Path, jobs: int = 1, in_all: float = inf) -> None:
         """Measure each case that `file` lacks, and append its row; after `in_all` seconds no further one is begun."""
+        if file.is_file() and not file.read_text(encoding="utf-8").endswith("\n"):  # a line was cut off
+            file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
         done = {row["case"] for row in rows_of(file)}
         waiting = [name for name in names if name not in done]
         if waiting:
