@@ -150,7 +150,16 @@ def release(session: nox.Session) -> None:
 def stacks(session: nox.Session) -> None:
     """`wrap_blocks` on models of other libraries: docs/coverage/stacks.md."""
     install(session, "stacks", TORCH, "transformers==5.23.0", *LIBRARIES, project="torch")
-    session.run("python", "-m", "benchmarks.stacks", *session.posargs, env=TEST_ENVIRONMENT)
+    session.run(
+        "python",
+        "-m",
+        "benchmarks.stacks",
+        "out/stacks.jsonl",
+        "--again",
+        "--page",
+        *session.posargs,
+        env=TEST_ENVIRONMENT,
+    )
 
 
 @nox.session
