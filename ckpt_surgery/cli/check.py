@@ -54,12 +54,12 @@ def check_command(
             parser=choice_of(OutputFormat),
             metavar=choice_names(OutputFormat),
             rich_help_panel=REPORT,
-            help="How to report (default: text).",
+            help="Report format (default: text).",
         ),
     ] = None,
     output: Output = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", rich_help_panel=REPORT, help="Counts by rule instead of findings.")
+        bool, typer.Option("--statistics", rich_help_panel=REPORT, help="Show counts by rule instead of findings.")
     ] = False,
     select: Select = None,
     ignore: Ignore = None,
@@ -67,9 +67,7 @@ def check_command(
     jobs: Jobs = None,
     show_unknown: Annotated[
         bool | None,
-        typer.Option(
-            "--show-unknown/--no-show-unknown", rich_help_panel=REPORT, help="Also show what could not be decided."
-        ),
+        typer.Option("--show-unknown/--no-show-unknown", rich_help_panel=REPORT, help="Also show undecided findings."),
     ] = None,
     show_info: Annotated[
         bool, typer.Option("--show-info", rich_help_panel=REPORT, help="Also show findings that are not faults.")
@@ -79,14 +77,14 @@ def check_command(
     baseline: Annotated[
         Path | None,
         typer.Option(
-            readable=False, metavar="FILE", help="Leave out the findings in FILE, which is written if it is not there."
+            readable=False, metavar="FILE", help="Leave out the findings in FILE; create it if it does not exist."
         ),
     ] = None,
     update_baseline: Annotated[
-        bool, typer.Option("--update-baseline", help="Write the baseline anew with the findings of now.")
+        bool, typer.Option("--update-baseline", help="Rewrite the baseline with the current findings.")
     ] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="REV", help="Only findings in lines that changed since this git revision.")
+        str | None, typer.Option(metavar="REV", help="Only report lines changed since this git revision.")
     ] = None,
 ) -> None:
     """Report faulty gradient checkpointing. No code is run."""

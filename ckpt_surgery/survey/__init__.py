@@ -16,10 +16,9 @@ from ckpt_surgery.measure.results import MODES, QUICK_LEVELS, Level, Mode, Repai
 from ckpt_surgery.measure.versions import installed_versions
 from ckpt_surgery.survey.examination import EXAMINATION
 from ckpt_surgery.survey.job import SurveyJob
-from ckpt_surgery.survey.options import SurveyOptions, checked_timeout, part_of
 from ckpt_surgery.survey.resume import ResumeFile
 from ckpt_surgery.survey.scheduler import Scheduler
-from ckpt_surgery.survey.target import SurveyTarget
+from ckpt_surgery.survey.target import SurveyOptions, SurveyTarget, checked_timeout, part_of
 from ckpt_surgery.survey.worker_pool import WorkerPool
 
 SurveyProgress = Callable[[str, int, int], None]

@@ -10,8 +10,7 @@ from ckpt_surgery.measure.report import Report
 from ckpt_surgery.measure.results import SURGERY_MODE, Fault, Mode, ModeReport, Repair
 from ckpt_surgery.survey.events import Phase, PhaseKind
 from ckpt_surgery.survey.examination import broken_mode, empty_report, has_model
-from ckpt_surgery.survey.options import SurveyOptions
-from ckpt_surgery.survey.target import SurveyTarget
+from ckpt_surgery.survey.target import SurveyOptions, SurveyTarget
 from ckpt_surgery.survey.worker_exit import WorkerExit
 
 

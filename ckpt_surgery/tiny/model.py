@@ -195,7 +195,7 @@ def marked_memory() -> Iterator[None]:
 
 
 def draw_marked(model: nn.Module) -> None:
-    """Draw the weights that are NaN: a class leaves them to a checkpoint. Vectors become 1, or 0 if they are a bias."""
+    """Draw the weights that are NaN: a class leaves them to a checkpoint. Vectors become 1, and biases 0."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.is_meta or not weight.is_floating_point() or not bool(weight.isnan().any()):

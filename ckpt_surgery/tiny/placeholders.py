@@ -65,7 +65,7 @@ def place_tokens(arguments: ForwardArguments, values: dict[str, Any], token: int
 
 
 def _feature_count(arguments: ForwardArguments, kind: str) -> int:
-    """Count the features that the model makes of the pixels or audio in `arguments`; one per sample if it does not say."""
+    """Count the features that the model makes of the pixels or audio in `arguments`; one per sample if unknown."""
     for part in _parts(arguments.model):
         method = getattr(part, f"get_{kind}_features", None)
         accepted = inspect.signature(method).parameters.keys() - {"input_ids"} if method else set()

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_surgery.survey.build import device_problem, moved
-from ckpt_surgery.survey.options import checked_timeout, parse_shard, part_of
-from ckpt_surgery.survey.target import SurveyTarget, TargetError
+from ckpt_surgery.survey.target import SurveyTarget, TargetError, checked_timeout, parse_shard, part_of
 
 
 class TestShards:
