@@ -80,12 +80,13 @@ class SurveyJob:
 
     def lose_worker(self, worker_exit: WorkerExit, seconds: float) -> None:
         """Record that the worker was lost `seconds` into its phase: a fault of the mode, or why nothing was run."""
+        unfinished = FaultKind.BACKWARD_UNFINISHED if worker_exit.in_backward else FaultKind.STEP_UNFINISHED
         match self.phase:
             case Phase(PhaseKind.MODE, mode) if mode is not None:
-                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                run = self._broken(mode, unfinished, worker_exit)
                 self.modes[mode] = replace(run, seconds=seconds)
             case Phase(PhaseKind.MODE_AFTER, mode) if mode is not None:
-                run = self._broken(mode, _unfinished(worker_exit), worker_exit)
+                run = self._broken(mode, unfinished, worker_exit)
                 self.add_repair(Repair((replace(run, seconds=seconds),)))
             case Phase(PhaseKind.SURGERY):
                 self._fail_after(FaultKind.SURGERY_UNFINISHED, worker_exit)
@@ -109,7 +110,3 @@ class SurveyJob:
 
     def _without_verdict(self, problem: str) -> Report:
         return replace(empty_report(self.target), problem=problem)
-
-
-def _unfinished(worker_exit: WorkerExit) -> FaultKind:
-    return FaultKind.BACKWARD_UNFINISHED if worker_exit.in_backward else FaultKind.STEP_UNFINISHED

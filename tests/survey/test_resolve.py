@@ -32,7 +32,7 @@ def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
         "BertModel": "bert,twin-of_bert",
     }
     catalogue = {name: Entry(name, *types.split(",")) for name, types in names.items()}
-    for module in ("configurations", "model_names", "resolve", "variants"):
+    for module in ("configurations", "model_names", "resolve"):
         monkeypatch.setattr(f"ckpt_surgery.survey.{module}.catalogue", lambda: catalogue)
 
 
