@@ -144,18 +144,12 @@ def _write(report: CheckReport, output_format: OutputFormat, output: Path | None
 
 
 def _document(report: CheckReport, output_format: OutputFormat) -> str:
-    if output_format is OutputFormat.JSON:
-        from ckpt_surgery.static.render.json import to_json
-
-        return to_json(report, __version__)
-    if output_format is OutputFormat.GITHUB:
-        from ckpt_surgery.static.render.github import to_github
-
-        return to_github(report)
     if output_format is OutputFormat.HTML:
         from ckpt_surgery.report.check_page import to_html
 
         return to_html(report)
-    from ckpt_surgery.static.render.sarif import to_sarif
+    from ckpt_surgery.static.render.machine import to_github, to_json, to_sarif
 
-    return to_sarif(report, __version__)
+    if output_format is OutputFormat.GITHUB:
+        return to_github(report)
+    return (to_json if output_format is OutputFormat.JSON else to_sarif)(report, __version__)
