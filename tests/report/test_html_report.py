@@ -130,7 +130,7 @@ def test_what_policies_keep_is_a_table_with_the_names_that_matched_nothing() -> 
 
 
 def header(reports: list[Report]) -> str:
-    """What the top of the page says, above the causes and the table."""
+    """Return what the top of the page says, above the causes and the table."""
     (top,) = re.findall(r"<header>.*?</header>", html_page(reports), re.DOTALL)
     return " ".join(" ".join(Tags(top).text).split())
 

@@ -33,8 +33,8 @@ def test_a_finding_tells_code_place_class_family_and_repair(tmp_path: Path) -> N
     assert (result.files, result.problems, result.suppressed) == (1, (), 0)
     text = BY_KEYWORD.replace("hidden_states = layer(", 'name = "äöü"; hidden_states = layer(')
     (finding,) = check([tree(tmp_path / "1", text)], jobs=1).findings
-    line = text.split("\n")[finding.line - 1]
-    assert line[finding.column - 1 :].startswith("hidden_states=hidden_states")
+    found_in = text.split("\n")[finding.line - 1]
+    assert found_in[finding.column - 1 :].startswith("hidden_states=hidden_states")
     assert codes(tree(tmp_path / "2", LAYERED)) == []
 
 

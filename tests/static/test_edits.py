@@ -85,7 +85,7 @@ def test_a_repair_of_several_files_is_dropped_where_one_of_them_is_frozen() -> N
 
 
 def repaired(root: Path, finding: Finding) -> dict[str, str]:
-    """The texts of a tree after the edits of one finding."""
+    """Return the texts of a tree after the edits of one finding."""
     after = texts(root)
     edits = edits_of([finding])[finding]
     for name, text in after.items():

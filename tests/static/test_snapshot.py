@@ -28,7 +28,7 @@ def applicability(path: Path) -> list[Applicability]:
 
 
 def script(root: Path, files: dict[str, str | bytes], name: str = "configs/a.yaml", at: str = "train.py") -> Path:
-    """A script that names a configuration, and the files beside it."""
+    """Make a script that names a configuration, and the files beside it."""
     tree(root, {at: SCRIPT.format(name=name)})
     for file, text in files.items():
         path = root / file

@@ -718,7 +718,7 @@ class TestResuming:
 
 
 def wait_for_none(look: Callable[[], list[str]]) -> list[str]:
-    """What is still there when nothing should be, after at most ten seconds."""
+    """Return what is still there when nothing should be, after at most ten seconds."""
     limit = time.monotonic() + 10
     while (left := look()) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -730,7 +730,7 @@ def workers_of(pool: WorkerPool) -> list[str]:
 
 
 def running(group: int) -> list[str]:
-    """The processes of a group, without those that are dead and only not collected."""
+    """List the processes of a group, without those that are dead and only not collected."""
     processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:

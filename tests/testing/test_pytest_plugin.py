@@ -75,7 +75,7 @@ def test_broken(verify_checkpointing):
 
 @pytest.fixture
 def plan(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with models to verify, and nothing else."""
+    """Make a folder with models to verify, and nothing else."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     pytester.makepyfile(plan=PLAN)

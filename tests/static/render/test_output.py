@@ -277,13 +277,13 @@ class TestGithub:
             "::GPT2Block: `hidden_states` is passed by keyword"
         )
         assert got[4] == ("::error file=models/broken.py,title=ckpt_surgery::models/broken.py: does not parse: line 3")
-        got = to_github(shown(finding(path="a:b,c%.py", message="50%, a:b\r\nnext", class_name="")))
-        assert got == "::error file=a%3Ab%2Cc%25.py,line=10,col=5,title=CKPT003::50%25, a:b%0D%0Anext\n"
+        escaped = to_github(shown(finding(path="a:b,c%.py", message="50%, a:b\r\nnext", class_name="")))
+        assert escaped == "::error file=a%3Ab%2Cc%25.py,line=10,col=5,title=CKPT003::50%25, a:b%0D%0Anext\n"
         assert to_github(shown()) == ""
 
 
 def sarif_schema() -> dict[str, Any]:
-    """The official schema where SARIF_SCHEMA names it; else the same rules as pysarif's classes carry them.
+    """Return the official schema where SARIF_SCHEMA names it; else the same rules as pysarif's classes carry them.
 
     The classes have the properties, types, enumerations and requirements of the schema; the bounds that
     they lack are added for the properties that we write.
