@@ -90,7 +90,7 @@ def explain_command(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With checkpointing: keep the results of operators: attention, matmul:2, ...; repeatable.",
+            help="With checkpointing: keep the results of operators: attention, matmul:2, ... (repeatable).",
         ),
     ] = None,
     optimizer: CountedOptimizer = Optimizer.ADAMW,

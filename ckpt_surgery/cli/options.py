@@ -80,7 +80,7 @@ def time_limit(seconds: float) -> float:
 
 Select: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="CODES", help="Only these rules: codes or prefixes of codes, comma-separated; repeatable."),
+    typer.Option(metavar="CODES", help="Only these rules: codes or prefixes of codes, comma-separated (repeatable)."),
 ]
 Ignore: TypeAlias = Annotated[
     list[str] | None, typer.Option(metavar="CODES", help="Leave out these rules, given as in --select.")

@@ -31,7 +31,7 @@ def pr_command(
     checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A git checkout of transformers.")],
     families: Annotated[
         list[str] | None,
-        typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), comma-separated; repeatable."),
+        typer.Option(metavar="FAMILIES", help="Model folders (gpt_bigcode,zamba), comma-separated (repeatable)."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model folder that is not deprecated.")] = False,
     select: Select = None,

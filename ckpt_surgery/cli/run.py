@@ -64,18 +64,18 @@ def run_command(
     ] = None,
     stacks: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name; repeatable."),
+        typer.Option(metavar="PATTERN", rich_help_panel=_WRAPPED, help="Only stacks of this name (repeatable)."),
     ] = None,
     blocks: Annotated[
         list[str] | None,
-        typer.Option(metavar="CLASS", rich_help_panel=_WRAPPED, help="Only blocks of this class; repeatable."),
+        typer.Option(metavar="CLASS", rich_help_panel=_WRAPPED, help="Only blocks of this class (repeatable)."),
     ] = None,
     first: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[PATTERN=]N",
             rich_help_panel=_WRAPPED,
-            help="Only the first N blocks of each stack, or of those of this name; repeatable.",
+            help="Only the first N blocks of each stack, or of those of this name (repeatable).",
         ),
     ] = None,
     every_n: Annotated[
@@ -87,7 +87,7 @@ def run_command(
         typer.Option(
             metavar="[BLOCKS=]NAME",
             rich_help_panel=_KEPT,
-            help="Keep results of operators: attention, matmul:2, router, aten.mm, ...; repeatable.",
+            help="Keep results of operators: attention, matmul:2, router, aten.mm, ... (repeatable).",
         ),
     ] = None,
     save_offload: Annotated[
