@@ -76,7 +76,7 @@ def fit_command(
             raise OptionError(f"--memory is {memory!r}: give a size with its unit, such as 24GB")
         if memory is None and device is None and not any(map(os.path.exists, _CARDS)):
             raise OptionError(
-                "there is no card here to fit a training to: give --memory 24GB, or --device 4090, before the script"
+                "there is no GPU here to plan for: give --memory 24GB, or --device 4090, before the script"
             )
         figures = None if device is None else device_of(device)
         started = shlex.join([*(["-m"] if module else []), *arguments])

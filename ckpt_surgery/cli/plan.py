@@ -203,7 +203,7 @@ def _lines(made: Plan, assumptions: Sequence[str], *, lora: bool, assumed: bool)
         *text_table(["", "checkpointed", "also", "kept", "peak", "extra time"], rows),
         f"Time: what one step computes and moves, at the peak rates of {made.device.name} ({made.device.source})"
         f"{', as --device names no card' if assumed else ''}; ~ is an estimate between steps that were metered.",
-        *(f"{name} is no choice here: {why}" for name, why in made.unavailable.items()),
+        *(f"{name} is not available here: {why}" for name, why in made.unavailable.items()),
         "Not counted: workspace of kernels but cuBLAS's and flash attention's, fragments, the CUDA context.",
     ]
 

@@ -29,15 +29,15 @@ from ckpt_surgery.report.summary import (
 from ckpt_surgery.text import code, folded, markdown_table, paragraphs, plural, prose
 
 _MEANING = {
-    "failed": "at least one mode does something else than the run without checkpointing",
+    "failed": "at least one mode differs from the run without checkpointing",
     "ok": "every mode that runs was measured and has no fault",
-    "skipped": "none of the modes that were asked for runs",
+    "skipped": "none of the requested modes runs",
     "unsupported": "the class does not claim gradient checkpointing",
     "not built": "no tiny model with a working step could be made",
 }
 _MEANING_AFTER: dict[RepairStatus, str] = {
-    "ok": "what runs is as the run without checkpointing",
-    "refused": "wrap_blocks refuses the model, or a call of it, with a sentence",
+    "ok": "what runs matches the run without checkpointing",
+    "refused": "wrap_blocks refuses the model, or a call of it, and says why",
     "failed": "something is still wrong",
     "not repaired": "there is nothing to compare with",
 }

@@ -74,9 +74,7 @@ def survey_summary(
     repaired = f"; after wrap_blocks: {', '.join(after_surgery)}" if after_surgery else ""
     skipped = len(with_skips(reports))
     unjudged = f"; {plural(skipped, 'class', 'classes')} with a level that could not be judged" if skipped else ""
-    hidden = (
-        " The reasons why some were not built: --show-unbuilt." if hint and of_status(reports, "not built") else ""
-    )
+    hidden = " --show-unbuilt says why some were not built." if hint and of_status(reports, "not built") else ""
     return wrapped(
         f"Verified {plural(len(reports), 'class', 'classes')}{took}{counted}{unjudged}{repaired}.{hidden}", width
     )

@@ -111,5 +111,5 @@ def parse_shard(text: str) -> tuple[int, int]:
 def checked_timeout(seconds: float) -> float:
     """Return `seconds`, if they can be a time limit. Raises TargetError unless they are from 0.1 to a day."""
     if not 0.1 <= seconds <= _LONGEST:
-        raise TargetError(f"{seconds:g} is no time limit: give seconds from 0.1 to {_LONGEST:g}")
+        raise TargetError(f"{seconds:g} is not a time limit: give seconds from 0.1 to {_LONGEST:g}")
     return seconds

@@ -149,7 +149,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_found(tmp_path: Path) 
     files, problems = discover([tmp_path / "1" / "model.txt"])
     assert files == []
     assert "is not a Python file" in problems[0].message
-    assert discover(["a\0.py"])[1][0].message == "is no path: it contains a NUL character"
+    assert discover(["a\0.py"])[1][0].message == "is not a path: it contains a NUL character"
 
 
 def test_something_that_is_neither_file_nor_folder_is_a_problem_and_never_opened(tmp_path: Path) -> None:

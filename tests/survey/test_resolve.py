@@ -170,7 +170,7 @@ class TestConfigurations:
                 "modeling_gone.Toy, but there is no modeling_gone.py beside",
             ),
             ({"AutoConfig": "gone.ToyConfig"}, "gone.ToyConfig, but there is no gone.py beside it: add the file, or"),
-            ({"AutoConfig": "ToyConfig"}, "ToyConfig, but that is no `module.Class`: add the file, or correct the"),
+            ({"AutoConfig": "ToyConfig"}, "ToyConfig, but that is not a `module.Class`: add the file, or correct the"),
             ({"AutoConfig": "a/b--c.D"}, "a/b--c.D, code of another repository, and nothing is ever downloaded"),
         ],
     )

@@ -58,7 +58,7 @@ class TestTimeLimits:
 
     @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e300"])
     def test_that_no_clock_can_wait_for_are_said_to_be_none(self, text: str) -> None:
-        with pytest.raises(TargetError, match="is no time limit: give seconds"):
+        with pytest.raises(TargetError, match="is not a time limit: give seconds"):
             checked_timeout(float(text))
 
 
