@@ -114,9 +114,11 @@ def svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str,
     body = body[body.index(">", body.index("<svg")) + 1 : body.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>", "", body, flags=re.DOTALL)
     for gid, names in (titled or {}).items():
-        body = _with_titles(body, gid, names)
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', body))
-    body = re.sub(r"<[^>]+>", lambda tag: _tidy(tag[0], key, used), body)
+        end = body.index(f'<g id="{gid}">')
+        for name in names:  # its markers are the first ones from there
+            end = body.index("/>", body.index("<use ", end))
+            body = f"{body[:end]}><title>{escape(name)}</title></use>{body[end + 2 :]}"
+    body = re.sub(r"<[^>]+>", lambda tag: _tidy(tag[0], key), body)
     body = re.sub(r">\s+<", "><", body).strip()
     return (
         f'<svg viewBox="{box}" role="img" aria-labelledby="{key}-title {key}-text">'
@@ -124,28 +126,11 @@ def svg_of(figure: Figure, key: str, title: str, text: str, titled: Mapping[str,
     )
 
 
-def _tidy(tag: str, key: str, used: set[str]) -> str:
-    """Give a tag the colours of the page and ids that start with `key`; drop fonts, unused ids and surplus digits."""
+def _tidy(tag: str, key: str) -> str:
+    """Give a tag the colours of the page and ids that start with `key`; drop fonts and surplus digits."""
     for drawn, shown in CSS_COLOURS.items():
         tag = tag.replace(drawn, shown)
     tag = re.sub(r"font-family: [^;\"]*(?:; )?", "", tag)
     tag = re.sub(r"font: (?:[a-z]+ )*([\d.]+px)[^;\"]*", r"font-size: \1", tag)
     tag = re.sub(r"(\.\d\d)\d+", r"\1", tag).replace("xlink:href=", "href=")
-    tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{key}-{m[1]}"' if m[1] in used else "", tag)
-    return re.sub(r'(href="|url\()#', rf"\1#{key}-", tag)
-
-
-def _with_titles(body: str, gid: str, names: Sequence[str]) -> str:
-    """Put a `<title>` into each marker of the line `gid`; a line holds nothing but its markers and their group."""
-    start = body.find(f'<g id="{gid}">')
-    depth = end = 0
-    for tag in re.finditer(r"<g\b|</g>", body[start:]):
-        depth += 1 if tag[0] == "<g" else -1
-        end = start + tag.end()
-        if depth == 0:
-            break
-    left = iter(names)
-    group = re.sub(
-        r"<use\b([^>]*)/>", lambda m: f"<use{m[1]}><title>{escape(next(left))}</title></use>", body[start:end]
-    )
-    return body[:start] + group + body[end:]
+    return re.sub(r'( id="|href="#|url\(#)', rf"\1{key}-", tag)

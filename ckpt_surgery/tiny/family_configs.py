@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from ckpt_surgery.model_patches import family_tables
-from ckpt_surgery.tiny.configs import all_configs, nested_configs
+from ckpt_surgery.tiny.configs import all_configs
 
 
 def default_config(config_class: type) -> PretrainedConfig:
@@ -48,23 +48,6 @@ def is_timm(config: PretrainedConfig) -> bool:
 def timm_field(config: PretrainedConfig) -> str:
     """Return the field that names a model of timm; empty where the configuration is of no such model."""
     return {"timm_backbone": "backbone", "timm_wrapper": "architecture"}.get(type(config).model_type, "")
-
-
-def tiny_timm(config: PretrainedConfig) -> PretrainedConfig:
-    """Return `config` with a tiny ResNet of timm in place of the model that it names."""
-    tiny = copy.deepcopy(config)
-    setattr(tiny, timm_field(config), "test_resnet")
-    tiny.model_args, tiny.use_pretrained_backbone = None, False
-    return tiny
-
-
-def without_timm(config: PretrainedConfig) -> PretrainedConfig:
-    """Return `config` with tiny backbones of transformers for the timm backbones that its parts insist on."""
-    for part in list(all_configs(config)):
-        for name, nested in list(nested_configs(part)):
-            if is_timm(nested):
-                setattr(part, name, tiny_backbone())
-    return config
 
 
 def tiny_backbone() -> PretrainedConfig:

@@ -23,8 +23,6 @@ from ckpt_surgery.tiny.family_configs import (
     is_timm,
     timm_field,
     tiny_backbone,
-    tiny_timm,
-    without_timm,
 )
 from ckpt_surgery.tiny.field_rules import changed_value, is_ruled, names_token
 from ckpt_surgery.tiny.rotary import assumed_rope, old_rope
@@ -62,9 +60,17 @@ def tiny_config(config: type | PretrainedConfig, *, attempt: int = 0) -> Pretrai
     if not issubclass(config if isinstance(config, type) else type(config), PretrainedConfig):
         raise OptionTypeError(f"tiny_config takes a configuration of transformers or its class, not {config!r}")
     original = default_config(config) if isinstance(config, type) else config
-    if timm_field(original):
-        return tiny_timm(original)
-    return without_timm(_shrunk(original, attempt, _token_map(original)))
+    if timm_field(original):  # a model of timm itself: its smallest one takes its place
+        tiny = copy.deepcopy(original)
+        setattr(tiny, timm_field(original), "test_resnet")
+        tiny.model_args, tiny.use_pretrained_backbone = None, False
+        return tiny
+    tiny = _shrunk(original, attempt, _token_map(original))
+    for part in list(all_configs(tiny)):
+        for name, nested in list(nested_configs(part)):
+            if is_timm(nested):  # its class insists on it
+                setattr(part, name, tiny_backbone())
+    return tiny
 
 
 def _shrunk(config: PretrainedConfig, attempt: int, tokens: Mapping[int, int]) -> PretrainedConfig:
