@@ -275,10 +275,10 @@ def test_a_checkout_that_is_not_ready_is_refused(command: Command, toy: Path, tm
     assert "is not in a git repository" in command.refused(tmp_path / "none", ".", "--all")
     message = command.refused(toy, ".", "--all")
     assert "lies in the checkout, which is never written to" in message
-    toy_checkout.git(toy, "checkout", "--quiet", "--detach")
-    assert "HEAD is detached" in command.refused(toy.parent, "transformers", "--all")
     (toy / "setup.py").write_text("changed\n")
     assert "has changes that are not committed (setup.py)" in command.refused(toy.parent, "transformers", "--all")
+    toy_checkout.git(toy, "checkout", "--quiet", "--detach")
+    assert "HEAD is detached" in command.refused(toy.parent, "transformers", "--all")
 
 
 def test_no_git(command: Command, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
