@@ -227,7 +227,7 @@ def _tried(
     at: Callable[[str, int], None],
     total: int,
 ) -> LeverPeak | None:
-    """What the last of the steps takes with the lever on states that may have the most effect."""
+    """Return what the last step takes with the lever on states that may have the most effect."""
     from ckpt_surgery.planning.answer import state_lever_of
     from ckpt_surgery.planning.levers import RANK, LeverPeak, StateLever
 
