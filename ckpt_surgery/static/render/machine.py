@@ -1,4 +1,4 @@
-"""The report as a SARIF 2.1.0 log, for code scanning."""
+"""The report for machines: SARIF 2.1.0, one JSON object, or workflow commands. Nothing here wraps or shortens."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from urllib.parse import quote
 
 from ckpt_surgery.codemods import Rule
-from ckpt_surgery.codemods.finding import Finding, Subject
+from ckpt_surgery.codemods.finding import Applicability, Finding, Subject
 from ckpt_surgery.static.edits import Edit, edits_of
-from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path
+from ckpt_surgery.static.render.report import LEVELS, CheckReport, display_path, sentence, statistics
 from ckpt_surgery.static.results import Note, Problem
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
@@ -80,3 +81,57 @@ def _artifact(path: str) -> dict[str, object]:
     if os.path.isabs(shown) or shown.startswith(".."):
         return {"uri": f"file://{quote(os.fsencode(Path(os.path.abspath(path)).as_posix()))}"}
     return {"uri": quote(os.fsencode(Path(shown).as_posix())), "uriBaseId": "SRCROOT"}
+
+
+JSON_SCHEMA_VERSION = 1
+"""Raised when a key changes its meaning or is removed; a new key leaves it as it is."""
+_FINDING = [field.name for field in fields(Finding) if field.name != "repairs"]
+_RULE = ("code", "name", "summary")
+
+
+def to_json(report: CheckReport, version: str) -> str:
+    """Return the report as one JSON object: findings with their edits, problems, notes and counts by rule."""
+    edits, result = edits_of(report.shown), report.result
+    document = {
+        "schema_version": JSON_SCHEMA_VERSION,
+        "tool": {"name": "ckpt_surgery", "version": version},
+        "files": result.files,
+        "seconds": round(result.seconds, 3),
+        "suppressed": result.suppressed,
+        "hidden": report.hidden,
+        "findings": [
+            {**{name: getattr(finding, name) for name in _FINDING}, "edits": [*map(asdict, edits[finding])]}
+            for finding in report.shown
+        ],
+        "problems": [*map(asdict, result.problems)],
+        "notes": [*map(asdict, result.notes)],
+        "statistics": [
+            {**{name: getattr(rule, name) for name in _RULE}, "count": counts.total(), "by_applicability": counts}
+            for rule, counts in statistics(report)
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+_GITHUB_LEVELS = {**LEVELS, Applicability.INFO: "notice"}
+
+
+def to_github(report: CheckReport) -> str:
+    """Return a workflow command for each finding, problem and note, as GitHub Actions reads them from a step."""
+    commands = [
+        _command(_GITHUB_LEVELS[f.applicability], f.path, sentence(f), line=f.line, col=f.column, title=f.code)
+        for f in report.shown
+    ]
+    commands += [_command("error", p.path, str(p), title="ckpt_surgery") for p in report.result.problems]
+    commands += [_command("notice", note.path, str(note), title="ckpt_surgery") for note in report.result.notes]
+    return "".join(commands)
+
+
+def _command(level: str, path: str, message: str, **properties: object) -> str:
+    place = {"file": display_path(path), **properties}
+    pairs = (f"{key}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}" for key, value in place.items())
+    return f"::{level} {','.join(pairs)}::{_escaped(message)}\n"
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
