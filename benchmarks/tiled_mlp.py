@@ -141,7 +141,7 @@ def costs(part: Part, size: Size, device: Device, rounds: int) -> dict[int, Cost
     """The cost of each number of shards, all of them in every round."""
     import torch
 
-    from ckpt_surgery.distributed.tiled import tile_mlp
+    from ckpt_surgery.long_sequences.tiled import tile_mlp
 
     generator = torch.Generator().manual_seed(0)
     shape = (1, size.tokens, size.options["hidden_size"])

@@ -17,10 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ckpt_surgery.distributed.followed import FOLLOWED, REDUCED
-from ckpt_surgery.distributed.head_call import Made
-from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.followed import FOLLOWED, REDUCED
+from ckpt_surgery.long_sequences.head_call import Made
+from ckpt_surgery.long_sequences.noted import Noted
 from ckpt_surgery.torch_names import DisableTorchFunctionSubclass, make_wrapper_subclass, tree_map
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ckpt_surgery.distributed.head_call import Fused
-from ckpt_surgery.distributed.noted import LogSoftmax, Noted
+from ckpt_surgery.long_sequences.head_call import Fused
+from ckpt_surgery.long_sequences.noted import LogSoftmax, Noted
 
 Follow = Callable[[Noted, tuple[Any, ...], Mapping[str, Any]], Noted | None]
 Reduce = Callable[[Noted, tuple[Any, ...], Mapping[str, Any]], Tensor | None]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.distributed.token_probe import WRITES, CannotTile
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.token_probe import WRITES, CannotTile
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.torch_names import current_graph_task_id
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
-from ckpt_surgery.distributed.noted import Noted
+from ckpt_surgery.long_sequences.head_call import Fused, HeadCall, Made
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.noted import Noted
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
@@ -202,7 +202,7 @@ def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkey
     hidden, weight, _ = (tensor.detach().to(dtype).requires_grad_() for tensor in given())
     classes = OTHER.abs().to(torch.float32 if why == "other weights" else dtype)
     if why == "torch has no such loss":
-        monkeypatch.setattr("ckpt_surgery.distributed.noted.LinearCrossEntropyOptions", None)
+        monkeypatch.setattr("ckpt_surgery.long_sequences.noted.LinearCrossEntropyOptions", None)
     with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
         F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
     assert told == [Made("cross_entropy")]

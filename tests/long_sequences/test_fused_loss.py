@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor
 
-from ckpt_surgery.distributed import fused_loss
-from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.errors import OptionError, OptionTypeError
+from ckpt_surgery.long_sequences import fused_loss
+from ckpt_surgery.long_sequences.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.measure.meter import Meter
-from tests.distributed.plain_loss import TOKENS, VOCABULARY, WIDTH, Products, apart, case, gradients, plain, ready
+from tests.long_sequences.plain_loss import TOKENS, VOCABULARY, WIDTH, Products, apart, case, gradients, plain, ready
 
 pytestmark = pytest.mark.torch
 

@@ -20,10 +20,10 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed import tiled_call as shards
-from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.long_sequences import tiled_call as shards
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.meter import Meter
-from tests.distributed.tiled_script import CASES, CUT_CASES
+from tests.long_sequences.tiled_script import CASES, CUT_CASES
 from tests.rank_cases import Results, case_results
 from tests.zoo.ddp_models import CLOSE, SIZE, STEPS
 from tests.zoo.tiled_toys import MIDDLE, WIDTH, Gated, farthest, gated, given, gradients_of
@@ -38,7 +38,7 @@ OURS = [name for name in CASES if not name.startswith(NAIVE) and name != "fsdp i
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return case_results("tests.distributed.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
+    return case_results("tests.long_sequences.tiled_script", tmp_path_factory.mktemp("tiled"), SIZE)
 
 
 @pytest.mark.parametrize("case", ["naive", "naive, unused parameters", "deferred, unused parameters"])

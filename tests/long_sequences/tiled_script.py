@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryError, long_context, wrap_blocks
-from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.rank_cases import run_cases

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ckpt_surgery.distributed.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
-from ckpt_surgery.distributed.head_call import Fused, HeadCall
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
+from ckpt_surgery.long_sequences.head_call import Fused, HeadCall
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 Step = Callable[[Tensor], Tensor]

@@ -25,8 +25,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, explain, wrap_blocks
-from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy, noted
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
+from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy
+from ckpt_surgery.long_sequences import noted
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
-from ckpt_surgery.distributed.token_probe import CannotTile, probe_tokens
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.tiled_call import SEQUENCE, Tiles
+from ckpt_surgery.long_sequences.token_probe import CannotTile, probe_tokens
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.runtime.tools.untiled import runs_untiled

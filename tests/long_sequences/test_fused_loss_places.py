@@ -20,11 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.distributed import fused_loss
-from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
+from ckpt_surgery.long_sequences import fused_loss
+from ckpt_surgery.long_sequences.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.tiny import model_classes, tiny_model
-from tests.distributed.fused_loss_script import SIZE
-from tests.distributed.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
+from tests.long_sequences.fused_loss_script import SIZE
+from tests.long_sequences.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
 from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
@@ -313,7 +313,7 @@ def test_in_wrapped_blocks_gradients_are_those_of_its_loss(name: str) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return case_results("tests.distributed.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
+    return case_results("tests.long_sequences.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 
 INSIDE = [
