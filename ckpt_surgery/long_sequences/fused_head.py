@@ -21,7 +21,6 @@ from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
-from ckpt_surgery.long_sequences.head_call import Fused, HeadCall, Made
 from ckpt_surgery.long_sequences.heads import (
     ITEMS,
     LABELS,
@@ -32,7 +31,7 @@ from ckpt_surgery.long_sequences.heads import (
     trained_copies,
 )
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.noted import Noted
+from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.torch_names import FakeTensor, innermost_transform
 from ckpt_surgery.undo import Undoable

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.long_sequences.head_call import Fused, HeadCall, Made
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
-from ckpt_surgery.long_sequences.noted import Noted
+from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
@@ -109,6 +108,7 @@ MADE: dict[str, Use] = {
     "two entries of a log-softmax": lambda x: x.log_softmax(-1).gather(-1, targets(2, TOKENS, 2).clamp(min=0)).sum(),
     "a log-softmax in half precision": lambda x: x.log_softmax(-1, dtype=torch.bfloat16).sum(-1).double().sum(),
     "a likelihood that is not negated": lambda x: F.nll_loss(-F.log_softmax(flat(x), 1), targets(12)),
+    "a log-softmax whose dtype stands alone": lambda x: x.log_softmax(-1, torch.float64).sum(-1).sum(),
     "a log-softmax of tokens": lambda x: F.nll_loss(flat(x).log_softmax(0), targets(12)),
     "cross-entropy of a log-softmax": lambda x: F.cross_entropy(flat(x).log_softmax(-1) * 2, targets(12)),
     "label smoothing with weights": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs(), label_smoothing=0.1),
