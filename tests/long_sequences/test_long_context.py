@@ -20,7 +20,7 @@ from torch.utils.checkpoint import CheckpointError
 import benchmarks.long_context as benchmark
 from benchmarks.long_context_report import row_of
 from ckpt_surgery import SurgeryError, SurgeryWarning, explain, long_context, wrap_blocks
-from ckpt_surgery.long_sequences.heads import HeadReason
+from ckpt_surgery.long_sequences.fused_head import HeadReason
 from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
 from ckpt_surgery.long_sequences.mlps import MlpReason
 from ckpt_surgery.measure.meter import Meter
