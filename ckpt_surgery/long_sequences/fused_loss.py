@@ -48,7 +48,7 @@ def fused_linear_cross_entropy(
     time goes there, and every gradient comes back on the device and in the dtype of its input. Products are in the
     dtype of the inputs, or in autocast's; what follows them, the loss and the sums for the gradients of `weight` and
     `bias`, in float32, or in float64 for float64. The backward computes the logits once more: four products in a step
-    in place of three, no gradient is held between forward and backward, and the scale of a gradient scaler is in before
+    in place of three, no gradient is held between forward and backward, and a gradient scaler has scaled before
     anything is rounded to half precision. At most two chunks of logits are alive at a time.
 
     Under DistributedDataParallel and FSDP2 call it in the forward of the wrapped module, or with `call_through_ddp`,
@@ -56,7 +56,7 @@ def fused_linear_cross_entropy(
     the logits, whole and with their graph: the second derivative is that of F.cross_entropy, and so is its memory.
 
     Args:
-        hidden: hidden states, (..., hidden size); like `weight` and `bias` of one floating dtype, unless autocast is on.
+        hidden: hidden states, (..., hidden size); of one floating dtype with `weight` and `bias` outside autocast.
         weight: the weight of the head, (vocabulary, hidden size), and whole.
         labels: class indices, (...), of any integer dtype. One outside the vocabulary raises RuntimeError on CPU and
             fails an assertion on a GPU, as for F.cross_entropy: to look costs a synchronisation.

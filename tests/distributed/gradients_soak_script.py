@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.agreement import ranks_of
-from ckpt_surgery.distributed.gradients import gradients_in_sync, sync_gradients
+from ckpt_surgery.distributed.gradients import gradients_in_sync, ranks_of, sync_gradients
 from ckpt_surgery.measure.ranks import digest
 from tests.rank_cases import run_cases
 

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ckpt_surgery.distributed.agreement import Ranks
-from ckpt_surgery.distributed.gradients import _facts, _fault, gradients_in_sync, sync_gradients
+from ckpt_surgery.distributed.gradients import Ranks, _facts, _fault, gradients_in_sync, sync_gradients
 from ckpt_surgery.errors import DistributedError
 from tests.distributed import gradients_soak_script
 from tests.distributed.gradients_script import LOOKS, SIZE, WRONG

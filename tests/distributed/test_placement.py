@@ -8,7 +8,6 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -57,17 +56,16 @@ def start_group() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let torch report this number of accelerators, through the API of one of its releases."""
+    """Let torch report this number of accelerators."""
 
-    def see(count: int, current: int = 0, api: str = "current_device_index") -> None:
-        names = {"device_count": lambda: count, api: lambda: current}
-        if api == "current_device":
-            monkeypatch.delattr(torch, "accelerator")
-            for name, function in names.items():
-                monkeypatch.setattr(torch.cuda, name, function)
-        else:
-            kind = SimpleNamespace(current_accelerator=lambda: torch.device("cuda"), **names)
-            monkeypatch.setattr(torch, "accelerator", kind)
+    def see(count: int, current: int = 0) -> None:
+        functions = {
+            "device_count": count,
+            "current_device_index": current,
+            "current_accelerator": torch.device("cuda"),
+        }
+        for name, value in functions.items():
+            monkeypatch.setattr(torch.accelerator, name, lambda value=value: value)
 
     return see
 
@@ -330,11 +328,8 @@ def test_a_guard_on_a_compiled_model_checks_and_one_inside_does_not_break_the_gr
         compiled(VALUES)
 
 
-@pytest.mark.parametrize("api", ["current_device_index", "current_device_idx", "current_device"])
-def test_the_local_rank_is_the_device_on_every_release_of_torch(
-    api: str, accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accelerators(4, current=2, api=api)
+def test_the_local_rank_is_the_device(accelerators: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerators(4, current=2)
     assert local_device_map() == {"": 2}
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
