@@ -170,7 +170,8 @@ def sync_gradients(
     device = ranks.device(named[0][1].device if named else None)
     frozen = frozenset(name for name, parameter in every if not parameter.requires_grad)
     facts = _ModelFacts((("bucket_bytes", str(bucket_bytes)), *_facts(named)), frozen)
-    sized: bool = isinstance(bucket_bytes, int) and bucket_bytes >= 1
+    given: object = bucket_bytes
+    sized = isinstance(given, int) and given >= 1
     bad_size = None if sized else f"bucket_bytes is {bucket_bytes!r}. Give a whole number of bytes, 1 or more."
     _agree(ranks, facts, bad_size or _fault(module, named, ranks.devices), device)
     if not named:
