@@ -59,13 +59,9 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let torch report this number of accelerators."""
 
     def see(count: int, current: int = 0) -> None:
-        functions = {
-            "device_count": count,
-            "current_device_index": current,
-            "current_accelerator": torch.device("cuda"),
-        }
-        for name, value in functions.items():
-            monkeypatch.setattr(torch.accelerator, name, lambda value=value: value)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
 
     return see
 
