@@ -182,7 +182,7 @@ def test_gradients_of_gradients_are_those_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("items", [None, 7])
-def test_a_loss_outside_of_the_model_is_fused_where_its_caller_counts_its_items(items: int | None) -> None:
+def test_a_loss_outside_of_the_model_is_fused_if_its_items_are_counted(items: int | None) -> None:
     """The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them."""
     model, given = llama(), inputs()
     labels = given.pop("labels")
