@@ -115,6 +115,7 @@ MADE: dict[str, Use] = {
     "weights of classes after a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12), OTHER.abs()),
     "probabilities": lambda x: F.cross_entropy(flat(x), F.softmax(x.detach().reshape(-1, VOCABULARY), -1)),
     "a part of the vocabulary": lambda x: x[..., 3].sum() + x[:, :, 2:4].sum(),
+    "a loss over a part of the vocabulary": lambda x: F.cross_entropy(x[0, :, :WIDTH], targets(6).clamp(max=4)),
     "a scale after a softcap": lambda x: F.cross_entropy(flat(capped(x) * 2), targets(12)),
     "a bias after a softcap": lambda x: F.cross_entropy(flat(capped(x) + OTHER), targets(12)),
     "a scale for each entry": lambda x: F.cross_entropy(flat(x * OTHER), targets(12)),
