@@ -1,7 +1,7 @@
 """Losses that bypass a DistributedDataParallel: notice them, or run the method that computes them through it.
 
 DDP averages the gradients of one backward for each of its forwards. Any other gradient stays on its rank without a
-warning: each rank then trains a model of its own, and rank 0's is saved.
+warning: each rank then trains its own model, and rank 0's is saved.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class _Averaging(Enum):
 class DDPWatch(UndoableHooks):
     """Watches every backward that reaches the parameters of one DistributedDataParallel, until `undo`.
 
-    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients stayed as this rank
-    computed them (more than once where reentrant checkpointing runs others inside), or with `when="step"` the
-    optimizer's steps on such gradients.
+    Made by `watch_ddp`; also a context manager. `bypassed` counts the backwards whose gradients were not averaged
+    (more than once where reentrant checkpointing runs others inside), or with `when="step"` the optimizer's steps on
+    such gradients.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DDPWatch(UndoableHooks):
         if self._prepared:
             what = (
                 f"{place} after DistributedDataParallel had averaged those of its last forward: these gradients stay "
-                f"on rank {_this_rank()}; either the loss passed the wrapper by, or several forwards need one "
+                f"on rank {_this_rank()}; either the loss bypassed the wrapper, or several forwards need one "
                 "backward (add their losses)"
             )
         else:

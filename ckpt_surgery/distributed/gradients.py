@@ -1,6 +1,6 @@
 """Gradients of replicas, averaged and compared by hand, for loops that compute the loss around the wrapper.
 
-Why a loop misses its synchronisation is no question here; only the gradients that it left are.
+Why a loop misses its synchronisation does not matter here; only the gradients that it left do.
 """
 
 from __future__ import annotations

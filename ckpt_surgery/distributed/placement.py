@@ -252,7 +252,8 @@ def _refusal(model: nn.Module, why: str, placed: Placed, ways: Sequence[str]) ->
         f"gradients and {in_bytes(2 * trainable)} for the moments of Adam"
     )
     every = "; ".join([f"{whole} ({cost})", *ways])
-    return f"{type(model).__name__} must not be trained {here} as it lies: {why} ({places}). Ways out: {every}."
+    problem = f"{type(model).__name__} cannot be trained {here} with its parameters where they are: {why} ({places})."
+    return f"{problem} Ways out: {every}."
 
 
 def _bytes(parameters: Iterable[nn.Parameter]) -> int:

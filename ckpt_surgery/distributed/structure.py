@@ -48,7 +48,7 @@ def shared_parameters(model: nn.Module) -> tuple[str, ...]:
 
 
 def check_module(model: object, caller: str) -> None:
-    """Raise DistributedError if `model`, which `caller` was given, is no module."""
+    """Raise DistributedError if `model`, which `caller` was given, is not a module."""
     if not isinstance(model, nn.Module):
         raise DistributedError(f"{caller}: the model is of type {type(model).__name__}: give a torch.nn.Module")
 

@@ -34,7 +34,7 @@ _PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
 _LABELS = ("labels", "shift_labels")
 """The arguments of a model's forward that mean that it computes its loss."""
 _ITEMS = "num_items_in_batch"
-"""What transformers' Trainer gives in a training step, also where it keeps the labels for a loss of its own."""
+"""What transformers' Trainer gives in a training step, also where it keeps the labels for its own loss."""
 
 
 class HeadReason(StrEnum):

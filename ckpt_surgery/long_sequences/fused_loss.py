@@ -24,7 +24,7 @@ _LIGER_DEVICES = frozenset({"cuda", "xpu"})
 _FEWEST_ROWS, _MOST_ROWS = 256, 1024
 _NOTHING_IGNORED = torch.iinfo(torch.int64).min
 _NO_MORE = (None,) * 6
-"""The gradients of what is no tensor with gradient."""
+"""The gradients of the arguments that have none."""
 
 
 def fused_linear_cross_entropy(
@@ -44,7 +44,7 @@ def fused_linear_cross_entropy(
 
     Nothing is shifted here: where position i predicts token i + 1, call it with `hidden[:, :-1]` and `labels[:, 1:]`.
 
-    Each tensor may be on a device of its own. The work is done on that of `weight`, one chunk of hidden states at a
+    Each tensor may be on another device. The work is done on that of `weight`, one chunk of hidden states at a
     time goes there, and every gradient comes back on the device and in the dtype of its input. Products are in the
     dtype of the inputs, or in autocast's; what follows them, the loss and the sums for the gradients of `weight` and
     `bias`, in float32, or in float64 for float64. The backward computes the logits once more: four products in a step
@@ -70,7 +70,7 @@ def fused_linear_cross_entropy(
         label_smoothing: as in F.cross_entropy, the share of a label that is spread over the vocabulary, 0 to 1.
         prefer: "liger" hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all
             on one GPU, float32 or bfloat16, reduced, without label smoothing, and a gradient for `hidden` wherever the
-            head gets one. It has chunks of its own.
+            head gets one. It chooses its own chunks.
 
     Returns:
         The loss, in float32 at least, on the device of `hidden`.

@@ -257,7 +257,7 @@ def _divided(noted: Noted, other: Any) -> Noted | None:
 
 
 def _added(noted: Noted, other: Any) -> Noted | None:
-    """Follow a bias for each entry of the vocabulary that is no parameter."""
+    """Follow a bias for each entry of the vocabulary that is not a parameter."""
     if noted.capped or noted.log is not None or type(other) is not Tensor or other.requires_grad:
         return None
     size = noted.vocabulary

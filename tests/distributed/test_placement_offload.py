@@ -82,7 +82,7 @@ def test_the_refusal_names_the_first_parameter_the_places_and_the_ways_out(tmp_p
     with pytest.raises(PlacementError) as caught:
         check_placement(on_disk(tiny_llama(), tmp_path))
     said = str(caught.value)
-    assert said.startswith("LlamaForCausalLM must not be trained here as it lies")
+    assert said.startswith("LlamaForCausalLM cannot be trained here with its parameters where they are")
     assert "'model.layers.1.self_attn.q_proj.weight' first" in said
     # A layer has 2,592 elements of 4 bytes; the embedding, the head and the last norm have 2,064.
     assert "(cpu: 4,656 parameters, 18.2 KiB; meta, offloaded to disk: 5,184 parameters, 20.2 KiB)" in said
