@@ -272,7 +272,8 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
     places: dict[torch.device, int] = {}
     worded: dict[Hashable, str] = {}
     for name, parameter in named:
-        shape, dtype, device = None if _lazy(parameter) else parameter.shape, parameter.dtype, parameter.device
+        shape = None if bool(is_lazy(parameter)) else parameter.shape
+        dtype, device = parameter.dtype, parameter.device
         wide = _gradient_dtype(parameter)
         kind = (shape, dtype, wide, device, parameter.requires_grad)
         if kind not in worded:
@@ -283,10 +284,6 @@ def _facts(named: Named) -> Iterator[tuple[str, str]]:
             held = "" if parameter.requires_grad else ", frozen with a gradient"
             worded[kind] = f"({size}, {dtype}{kept}, {device.type}{others}{held})"
         yield name, worded[kind]
-
-
-def _lazy(parameter: Tensor) -> bool:
-    return bool(is_lazy(parameter))
 
 
 def _gradient_dtype(parameter: nn.Parameter) -> torch.dtype:
@@ -303,7 +300,7 @@ def _fault(module: nn.Module, named: Named, devices: Sequence[str]) -> str | Non
         return unreadable
     for name, parameter in named:
         gradient = parameter.grad
-        if _lazy(parameter):
+        if bool(is_lazy(parameter)):
             return f"'{name}' has no shape yet. Run one forward pass through its lazy module on every rank before."
         if parameter.device.type not in devices:
             return (

@@ -128,7 +128,7 @@ class _Hook:
             self._passed_in = ranks
 
     def __reduce__(self) -> tuple[type[_Hook], tuple[None, bool]]:
-        """In a copy or a pickle each hook checks its own module: a child alone must not take the model along."""
+        """Let each hook of a copy or a pickle check its own module: a child alone must not take the model along."""
         return _Hook, (None, self._allow_split)
 
 
@@ -161,7 +161,8 @@ def local_device_map() -> dict[str, int | str]:
         return {"": _current_index()}
     if count == 1:
         return {"": 0}
-    bound = dist.group.WORLD.bound_device_id if _has_group() and dist.group.WORLD is not None else None
+    group = dist.group.WORLD if dist.is_available() else None
+    bound = None if group is None else group.bound_device_id
     if bound is None or bound.index is None:
         raise DistributedError(
             f"Nothing says which of {count} accelerators belongs to rank {rank} of {ranks}: set LOCAL_RANK to the "
@@ -170,13 +171,9 @@ def local_device_map() -> dict[str, int | str]:
     return {"": bound.index}
 
 
-def _has_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _world() -> tuple[int, int]:
     """Return this rank and the number of ranks."""
-    if _has_group():
+    if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return _number("RANK") or 0, _number("WORLD_SIZE") or 1
 

@@ -278,7 +278,7 @@ class FusedHead:
         return LazyLogits.of(Noted(call, (), input, self.module.bias, dtype))
 
     def _fuses(self, hidden: Tensor) -> bool:
-        """Whether this call belongs to a training step with labels, and everything is at hand and plain."""
+        """Tell whether this call belongs to a training step with labels, and everything is at hand and plain."""
         if not self.state.given or not self.module.training or not torch.is_grad_enabled():
             return False
         if torch.compiler.is_compiling() or innermost_transform() is not None:

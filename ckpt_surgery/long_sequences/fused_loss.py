@@ -92,8 +92,8 @@ def fused_linear_cross_entropy(
         raise OptionError(f"label_smoothing is a share from 0 to 1, not {label_smoothing}")
     dtype = _product_dtype(hidden, weight, labels, bias)
     flat, targets = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1).long()
-    if prefer == "liger" and not label_smoothing and _liger_can(flat, weight, targets, bias, reduction, dtype):
-        liger = _liger()
+    if prefer == "liger" and reduction != "none" and not label_smoothing:
+        liger = _liger(flat, weight, targets, bias, dtype)
         if liger is not None:
             options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
             return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
@@ -206,7 +206,10 @@ class _TokenLosses(torch.autograd.Function):
             if of_hidden is not None:
                 of_hidden[chunk].copy_(gradient @ head)
             if of_weight is not None:
-                _add_product(of_weight, gradient.t(), states)
+                if gradient.dtype == wide:
+                    of_weight.addmm_(gradient.t(), states)
+                else:
+                    of_weight += gradient.t() @ states
             del logits, gradient  # or they live until those of the next chunk are there
         if of_weight is not None:
             of_weight = of_weight.to(weight.dtype)
@@ -278,13 +281,6 @@ def _of_logits(
     return gradient if slope is None else gradient.mul_(slope)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
-
-
 def _places(targets: Tensor, ignore_index: int) -> Tensor:
     """Return the column of each row's target, (rows, 1); any column where it is ignored."""
     return torch.where(targets == ignore_index, 0, targets)[:, None]
@@ -338,10 +334,10 @@ def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor |
         raise OptionError(f"bias has to be ({weight.shape[0]},), one for each row of weight, not {tuple(bias.shape)}")
 
 
-def _liger_can(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, reduction: str, dtype: torch.dtype
-) -> bool:
-    """Tell whether Liger's kernel gives what this module promises.
+def _liger(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Callable[..., Tensor] | None:
+    """Return Liger's loss, where it is installed, sums gradients in float32 and keeps what this module promises.
 
     It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler
     scales them, which is too coarse for float16, and computes them only if `hidden` requires one. Those of unreduced
@@ -350,18 +346,9 @@ def _liger_can(
     of_head = [weight] if bias is None else [weight, bias]
     devices = {value.device for value in (hidden, labels, *of_head)}
     wanted = hidden.requires_grad or not any(value.requires_grad for value in of_head)
-    return (
-        len(devices) == 1
-        and hidden.device.type in _LIGER_DEVICES
-        and dtype in (torch.float32, torch.bfloat16)
-        and reduction != "none"
-        and len(hidden) > 0
-        and wanted
-    )
-
-
-def _liger() -> Callable[..., Tensor] | None:
-    """Return Liger's loss, where it is installed and can sum gradients in float32."""
+    possible = len(devices) == 1 and hidden.device.type in _LIGER_DEVICES and len(hidden) > 0 and wanted
+    if not possible or dtype not in (torch.float32, torch.bfloat16):
+        return None
     try:
         module = importlib.import_module("liger_kernel.transformers.functional")
     except ImportError:

@@ -107,7 +107,7 @@ class Tiling(Undoable):
         return f"{kinds} in {shards}{', undone' if self._undone else ''}"
 
     def tolerate(self) -> None:
-        """From now on run a module as it is that cannot be tiled, rather than refuse its call."""
+        """Run modules that cannot be tiled as they are from now on, rather than refuse their calls."""
         for forward in self._forwards:
             forward.tolerates = True
 
@@ -188,7 +188,8 @@ class TiledForward:
                 "each shard; give fully_shard the tiled module or what holds it"
             )
         (values,) = given
-        run = partial(_by_name, forward, next(iter(kwargs))) if kwargs else forward
+        name = next(iter(kwargs), None)
+        run = forward if name is None else lambda values: forward(**{name: values})
         kind = (self.module.training, values.dtype, values.dim())
         if not torch.compiler.is_compiling() and kind not in self._probed:
             probe_tokens(place, self.module, run, values)
@@ -209,10 +210,6 @@ class TiledForward:
         del attributes["forward"]
         if original is not None:
             attributes["forward"] = original
-
-
-def _by_name(forward: Callable[..., Any], name: str, values: Tensor) -> Any:
-    return forward(**{name: values})
 
 
 def _checked(given: Any) -> list[nn.Module]:
