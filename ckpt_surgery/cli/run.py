@@ -372,7 +372,7 @@ def _planned(path: Path) -> Operation:
     calls = read_plan(path)
 
     def apply(model: nn.Module, *, running: bool) -> Undoable:
-        from ckpt_surgery.distributed.calls import apply_plan
+        from ckpt_surgery.long_sequences.calls import apply_plan
 
         return apply_plan(calls, model, running=running)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan, apply_calls
+from ckpt_surgery.long_sequences.calls import AppliedPlan, apply_calls
 from ckpt_surgery.planning.wrapping import saved_results, wanted_blocks
 from ckpt_surgery.text import listed, plural
 

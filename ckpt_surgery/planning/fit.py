@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ckpt_surgery.distributed.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.asked_options import is_asked, wrap_as_asked
+from ckpt_surgery.long_sequences.calls import AppliedPlan, LibrarySwitchOff, apply_plan
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.model_hook import ModelHook

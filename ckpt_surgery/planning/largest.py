@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError, SurgeryWarning
+from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.explain import on_host_without_data
 from ckpt_surgery.planning.planner import stacks_of

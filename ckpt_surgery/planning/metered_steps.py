@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan
-from ckpt_surgery.distributed.fused_head import FusedLoss
 from ckpt_surgery.errors import SurgeryWarning
+from ckpt_surgery.long_sequences.calls import AppliedPlan
+from ckpt_surgery.long_sequences.fused_head import FusedLoss
 from ckpt_surgery.planning.allocations import AllocationKind, StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import Device

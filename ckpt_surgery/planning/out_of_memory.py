@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed import fuse_loss, tile_mlp
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import PlanningError, SurgeryWarning
 from ckpt_surgery.guarding.failed_step import FailedPart, FailedStep, Held
+from ckpt_surgery.long_sequences.fused_head import fuse_loss
 from ckpt_surgery.long_sequences.long_context import long_context
+from ckpt_surgery.long_sequences.mlps import mlps_of
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.arguments import positional_key
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.measure.loss import scalar

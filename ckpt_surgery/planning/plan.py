@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.calls import AppliedPlan
 from ckpt_surgery.errors import DoesNotFitError, PlanningError
+from ckpt_surgery.long_sequences.calls import AppliedPlan
 from ckpt_surgery.measure.arguments import Inputs
 from ckpt_surgery.measure.generators import random_state_kept
 from ckpt_surgery.planning.allocations import StepAllocations

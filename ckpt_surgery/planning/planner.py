@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ckpt_surgery.distributed.mlps import mlps_of
 from ckpt_surgery.errors import DoesNotFitError, PlanningError, SurgeryError
+from ckpt_surgery.long_sequences.mlps import mlps_of
 from ckpt_surgery.planning.allocations import StepAllocations
 from ckpt_surgery.planning.choices import PlanChoice
 from ckpt_surgery.planning.devices import DEVICES

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import torch
 
 from ckpt_surgery import OptionError, PlanningError
-from ckpt_surgery.distributed.calls import apply_plan
+from ckpt_surgery.long_sequences.calls import apply_plan
 from ckpt_surgery.planning.devices import DEVICES
 from ckpt_surgery.planning.first_batch import running_inputs
 from ckpt_surgery.planning.fit import Fit, FitTarget, fitted_to, room_for

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ckpt_surgery.distributed.mlps import MlpReason, mlps_of
+from ckpt_surgery.long_sequences.mlps import MlpReason, mlps_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
 

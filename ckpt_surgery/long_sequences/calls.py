@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import nn
 
-from ckpt_surgery.distributed.fused_head import FusedLoss, fuse_loss
-from ckpt_surgery.distributed.tiled import tile_mlp
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.fused_head import FusedLoss, fuse_loss
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.runtime.blocks.library_switch import flags_of
 from ckpt_surgery.runtime.surgery.surgery import Surgery
 from ckpt_surgery.runtime.surgery.wrap import wrap_blocks

@@ -1,7 +1,6 @@
-"""`fuse_loss`: a model whose training loss never makes its logits.
+"""`fuse_loss`: a model whose training loss never makes its logits, because its head returns `lazy_logits`.
 
-In a training step that was given labels the head returns `lazy_logits`. Which heads may is in `heads`, the loss itself
-in `fused_loss`.
+Which heads do, in which calls, and what has come of it. The loss itself is in `fused_loss`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import inspect
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -20,19 +20,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.utils.hooks import RemovableHandle
 
-from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.heads import (
-    ITEMS,
-    LABELS,
-    Head,
-    heads_of,
-    owners,
-    takes_labels,
-    trained_copies,
-)
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
-from ckpt_surgery.distributed.noted import Noted
 from ckpt_surgery.errors import SurgeryError, SurgeryWarning
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.torch_names import FakeTensor, innermost_transform
 from ckpt_surgery.undo import Undoable
@@ -41,6 +31,36 @@ FUSED_LOSS = "_ckpt_surgery_fused_loss"
 """The attribute of a model that holds what `fuse_loss` did to it."""
 _PLAIN = frozenset({Tensor, Parameter, FakeTensor, type(None)})
 """What hidden states and a head are made of where its loss is fused."""
+_LABELS = ("labels", "shift_labels")
+"""The arguments of a model's forward that mean that it computes its loss."""
+_ITEMS = "num_items_in_batch"
+"""What transformers' Trainer gives in a training step, also where it keeps the labels for its own loss."""
+
+
+class HeadReason(StrEnum):
+    """Why the loss of a head is not fused."""
+
+    NO_HEAD = "it has no output embeddings"
+    NOT_LINEAR = "its head is not an nn.Linear"
+    ADAPTED = "its head has an adapter, whose own logits would be made: leave lm_head out of target_modules"
+    SHARDED = "FSDP2 shards its head by itself, and takes its weight away before the loss: leave it to the root"
+    REPLACED = "the forward of its head is not that of its class: take back what replaced it first"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The head of one model inside the one given: fused if `reason` is None. `owner` is the model's class."""
+
+    name: str
+    owner: str
+    module: nn.Module | None
+    reason: HeadReason | None
+
+    @property
+    def reason_now(self) -> HeadReason | None:
+        """The reason, also where FSDP2 has sharded the head since it was found."""
+        sharded = self.module is not None and is_sharded(self.module)
+        return self.reason or (HeadReason.SHARDED if sharded else None)
 
 
 def fuse_loss(model: nn.Module) -> FusedLoss:
@@ -89,10 +109,26 @@ class FusedLoss(Undoable):
     """
 
     def __init__(self, model: nn.Module, state: LossState | None = None) -> None:
-        self.heads = tuple(heads_of(model))
+        self.heads = tuple(_heads_of(model))
         self.state = LossState(type(model).__name__) if state is None else state
         self._model = model
-        self._forwards, self._hooks = _fuse(model, self.heads, self.state)
+        self._forwards = [
+            FusedHead(head.module, self.state)
+            for head in self.heads
+            if isinstance(head.module, nn.Linear) and head.reason is None
+        ]
+        for forward in self._forwards:
+            vars(forward.module)["forward"] = forward
+        fused = {forward.module for forward in self._forwards}
+        self._hooks: list[RemovableHandle] = []
+        for _, owner in _owners(model):
+            takes_labels = not set(_LABELS).isdisjoint(inspect.signature(owner.forward).parameters)
+            if takes_labels and not fused.isdisjoint(owner.modules()):
+                given = _LabelsGiven(owner, self.state)
+                self._hooks += [
+                    owner.register_forward_pre_hook(given, prepend=True, with_kwargs=True),
+                    owner.register_forward_hook(self.state.end, always_call=True),
+                ]
         if self._forwards:
             vars(model)[FUSED_LOSS] = self
 
@@ -117,7 +153,7 @@ class FusedLoss(Undoable):
 
     def begin_within(self, model: nn.Module) -> None:
         """Let the forward of `model` count as one with labels that has begun before the hooks were there."""
-        if any(isinstance(hook, _LabelsDone) for hook in model._forward_hooks.values()):
+        if self.state.end in model._forward_hooks.values():
             self.state.begin(model)
 
     def check(self) -> None:
@@ -167,17 +203,17 @@ class LossState:
         return any(running == thread for running, _ in self.running)
 
     def begin(self, model: nn.Module) -> None:
-        """A forward with labels begins."""
+        """Note that a forward with labels begins."""
         self.running.append((threading.get_ident(), id(model)))
 
-    def end(self, model: nn.Module) -> None:
-        """A forward ends; it may have had none."""
+    def end(self, model: nn.Module, *_: Any) -> None:
+        """Note, as a hook, that a forward ends, with labels or without, also where it raises."""
         call = (threading.get_ident(), id(model))
         if call in self.running:
             self.running.remove(call)
 
     def note(self, use: Fused | Made) -> None:
-        """A loss was fused, or logits were made for a function; the first time of that is a SurgeryWarning.
+        """Note a fused loss, or logits that were made; warn the first time that a function needs them.
 
         What is done later than a fused loss is part of the loss inside the forward, and a look at the logits after.
         """
@@ -198,7 +234,7 @@ class LossState:
         self.made[function] += 1
 
     def replaced(self, owner: str) -> None:
-        """The head of `owner` is another than that whose loss was to be fused; the first time is a SurgeryWarning."""
+        """Warn, once, that `owner` has another head than that whose loss was to be fused."""
         if self.replaced_heads:
             return
         self.replaced_heads = True
@@ -242,7 +278,7 @@ class FusedHead:
         return LazyLogits.of(Noted(call, (), input, self.module.bias, dtype))
 
     def _fuses(self, hidden: Tensor) -> bool:
-        """Whether this call belongs to a training step with labels, and everything is at hand and plain."""
+        """Tell whether this call belongs to a training step with labels, and everything is at hand and plain."""
         if not self.state.given or not self.module.training or not torch.is_grad_enabled():
             return False
         if torch.compiler.is_compiling() or innermost_transform() is not None:
@@ -265,40 +301,48 @@ class _LabelsGiven:
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        if not any(given.get(name) is not None for name in (*LABELS, ITEMS)):
+        if not any(given.get(name) is not None for name in (*_LABELS, _ITEMS)):
             return
         self.state.begin(model)
         if model.training and torch.is_grad_enabled() and _heads_now(model) != self.heads:
             self.state.replaced(type(model).__name__)
 
 
-class _LabelsDone:
-    """Runs after that forward, also where it raises."""
-
-    def __init__(self, state: LossState) -> None:
-        self.state = state
-
-    def __call__(self, model: nn.Module, *_: Any) -> None:
-        self.state.end(model)
-
-
-def _heads_now(model: nn.Module) -> list[nn.Module]:
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    return [] if head is None else trained_copies(head)
+def _heads_of(model: nn.Module) -> list[Head]:
+    """Find the heads of the models of transformers inside `model`, each once, and why some are not fused."""
+    heads: dict[nn.Module, Head] = {}
+    owners = list(_owners(model))
+    for name, owner in owners:
+        for head in _heads_now(owner):
+            heads.setdefault(head, Head(name, type(owner).__name__, head, _reason(head)))
+    outermost = owners[0][1] if owners else model
+    return list(heads.values()) or [Head("", type(outermost).__name__, None, HeadReason.NO_HEAD)]
 
 
-def _fuse(model: nn.Module, heads: Iterable[Head], state: LossState) -> tuple[list[FusedHead], list[RemovableHandle]]:
-    """Give these heads forwards that return lazy logits, and the models around them the hooks that tell when."""
-    forwards: list[FusedHead] = []
-    for head in heads:
-        if isinstance(head.module, nn.Linear) and head.reason is None:
-            forward = FusedHead(head.module, state)
-            vars(head.module)["forward"] = forward
-            forwards.append(forward)
-    fused = {forward.module for forward in forwards}
-    hooks: list[RemovableHandle] = []
-    for _, owner in owners(model):
-        if not fused.isdisjoint(owner.modules()) and takes_labels(owner):
-            hooks.append(owner.register_forward_pre_hook(_LabelsGiven(owner, state), prepend=True, with_kwargs=True))
-            hooks.append(owner.register_forward_hook(_LabelsDone(state), always_call=True))
-    return forwards, hooks
+def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the models of transformers inside `model`, itself among them, that can have a head, with their names."""
+    for name, module in model.named_modules():
+        if hasattr(type(module), "get_output_embeddings") and hasattr(type(module), "base_model_prefix"):
+            yield name, module
+
+
+def _heads_now(owner: nn.Module) -> list[nn.Module]:
+    """Return the head of a model, or the copies of it that PEFT trains in its place (`modules_to_save`)."""
+    head = owner.get_output_embeddings()  # type: ignore[operator]
+    copies = getattr(head, "modules_to_save", None)
+    if isinstance(copies, nn.ModuleDict) and len(copies):
+        return list(copies.values())
+    return [] if head is None else [head]
+
+
+def _reason(head: nn.Module) -> HeadReason | None:
+    if hasattr(head, "base_layer"):
+        return HeadReason.ADAPTED
+    if is_sharded(head):
+        return HeadReason.SHARDED
+    if not isinstance(head, nn.Linear) or type(head).forward is not nn.Linear.forward:
+        return HeadReason.NOT_LINEAR
+    forward = vars(head).get("forward")
+    if forward is not None and not getattr(forward, "retired", False):  # one of an undone `fuse_loss` does nothing
+        return HeadReason.REPLACED
+    return None

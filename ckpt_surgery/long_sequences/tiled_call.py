@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.distributed.token_probe import WRITES, CannotTile
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.token_probe import WRITES, CannotTile
 from ckpt_surgery.runtime.tools.tensors import version
 from ckpt_surgery.torch_names import current_graph_task_id
 
@@ -42,7 +42,7 @@ class Tiles:
     wide: bool
 
     def run(self, values: Tensor) -> Tensor:
-        """The result for `values`, (..., tokens, hidden), with the same leading shape. Raises SurgeryError."""
+        """Return the result for `values`, (..., tokens, hidden), with the same leading shape. Raises SurgeryError."""
         least, more = divmod(values.shape[SEQUENCE], self.count)
         # one split, and not a slice for each shard: the backward of a slice makes a tensor of the whole shape
         shards = torch.split_with_sizes(values, [least + 1] * more + [least] * (self.count - more), SEQUENCE)
@@ -51,7 +51,11 @@ class Tiles:
         if not torch.is_grad_enabled():
             return self._result(values) if self.count == 1 else self._joined(values.shape[:-1], shards)
         entry = ModuleState.of(self.module)
-        sums = _wide_sums(self.module) if self.wide else {}
+        sums = {
+            parameter: _WideSum(parameter)
+            for parameter in (self.module.parameters() if self.wide else ())
+            if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16)
+        }
         results = []
         for shard in shards:
             taps = [total.tap() for total in sums.values()]
@@ -66,7 +70,7 @@ class Tiles:
             return self._result(shard)
 
     def _joined(self, shape: torch.Size, shards: tuple[Tensor, ...]) -> Tensor:
-        """The results one after another in one tensor, which takes less memory than a list and its concatenation."""
+        """Write the results into one tensor, which takes less memory than a list and its concatenation."""
         whole, start = None, 0
         for shard in shards:
             result = self._result(shard)
@@ -77,7 +81,7 @@ class Tiles:
         return cast(Tensor, whole)
 
     def _result(self, shard: Tensor) -> Tensor:
-        """The result for one shard. Raises SurgeryError where a module like this cannot be tiled."""
+        """Run one shard. Raises SurgeryError where a module like this cannot be tiled."""
         given = shard.contiguous()  # not so for several sequences, and modules may make views of it
         watched = (given, *self.module.buffers())
         before = [version(tensor) for tensor in watched]
@@ -122,7 +126,7 @@ class ModuleState:
 
 @contextmanager
 def with_parameters(module: nn.Module, replacements: Mapping[Any, Tensor]) -> Iterator[None]:
-    """Inside, other tensors are in the places of these parameters, wherever in the module those are."""
+    """Put other tensors in the places of these parameters, wherever in the module those are."""
     places = [
         (part._parameters, name, parameter)
         for part in (module.modules() if replacements else ())
@@ -138,14 +142,6 @@ def with_parameters(module: nn.Module, replacements: Mapping[Any, Tensor]) -> It
             home[name] = parameter
 
 
-def _wide_sums(module: nn.Module) -> dict[nn.Parameter, _WideSum]:
-    return {
-        parameter: _WideSum(parameter)
-        for parameter in module.parameters()
-        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16)
-    }
-
-
 class _WideSum:
     """The gradients of one parameter for all shards, added up in float32 on their way to it."""
 
@@ -155,7 +151,7 @@ class _WideSum:
         self._end: Tensor = _End.apply(self, parameter)  # type: ignore[no-untyped-call]
 
     def tap(self) -> Tensor:
-        """The parameter for one shard: its gradient goes into the sum."""
+        """Return the parameter for one shard: its gradient goes into the sum."""
         return cast(Tensor, _Tap.apply(self, self._end))  # type: ignore[no-untyped-call]
 
     def add(self, gradient: Tensor) -> None:
@@ -164,10 +160,10 @@ class _WideSum:
         kept = self._total if self._task == task else None
         self._total, self._task = gradient.float() if kept is None else kept.add_(gradient), task
 
-    def taken(self) -> Tensor | None:
+    def taken(self, dtype: torch.dtype) -> Tensor | None:
         """Give the sum away; the next one starts from nothing."""
         total, self._total = self._total, None
-        return total
+        return None if total is None else total.to(dtype)
 
 
 class _Tap(torch.autograd.Function):
@@ -201,5 +197,4 @@ class _End(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: None) -> tuple[None, Tensor | None]:
-        total = ctx.sum.taken()
-        return None, None if total is None else total.to(ctx.dtype)
+        return None, ctx.sum.taken(ctx.dtype)

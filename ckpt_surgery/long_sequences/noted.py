@@ -1,32 +1,101 @@
-"""What has been done to logits that are not there, in the terms of a loss, and the losses that are made of that.
+"""What logits that are not there would be made of, as data, and the losses that are made of it without them.
 
-Which operations can be noted is in `followed`, and the logits themselves in `lazy_logits`.
+A `HeadCall` is one call of a head; `Noted` is what the model has done to its logits since. Which operations can be
+noted is in `lazy_logits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ckpt_surgery.distributed.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
-from ckpt_surgery.distributed.head_call import Fused, HeadCall
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.fused_loss import TokenStatistics, fused_linear_cross_entropy, token_statistics
+from ckpt_surgery.runtime.tools.tensors import versions
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
-Step = Callable[[Tensor], Tensor]
+
+class Fused(StrEnum):
+    """What computed a loss without logits."""
+
+    OURS = "fused_linear_cross_entropy"
+    TORCH = "torch.nn.functional.linear_cross_entropy"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Logits that were made, for this function; `later` than a loss of theirs was fused, or before."""
+
+    function: str
+    later: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class HeadCall:
+    """One call of a head: what it was given, and what became of its logits.
+
+    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size), `bias` (vocabulary). `notify` is called for
+    every fused loss, and once when logits are made.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    autocast: torch.dtype | None
+    notify: Callable[[Fused | Made], None]
+    made: bool = False
+    fused: bool = False
+    _before: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self._versions()
+
+    def _versions(self) -> list[int]:
+        return versions([tensor for tensor in (self.hidden, self.weight, self.bias) if tensor is not None])
+
+    def note_fused(self, way: Fused) -> None:
+        """Note a loss that was computed without logits."""
+        self.fused = True
+        self.notify(way)
+
+    def note_made(self, function: str) -> None:
+        """Note that `function` needs the logits themselves."""
+        if not self.made:
+            self.notify(Made(function, self.fused))
+        self.made = True
+
+    def logits(self) -> Tensor:
+        """Make the logits. Raises SurgeryError where the head or its input has been written to since the call."""
+        if self._versions() != self._before:
+            raise SurgeryError(
+                "these logits cannot be made any more: the head or its input was written to since the forward, as by "
+                "an optimizer's step; use outputs.logits before that"
+            )
+        return self.product(self.hidden, self.weight, self.bias)
+
+    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute logits as the head does, under the autocast of the call."""
+        with self.casting():
+            return F.linear(hidden, weight, bias)
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """Return the autocast of the call: its loss may be computed after that has ended."""
+        kind = self.weight.device.type
+        if not torch.amp.is_autocast_available(kind):
+            return nullcontext()
+        return torch.autocast(kind, self.autocast, enabled=self.autocast is not None)
 
 
 @dataclass(slots=True, eq=False)
 class LogSoftmax:
-    """A log-softmax of the logits: what its uses have in common is computed once.
-
-    `hidden` and `labels` are those for which the `statistics` are.
-    """
+    """A log-softmax of the logits; its uses share the `statistics`, which are those for `hidden` and `labels`."""
 
     hidden: Tensor | None = None
     labels: Tensor | None = None
@@ -43,7 +112,7 @@ class Noted:
     """
 
     call: HeadCall
-    steps: tuple[Step, ...]
+    steps: tuple[Callable[[Tensor], Tensor], ...]
     hidden: Tensor
     bias: Tensor | None
     dtype: torch.dtype
@@ -59,7 +128,7 @@ class Noted:
         return self.call.weight.shape[0]
 
     def scaled(self, factor: float) -> Noted | None:
-        """After a multiplication; None where it has no place in the loss."""
+        """Note a multiplication; None where it has no place in the loss."""
         if self.log is not None:
             return replace(self, times=self.times * factor)
         if self.capped:
@@ -67,7 +136,7 @@ class Noted:
         return replace(self, scale=self.scale * factor, bias=None if self.bias is None else self.bias * factor)
 
     def weighted_loss(self, targets: Tensor, classes: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
-        """The cross-entropy with a weight for each class, (vocabulary), by torch; None where torch would make logits.
+        """Compute the cross-entropy with a weight for each class by torch; None where torch would make logits.
 
         Torch computes the gradients in the forward, in the dtype of the hidden states, and holds them until the
         backward: ours has no such weights, and needs less memory.
@@ -89,11 +158,12 @@ class Noted:
             ignore_index=ignore_index,
             options=LinearCrossEntropyOptions(allow_retain_graph=True),
         )
+        self.call.note_fused(Fused.TORCH)
         once: Tensor = _Once.apply(loss)  # type: ignore[no-untyped-call]
         return once
 
     def loss(self, targets: Tensor, ignore_index: int, reduction: str, label_smoothing: float = 0.0) -> Tensor:
-        """The cross-entropy of the logits, (tokens, vocabulary), against targets, (tokens)."""
+        """Compute the cross-entropy of the logits, (tokens, vocabulary), against targets, (tokens)."""
         hidden, bias, softcap = self._terms()
         with self.call.casting():
             losses = fused_linear_cross_entropy(
@@ -106,19 +176,17 @@ class Noted:
                 softcap=softcap,
                 label_smoothing=label_smoothing,
             )
+        self.call.note_fused(Fused.OURS)
         if reduction == "mean":  # NaN where all labels are ignored, as torch's
             losses = losses / (targets != ignore_index).sum().to(losses.device)
         wide = self.call.autocast is not None and self.dtype != torch.float64
         return losses.to(torch.float32 if wide else self.dtype)
 
     def statistics(self, labels: Tensor | None = None) -> TokenStatistics:
-        """Those of all tokens, in the leading shape of `hidden`; without `labels` the losses are those of label 0."""
+        """Compute those of all tokens, in the leading shape of `hidden`; without `labels`, losses of label 0."""
         log = self.log or LogSoftmax()
-        if (
-            log.hidden is not self.hidden
-            or (labels is not None and labels is not log.labels)
-            or log.statistics is None
-        ):
+        same = log.hidden is self.hidden and (labels is None or labels is log.labels)
+        if log.statistics is None or not same:
             hidden, bias, softcap = self._terms()
             shape = hidden.shape[:-1]
             places = torch.zeros(shape, dtype=torch.long, device=hidden.device) if labels is None else labels
@@ -127,18 +195,15 @@ class Noted:
                 found = token_statistics(flat, self.call.weight, places.reshape(-1), bias, softcap=softcap)
             log.hidden, log.labels = self.hidden, labels
             log.statistics = TokenStatistics(*(each.reshape(shape) for each in found))
-            self.call.fused = True
-            self.call.notify(Fused.OURS)
+            self.call.note_fused(Fused.OURS)
         return log.statistics
 
     def _terms(self) -> tuple[Tensor, Tensor | None, float | None]:
-        """Hidden states, bias and softcap of the loss of these logits."""
-        factor, bias = self.scale, self.bias
-        softcap = self.after if self.capped else None
-        if softcap is not None:
-            factor *= softcap  # the loss divides by it
-            bias = None if bias is None else bias * softcap
-        return _scaled(self.hidden, factor), bias, softcap
+        """Return hidden states, bias and softcap of the loss of these logits."""
+        if not self.capped:
+            return _scaled(self.hidden, self.scale), self.bias, None
+        bias = None if self.bias is None else self.bias * self.after  # the loss divides by the softcap
+        return _scaled(self.hidden, self.scale * self.after), bias, self.after
 
 
 class _Once(torch.autograd.Function):

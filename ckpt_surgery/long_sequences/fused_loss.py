@@ -24,7 +24,7 @@ _LIGER_DEVICES = frozenset({"cuda", "xpu"})
 _FEWEST_ROWS, _MOST_ROWS = 256, 1024
 _NOTHING_IGNORED = torch.iinfo(torch.int64).min
 _NO_MORE = (None,) * 6
-"""The gradients of what is no tensor with gradient."""
+"""The gradients of the arguments that have none."""
 
 
 def fused_linear_cross_entropy(
@@ -40,48 +40,60 @@ def fused_linear_cross_entropy(
     label_smoothing: float = 0.0,
     prefer: Literal["liger"] | None = None,
 ) -> Tensor:
-    """Cross-entropy of `hidden @ weight.T + bias` against `labels`, for `chunk_size` tokens at a time.
+    """Compute the cross-entropy of `hidden @ weight.T + bias` and `labels`, for `chunk_size` tokens at a time.
 
-    `hidden` is (..., hidden size), `weight` (vocabulary, hidden size) and whole, `bias` (vocabulary), all of one
-    floating dtype unless autocast is on; `labels` are (...) of any integer dtype. Nothing is shifted here: where
-    position i predicts token i + 1, call it with `hidden[:, :-1]` and `labels[:, 1:]`. `softcap` makes the logits
-    `softcap * tanh(logits / softcap)`. `label_smoothing`, from 0 to 1, is that of F.cross_entropy: so much of a label
-    is spread over the whole vocabulary.
+    Nothing is shifted here: where position i predicts token i + 1, call it with `hidden[:, :-1]` and `labels[:, 1:]`.
 
-    Each may be on a device of its own. The work is done on that of `weight`, one chunk of hidden states at a time goes
-    there, and every gradient comes back on the device and in the dtype of its input. The loss is on the device of
-    `hidden`. Products are in the dtype of the inputs, or in autocast's; what follows them, the loss and the sums for
-    the gradients of `weight` and `bias`, in float32, or in float64 for float64. The backward computes the logits once
-    more: four products in a step in place of three, no gradient is held between forward and backward, and the scale of
-    a gradient scaler is in before anything is rounded to half precision.
-
-    A chunk of logits takes `chunk_size * vocabulary` elements of 4 bytes (8 in float64), and at most two such tensors
-    are alive at a time. By default a chunk of logits has about as many elements as `hidden`, and 256 to 1024 rows.
-
-    `reduction` is "mean" over the labels that are not `ignore_index`, "sum", or "none" for losses of the shape of
-    `labels`. For another divisor divide the sum. Where all labels are ignored the mean is 0, with gradients of 0.
-
-    `prefer="liger"` hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all on
-    one GPU, float32 or bfloat16, reduced, without label smoothing, and a gradient for `hidden` wherever the head gets
-    one. It has chunks of its own.
+    Each tensor may be on another device. The work is done on that of `weight`, one chunk of hidden states at a
+    time goes there, and every gradient comes back on the device and in the dtype of its input. Products are in the
+    dtype of the inputs, or in autocast's; what follows them, the loss and the sums for the gradients of `weight` and
+    `bias`, in float32, or in float64 for float64. The backward computes the logits once more: four products in a step
+    in place of three, no gradient is held between forward and backward, and a gradient scaler has scaled before
+    anything is rounded to half precision. At most two chunks of logits are alive at a time.
 
     Under DistributedDataParallel and FSDP2 call it in the forward of the wrapped module, or with `call_through_ddp`,
     not on what the wrapper returned: `weight` would be used behind its back. A backward with `create_graph=True` makes
     the logits, whole and with their graph: the second derivative is that of F.cross_entropy, and so is its memory.
 
-    Raises OptionError (a ValueError) for shapes that do not fit, an unknown option, and a `chunk_size` or `softcap`
-    that is not positive; OptionTypeError (also a TypeError) for what is no tensor and for dtypes that do not fit. A
-    label outside the vocabulary raises RuntimeError on CPU and fails an assertion on a GPU, as it does for
-    F.cross_entropy: to look costs a synchronisation.
+    Args:
+        hidden: hidden states, (..., hidden size); of one floating dtype with `weight` and `bias` outside autocast.
+        weight: the weight of the head, (vocabulary, hidden size), and whole.
+        labels: class indices, (...), of any integer dtype. One outside the vocabulary raises RuntimeError on CPU and
+            fails an assertion on a GPU, as for F.cross_entropy: to look costs a synchronisation.
+        bias: the bias of the head, (vocabulary).
+        chunk_size: how many tokens have logits at a time, at 4 bytes for each of their entries (8 in float64). By
+            default a chunk of logits has about as many elements as `hidden`, and 256 to 1024 rows.
+        ignore_index: the label that does not count.
+        reduction: "mean" over the labels that count, "sum", or "none" for losses of the shape of `labels`. Divide the
+            sum for another divisor. Where all labels are ignored the mean is 0, with gradients of 0.
+        softcap: makes the logits `softcap * tanh(logits / softcap)`.
+        label_smoothing: as in F.cross_entropy, the share of a label that is spread over the vocabulary, 0 to 1.
+        prefer: "liger" hands the work to the kernel of Liger 0.6.2 or later where it is installed and can do it: all
+            on one GPU, float32 or bfloat16, reduced, without label smoothing, and a gradient for `hidden` wherever the
+            head gets one. It chooses its own chunks.
+
+    Returns:
+        The loss, in float32 at least, on the device of `hidden`.
+
+    Raises:
+        OptionError: (a ValueError) shapes do not fit, or an option is not one of those above.
+        OptionTypeError: (also a TypeError) something is not a tensor, or dtypes do not fit.
     """
     _check_shapes(hidden, weight, labels, bias)
-    _check_options(chunk_size, reduction, softcap, prefer)
+    if chunk_size is not None and chunk_size < 1:
+        raise OptionError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
+    if reduction not in ("mean", "sum", "none"):
+        raise OptionError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise OptionError(f"softcap has to be above 0 and finite, not {softcap}; None is for logits without one")
+    if prefer not in (None, "liger"):
+        raise OptionError(f'prefer is "liger" or None, not {prefer!r}')
     if not 0 <= label_smoothing <= 1:
         raise OptionError(f"label_smoothing is a share from 0 to 1, not {label_smoothing}")
     dtype = _product_dtype(hidden, weight, labels, bias)
     flat, targets = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1).long()
-    if prefer == "liger" and not label_smoothing and _liger_can(flat, weight, targets, bias, reduction, dtype):
-        liger = _liger()
+    if prefer == "liger" and reduction != "none" and not label_smoothing:
+        liger = _liger(flat, weight, targets, bias, dtype)
         if liger is not None:
             options = {"ignore_index": ignore_index, "reduction": reduction, "softcap": softcap}
             return liger(flat, weight, targets, bias=bias, accum_dtype=torch.float32, **options)
@@ -113,7 +125,7 @@ class TokenStatistics(NamedTuple):
 def token_statistics(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None = None, *, softcap: float | None = None
 ) -> TokenStatistics:
-    """What losses other than a plain cross-entropy are made of, without logits; all three with their gradients.
+    """Compute what losses other than a plain cross-entropy are made of, without logits, each with its gradient.
 
     `hidden` is (tokens, hidden size), `labels` (tokens): none is ignored. The rest is as in
     `fused_linear_cross_entropy`.
@@ -194,7 +206,10 @@ class _TokenLosses(torch.autograd.Function):
             if of_hidden is not None:
                 of_hidden[chunk].copy_(gradient @ head)
             if of_weight is not None:
-                _add_product(of_weight, gradient.t(), states)
+                if gradient.dtype == wide:
+                    of_weight.addmm_(gradient.t(), states)
+                else:
+                    of_weight += gradient.t() @ states
             del logits, gradient  # or they live until those of the next chunk are there
         if of_weight is not None:
             of_weight = of_weight.to(weight.dtype)
@@ -204,7 +219,7 @@ class _TokenLosses(torch.autograd.Function):
 
 
 def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """The gradients with a graph of their own, by autograd, from whole logits."""
+    """Compute the gradients with a graph of their own, by autograd, from whole logits."""
     *given, labels, _ = cast(Sequence[Any], ctx.saved_tensors)
     _, ignore_index, softcap, dtype = ctx.options
     # views, because with tied embeddings the hidden states are made of the weight
@@ -232,13 +247,13 @@ def _with_graph(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Tensor | N
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
-    """In float32 at least, and in memory of their own."""
+    """Compute logits in float32 at least, and in memory of their own."""
     logits = F.linear(states, weight, bias).to(_at_least_float32(states.dtype))
     return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)
 
 
 def _chosen(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """For each row the logit of its target, and the logarithm of the sum of the exponentials of all."""
+    """Return for each row the logit of its target, and the logsumexp of all."""
     chosen = logits.gather(1, _places(targets, ignore_index))[:, 0]
     return chosen, torch.logsumexp(logits, dim=-1)
 
@@ -252,7 +267,7 @@ def _of_logits(
     of_totals: Tensor | None,
     softcap: float | None,
 ) -> Tensor:
-    """The gradient of the logits before their softcap, for those of the statistics. Overwrites `logits`."""
+    """Compute the gradient of the logits before their softcap from those of the statistics. Overwrites `logits`."""
     slope = None if softcap is None else (logits / softcap).square_().neg_().add_(1)
     gradient = logits.sub_(normalisers[:, None]).exp_()
     if of_normalisers is None:
@@ -266,15 +281,8 @@ def _of_logits(
     return gradient if slope is None else gradient.mul_(slope)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
-
-
 def _places(targets: Tensor, ignore_index: int) -> Tensor:
-    """The column of each row's target, (rows, 1); any column where it is ignored."""
+    """Return the column of each row's target, (rows, 1); any column where it is ignored."""
     return torch.where(targets == ignore_index, 0, targets)[:, None]
 
 
@@ -287,35 +295,27 @@ def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def _product_dtype(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> torch.dtype:
-    """In which dtype F.linear would multiply on the device of `weight`."""
+    """Return the dtype in which F.linear would multiply on the device of `weight`."""
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise OptionTypeError(f"labels are class indices of an integer dtype, not {labels.dtype}")
     dtypes = {"hidden": hidden.dtype, "weight": weight.dtype} | ({} if bias is None else {"bias": bias.dtype})
+    listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
     if not all(dtype.is_floating_point for dtype in dtypes.values()):
-        raise OptionTypeError(f"hidden, weight and bias have to be floating point, not {_listed(dtypes)}")
+        raise OptionTypeError(f"hidden, weight and bias have to be floating point, not {listed}")
     device = weight.device.type
     used = set(dtypes.values())
     if is_autocast_available(device) and torch.is_autocast_enabled(device):
         used = {dtype if dtype == torch.float64 else torch.get_autocast_dtype(device) for dtype in used}
     if len(used) != 1:
-        raise OptionTypeError(
-            f"hidden, weight and bias have to have one dtype outside autocast, not {_listed(dtypes)}"
-        )
+        raise OptionTypeError(f"hidden, weight and bias have to have one dtype outside autocast, not {listed}")
     return used.pop()
 
 
-def _listed(dtypes: dict[str, torch.dtype]) -> str:
-    return ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
-
-
-def _check_tensors(**given: object) -> None:
-    for name, value in given.items():
-        if not isinstance(value, Tensor):
-            raise OptionTypeError(f"{name} is of type {type(value).__name__}: give a tensor")
-
-
 def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None) -> None:
-    _check_tensors(hidden=hidden, weight=weight, labels=labels, **({} if bias is None else {"bias": bias}))
+    tensors: dict[str, object] = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor) and not (name == "bias" and value is None):
+            raise OptionTypeError(f"{name} is of type {type(value).__name__}: give a tensor")
     if any(hasattr(value, "device_mesh") for value in (hidden, weight, bias)):
         raise OptionTypeError(
             "hidden, weight and bias have to be whole, and one is a DTensor: call this in the forward of the module "
@@ -334,21 +334,10 @@ def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor |
         raise OptionError(f"bias has to be ({weight.shape[0]},), one for each row of weight, not {tuple(bias.shape)}")
 
 
-def _check_options(chunk_size: int | None, reduction: str, softcap: float | None, prefer: str | None) -> None:
-    if chunk_size is not None and chunk_size < 1:
-        raise OptionError(f"chunk_size is a number of tokens of at least 1, not {chunk_size}")
-    if reduction not in ("mean", "sum", "none"):
-        raise OptionError(f'reduction is "mean", "sum" or "none", not {reduction!r}')
-    if softcap is not None and not 0 < softcap < math.inf:
-        raise OptionError(f"softcap has to be above 0 and finite, not {softcap}; None is for logits without one")
-    if prefer not in (None, "liger"):
-        raise OptionError(f'prefer is "liger" or None, not {prefer!r}')
-
-
-def _liger_can(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, reduction: str, dtype: torch.dtype
-) -> bool:
-    """Whether Liger's kernel gives what this module promises.
+def _liger(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Callable[..., Tensor] | None:
+    """Return Liger's loss, where it is installed, sums gradients in float32 and keeps what this module promises.
 
     It puts every tensor it makes on one device, and works in float32. It rounds gradients before a gradient scaler
     scales them, which is too coarse for float16, and computes them only if `hidden` requires one. Those of unreduced
@@ -357,18 +346,9 @@ def _liger_can(
     of_head = [weight] if bias is None else [weight, bias]
     devices = {value.device for value in (hidden, labels, *of_head)}
     wanted = hidden.requires_grad or not any(value.requires_grad for value in of_head)
-    return (
-        len(devices) == 1
-        and hidden.device.type in _LIGER_DEVICES
-        and dtype in (torch.float32, torch.bfloat16)
-        and reduction != "none"
-        and len(hidden) > 0
-        and wanted
-    )
-
-
-def _liger() -> Callable[..., Tensor] | None:
-    """Liger's loss, where it is installed and can sum gradients in float32."""
+    possible = len(devices) == 1 and hidden.device.type in _LIGER_DEVICES and len(hidden) > 0 and wanted
+    if not possible or dtype not in (torch.float32, torch.bfloat16):
+        return None
     try:
         module = importlib.import_module("liger_kernel.transformers.functional")
     except ImportError:

@@ -18,7 +18,7 @@ from torch.nn.parallel import DataParallel
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from ckpt_surgery import SurgeryError, wrap_blocks
-from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of, ids, released, towers
 

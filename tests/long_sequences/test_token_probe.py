@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.runtime.tools.rng import generator_state
 from tests.zoo.tiled_toys import WIDTH, Gated, farthest, gated, given, gradients_of
 

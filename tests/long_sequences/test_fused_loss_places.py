@@ -20,30 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ckpt_surgery import wrap_blocks
-from ckpt_surgery.distributed import fused_loss
-from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
+from ckpt_surgery.long_sequences import fused_loss
+from ckpt_surgery.long_sequences.fused_loss import fused_linear_cross_entropy
 from ckpt_surgery.tiny import model_classes, tiny_model
-from tests.distributed.fused_loss_script import SIZE
-from tests.distributed.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
+from tests.long_sequences.fused_loss_script import SIZE
+from tests.long_sequences.plain_loss import VOCABULARY, WIDTH, Products, apart, case, gradients, plain
 from tests.rank_cases import Results, case_results
 
 pytestmark = pytest.mark.torch
 DEVICES = [("cpu:0", "cpu:1"), ("cpu", "meta"), ("meta", "cpu"), ("meta:0", "meta:1")]
-
-
-class HeadDevice(torch.autograd.Function):
-    """A fused loss as released ones are: it makes its gradients where it makes its logits."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-        moved = hidden.to(weight.device)
-        ctx.save_for_backward(moved @ weight, weight)
-        return F.cross_entropy(moved @ weight.t(), labels)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Any) -> Any:
-        made, weight = ctx.saved_tensors
-        return made, torch.zeros_like(weight), None
 
 
 class CopiesFromMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -95,14 +80,11 @@ def test_autocast_is_that_of_the_device_of_the_head() -> None:
 
 
 @pytest.mark.parametrize(("here", "there"), [("cpu", "meta"), ("meta", "cpu")])
-def test_autograd_refuses_gradients_made_on_the_device_of_the_head_and_takes_ours(here: str, there: str) -> None:
+def test_autograd_takes_gradients_for_inputs_on_two_devices(here: str, there: str) -> None:
     hidden = torch.randn(4, WIDTH, device=here, requires_grad=True)
     weight = torch.randn(WIDTH, WIDTH, device=there, requires_grad=True)
     labels = torch.zeros(4, dtype=torch.long, device=there)
     with CopiesFromMeta():  # type: ignore[no-untyped-call]
-        loss: Tensor = HeadDevice.apply(hidden, weight, labels)  # type: ignore[no-untyped-call]
-        with pytest.raises(RuntimeError, match=f"index 0 - expected device {here} but got {there}"):
-            gradients_on(loss, hidden, weight)
         loss = fused_linear_cross_entropy(hidden, weight, labels, chunk_size=3, softcap=2.0)
         assert [gradient.device.type for gradient in gradients_on(loss, hidden, weight)] == [here, there]
 
@@ -177,7 +159,7 @@ def test_liger_is_called_with_everything_where_it_is_preferred(
 
 
 @pytest.mark.parametrize("frozen_head", [False, True])
-def test_liger_is_called_with_hidden_states_that_need_no_gradient_only_where_the_head_needs_none(
+def test_liger_is_left_alone_where_the_head_alone_wants_gradients(
     liger: list[inspect.BoundArguments], frozen_head: bool
 ) -> None:
     hidden, weight, labels, bias = case(torch.float32)
@@ -187,21 +169,24 @@ def test_liger_is_called_with_hidden_states_that_need_no_gradient_only_where_the
     assert len(liger) == frozen_head
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_liger_is_left_alone_in_dtypes_that_it_rounds_too_much(
-    liger: list[inspect.BoundArguments], dtype: torch.dtype, autocast: bool
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "options", "tokens"),
+    [
+        (torch.float16, False, {}, 3),
+        (torch.float32, True, {}, 3),
+        (torch.float64, False, {}, 3),
+        (torch.float32, False, {"reduction": "none"}, 3),
+        (torch.float32, False, {"label_smoothing": 0.1}, 3),
+        (torch.float32, False, {}, 0),
+    ],
+    ids=["float16", "autocast to float16", "float64", "losses of tokens", "smoothed", "no tokens"],
+)
+def test_liger_is_left_alone_where_it_is_not_as_good(
+    liger: list[inspect.BoundArguments], dtype: torch.dtype, autocast: bool, options: dict[str, Any], tokens: int
 ) -> None:
-    hidden, weight, labels, _ = case(torch.float32 if autocast and dtype == torch.float16 else dtype)
+    hidden, weight, labels, _ = case(dtype)
     with torch.autocast("cpu", torch.float16, enabled=autocast):
-        fused_linear_cross_entropy(hidden, weight, labels, prefer="liger")
-    assert not liger
-
-
-def test_liger_is_left_alone_for_losses_of_each_token_and_for_no_tokens(liger: list[inspect.BoundArguments]) -> None:
-    hidden, weight, labels, _ = case(torch.float32)
-    fused_linear_cross_entropy(hidden, weight, labels, reduction="none", prefer="liger")
-    fused_linear_cross_entropy(hidden[:0], weight, labels[:0], prefer="liger")
+        fused_linear_cross_entropy(hidden[:tokens], weight, labels[:tokens], prefer="liger", **options)
     assert not liger
 
 
@@ -313,7 +298,7 @@ def test_in_wrapped_blocks_gradients_are_those_of_its_loss(name: str) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each rank found, by case."""
-    return case_results("tests.distributed.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
+    return case_results("tests.long_sequences.fused_loss_script", tmp_path_factory.mktemp("fused_loss"), SIZE)
 
 
 INSIDE = [

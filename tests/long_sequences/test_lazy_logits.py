@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ckpt_surgery import SurgeryError
-from ckpt_surgery.distributed.head_call import Fused, HeadCall, Made
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
-from ckpt_surgery.distributed.noted import Noted
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
+from ckpt_surgery.long_sequences.noted import Fused, HeadCall, Made, Noted
 from ckpt_surgery.torch_names import LinearCrossEntropyOptions
 
 pytestmark = [pytest.mark.torch, pytest.mark.both]
@@ -109,12 +108,14 @@ MADE: dict[str, Use] = {
     "two entries of a log-softmax": lambda x: x.log_softmax(-1).gather(-1, targets(2, TOKENS, 2).clamp(min=0)).sum(),
     "a log-softmax in half precision": lambda x: x.log_softmax(-1, dtype=torch.bfloat16).sum(-1).double().sum(),
     "a likelihood that is not negated": lambda x: F.nll_loss(-F.log_softmax(flat(x), 1), targets(12)),
+    "a log-softmax whose dtype stands alone": lambda x: x.log_softmax(-1, torch.float64).sum(-1).sum(),
     "a log-softmax of tokens": lambda x: F.nll_loss(flat(x).log_softmax(0), targets(12)),
     "cross-entropy of a log-softmax": lambda x: F.cross_entropy(flat(x).log_softmax(-1) * 2, targets(12)),
     "label smoothing with weights": lambda x: F.cross_entropy(flat(x), targets(12), OTHER.abs(), label_smoothing=0.1),
     "weights of classes after a softcap": lambda x: F.cross_entropy(flat(capped(x)), targets(12), OTHER.abs()),
     "probabilities": lambda x: F.cross_entropy(flat(x), F.softmax(x.detach().reshape(-1, VOCABULARY), -1)),
     "a part of the vocabulary": lambda x: x[..., 3].sum() + x[:, :, 2:4].sum(),
+    "a loss over a part of the vocabulary": lambda x: F.cross_entropy(x[0, :, :WIDTH], targets(6).clamp(max=4)),
     "a scale after a softcap": lambda x: F.cross_entropy(flat(capped(x) * 2), targets(12)),
     "a bias after a softcap": lambda x: F.cross_entropy(flat(capped(x) + OTHER), targets(12)),
     "a scale for each entry": lambda x: F.cross_entropy(flat(x * OTHER), targets(12)),
@@ -202,7 +203,7 @@ def test_where_torch_would_make_logits_the_models_own_code_does(why: str, monkey
     hidden, weight, _ = (tensor.detach().to(dtype).requires_grad_() for tensor in given())
     classes = OTHER.abs().to(torch.float32 if why == "other weights" else dtype)
     if why == "torch has no such loss":
-        monkeypatch.setattr("ckpt_surgery.distributed.noted.LinearCrossEntropyOptions", None)
+        monkeypatch.setattr("ckpt_surgery.long_sequences.noted.LinearCrossEntropyOptions", None)
     with contextlib.suppress(RuntimeError):  # the weights have to be of the dtype of the logits
         F.cross_entropy(flat(lazily(hidden, weight, None, told)), targets(12), classes)
     assert told == [Made("cross_entropy")]

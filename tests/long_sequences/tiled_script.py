@@ -1,7 +1,7 @@
 """Real ranks on one machine that train models with tiled MLPs: the cases of `CASES`, as JSON for `test_tiled`.
 
-With ours, and with naive ways: `Naive` runs a backward for each shard inside the backward, `Deferred` lets only the
-last shard reach the parameters, `ByHand` none. Started as a process with the file for the results.
+With ours, and with a naive way, which runs a backward for each shard inside the backward. Started as a process with
+the file for the results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt_surgery import SurgeryError, long_context, wrap_blocks
-from ckpt_surgery.distributed.tiled import tile_mlp
+from ckpt_surgery.long_sequences.tiled import tile_mlp
 from ckpt_surgery.measure.loss import loss_of
 from ckpt_surgery.measure.switch import switch_checkpointing
 from tests.rank_cases import run_cases
@@ -48,65 +48,19 @@ class Naive(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        below = []
-        for leaf, result, above in recomputed(ctx, gradient):
+        (values,) = ctx.saved_tensors
+        leaves = [shard.detach().requires_grad_() for shard in values.chunk(SHARDS, dim=-2)]
+        for leaf, above in zip(leaves, gradient.chunk(SHARDS, dim=-2), strict=True):
+            with torch.enable_grad():
+                result = type(ctx.module).forward(ctx.module, leaf)
             torch.autograd.backward(result, above)
-            below.append(below_of(leaf))
-        return None, torch.cat(below, -2)
+        return None, torch.cat([leaf.grad for leaf in leaves if leaf.grad is not None], -2)
 
 
-class Deferred(Naive):
-    """The first repair: gradients of all shards but the last are set aside, so that hooks fire for the last only."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        *shards, (leaf, result, above) = recomputed(ctx, gradient)
-        below = set_aside(ctx.module, shards)
-        torch.autograd.backward(result, above)
-        return None, torch.cat([*below, below_of(leaf)], -2)
-
-
-class ByHand(Naive):
-    """Another mend: gradients of all shards are put into the parameters by hand, so that those hear nothing."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        return None, torch.cat(set_aside(ctx.module, recomputed(ctx, gradient)), -2)
-
-
-Shard = tuple[Tensor, Tensor, Tensor]
-"""A leaf, the result for it, and the gradient of that."""
-
-
-def recomputed(ctx: Any, gradient: Tensor) -> list[Shard]:
-    (values,) = ctx.saved_tensors
-    leaves = [shard.detach().requires_grad_() for shard in values.chunk(SHARDS, dim=-2)]
-    with torch.enable_grad():
-        results = [type(ctx.module).forward(ctx.module, leaf) for leaf in leaves]
-    return list(zip(leaves, results, gradient.chunk(SHARDS, dim=-2), strict=True))
-
-
-def below_of(leaf: Tensor) -> Tensor:
-    gradient = leaf.grad
-    assert gradient is not None
-    return gradient
-
-
-def set_aside(module: nn.Module, shards: list[Shard]) -> list[Tensor]:
-    """The gradients of the leaves; those of parameters are accumulated without any hook being called."""
-    parameters, below = list(module.parameters()), []
-    for leaf, result, above in shards:
-        own, *others = torch.autograd.grad(result, [leaf, *parameters], above)
-        below.append(own)
-        for parameter, gradient in zip(parameters, others, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    return below
-
-
-def naively(function: type[torch.autograd.Function], model: nn.Module) -> None:
-    """Run every MLP of a toy through one of the naive functions."""
+def naive(model: nn.Module) -> None:
+    """Run every MLP of a toy through the naive function."""
     for module in mlps(model):
-        vars(module)["forward"] = partial(function.apply, module)
+        vars(module)["forward"] = partial(Naive.apply, module)
 
 
 def ours(model: nn.Module, **options: Any) -> None:
@@ -163,18 +117,29 @@ def trained(make: Callable[[], Run], prepare: Callable[[nn.Module], nn.Module]) 
         return {"error": str(error), "difference": None}
 
 
-def accumulated(**options: Any) -> dict[str, Any]:
+def accumulated(
+    make: Callable[[], Run], tile: Callable[[nn.Module, nn.Module], list[str]], **options: Any
+) -> dict[str, Any]:
     """Two backwards on one batch before the step, the first without synchronisation."""
-    run = toy(towers(unused=bool(options)))
+    run = make()
     (batches, *_) = run.steps
     expected = mean_gradients(run.model, batches)
     outer = DistributedDataParallel(run.model, **options)
-    ours(run.model)
+    uncut = tile(outer, run.model)
     for again in (False, True):
         with nullcontext() if again else outer.no_sync():
             loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
     halved = {name: None if gradient is None else gradient / 2 for name, gradient in gradients(run.model).items()}
-    return {"error": "", "difference": max(apart(expected[name], halved[name]) for name in expected)}
+    return {"error": "", "difference": max(apart(expected[name], halved[name]) for name in expected), "uncut": uncut}
+
+
+def tiled(outer: nn.Module, model: nn.Module) -> list[str]:
+    ours(model)
+    return []
+
+
+def cut_context(outer: nn.Module, model: nn.Module) -> list[str]:
+    return [each.reason for each in long_context(outer, CUT).cuts.values() if each.reason]
 
 
 def wide(prepare: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
@@ -237,21 +202,6 @@ def with_adapters(model: nn.Module) -> nn.Module:
     return module
 
 
-def cut_and_accumulated() -> dict[str, Any]:
-    """Two backwards on one batch before the step, the first without synchronisation."""
-    run = text(llama())
-    (batches, *_) = run.steps
-    expected = mean_gradients(run.model, batches)
-    outer = DistributedDataParallel(run.model)
-    context = long_context(outer, CUT)
-    for again in (False, True):
-        with nullcontext() if again else outer.no_sync():
-            loss_of(outer(**batches[dist.get_rank()])).backward()  # type: ignore[no-untyped-call]
-    halved = {name: None if gradient is None else gradient / 2 for name, gradient in gradients(run.model).items()}
-    uncut = [each.reason for each in context.cuts.values() if each.reason]
-    return {"error": "", "difference": max(apart(expected[name], halved[name]) for name in expected), "uncut": uncut}
-
-
 def layers_sharded(model: nn.Module) -> nn.Module:
     """Each layer of a language model in a group of its own under FSDP2, and the rest in another one."""
     for layer in model.get_submodule("model.layers").children():
@@ -276,7 +226,6 @@ def sharded(where: Where, **options: Any) -> Case:
     return partial(trained, lambda: toy(towers()), partial(fsdp, where, **options))
 
 
-naive, deferred, by_hand = (partial(naively, function) for function in (Naive, Deferred, ByHand))
 in_wrap = partial(ours_in, wrap_blocks)
 theirs = partial(ours_in, lambda model: switch_checkpointing(model, "non_reentrant"))
 shared, unused = partial(towers, shared=True), partial(towers, unused=True)
@@ -287,17 +236,12 @@ CASES: dict[str, Case] = {
     "naive": case(towers, naive),
     "naive, static graph": case(towers, naive, **STATIC),
     "naive, unused parameters": case(towers, naive, **UNUSED),
-    "deferred": case(towers, deferred),
-    "deferred, static graph": case(towers, deferred, **STATIC),
-    "deferred, unused parameters": case(towers, deferred, **UNUSED),
-    "by hand": case(towers, by_hand),
-    "by hand, unused parameters": case(towers, by_hand, **UNUSED),
     "plain": case(towers, ours),
     "static graph": case(towers, ours, **STATIC),
     "unused parameters": case(unused, ours, **UNUSED),
     "bucket views": case(towers, ours, gradient_as_bucket_view=True),
-    "accumulation": accumulated,
-    "accumulation, unused parameters": partial(accumulated, **UNUSED),
+    "accumulation": partial(accumulated, lambda: toy(towers()), tiled),
+    "accumulation, unused parameters": partial(accumulated, lambda: toy(unused()), tiled, **UNUSED),
     "shared": case(shared, ours),
     "shared, static graph": case(shared, ours, **STATIC),
     "shared, unused parameters": case(partial(shared, unused=True), ours, **UNUSED),
@@ -324,7 +268,7 @@ CUT_CASES: dict[str, Case] = {
     "cut, ddp, static graph": partial(cut, partial(DistributedDataParallel, **STATIC)),
     "cut, ddp, unused parameters": partial(cut, partial(DistributedDataParallel, **UNUSED)),
     "cut, ddp, adapters": partial(cut, DistributedDataParallel, adapters=True),
-    "cut, ddp, accumulation": cut_and_accumulated,
+    "cut, ddp, accumulation": partial(accumulated, lambda: text(llama()), cut_context),
     "cut, fsdp of layers": partial(cut, layers_sharded),
     "cut after, fsdp of layers": partial(cut, layers_sharded, after=True),
     "cut, fsdp of layers, tiles on the host": partial(cut, layers_sharded, host=True),

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ckpt_surgery.distributed.fused_loss import fused_linear_cross_entropy
+from ckpt_surgery.long_sequences.fused_loss import fused_linear_cross_entropy
 from tests.rank_cases import run_cases, whole
 
 SIZE = 2

@@ -32,8 +32,6 @@ WRITES = (
 
 _TOKENS = 4
 _ORDER = (2, 0, 3, 1)
-_ROUNDS = 3
-"""A router may choose other experts in rounding; hardly three times in a row. What mixes tokens does so each time."""
 
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4}
 """Of results relative to the largest; a matrix product of one token rounds otherwise than that of four."""
@@ -75,36 +73,34 @@ def probe_tokens(place: str, module: nn.Module, forward: Forward, like: Tensor) 
         except CannotTile:
             raise
         except Exception:  # hooks may be what brings the parameters
-            mixes = _mixes_with_hooks(place, module, forward, like)
+            try:
+                mixes = _mixes(place, module, forward, like)
+            except CannotTile:
+                raise
+            except Exception as error:
+                with Trial(module).call():
+                    forward(like.detach().clone())  # raises what the module raises untiled
+                why = f"it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one ({error_line(error)})"
+                raise CannotTile(place, why) from error
     if mixes:
         why = f"it mixes tokens: its results for {_TOKENS} tokens together differ from those for each alone"
         raise CannotTile(place, why)
 
 
-def _mixes_with_hooks(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
-    try:
-        return _mixes(place, module, forward, like)
-    except CannotTile:
-        raise
-    except Exception as error:
-        with Trial(module).call():
-            forward(like.detach().clone())  # raises what the module raises untiled
-        why = f"it runs on {like.shape[-2]} tokens, and not on {_TOKENS} or one ({error_line(error)})"
-        raise CannotTile(place, why) from error
-
-
 def _mixes(place: str, module: nn.Module, forward: Forward, like: Tensor) -> bool:
-    return all(_differs(place, module, forward, _tokens(like, seed)) for seed in range(_ROUNDS))
+    """Tell whether results for tokens alone, or in another order, differ beyond rounding from those for all together.
 
-
-def _tokens(like: Tensor, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    A router may choose other experts in rounding; hardly three times in a row. What mixes tokens does so each time.
+    """
     shape = (*(1 for _ in like.shape[:-2]), _TOKENS, like.shape[-1])
-    return torch.randn(shape, generator=generator, device="cpu").to(like.device, like.dtype)
+    for seed in range(3):
+        drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
+        if not _differs(place, module, forward, drawn.to(like.device, like.dtype)):
+            return False
+    return True
 
 
 def _differs(place: str, module: nn.Module, forward: Forward, tokens: Tensor) -> bool:
-    """Whether results for tokens alone, or in another order, are not those for all together, beyond rounding."""
     order = list(_ORDER)
     trial = Trial(module)
     with trial.call():
@@ -125,7 +121,7 @@ def _differs(place: str, module: nn.Module, forward: Forward, tokens: Tensor) ->
 
 
 def _result(forward: Forward, tokens: Tensor) -> Tensor | None:
-    """A copy of the result, or None where it is not one tensor with the same leading shape."""
+    """Return a copy of the result, or None where it is not one tensor with the same leading shape."""
     with MeanDraws():  # type: ignore[no-untyped-call]
         result = forward(tokens)
     return result.clone() if isinstance(result, Tensor) and result.shape[:-1] == tokens.shape[:-1] else None
@@ -143,7 +139,7 @@ def is_close(ours: Tensor, theirs: Tensor) -> bool:
 
 @contextmanager
 def autocast_uncached() -> Iterator[None]:
-    """Autocast must not keep the weights that it converts here: without gradients, they would have none later."""
+    """Keep autocast from caching the weights that it converts here: without gradients, they would have none later."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -154,7 +150,7 @@ def autocast_uncached() -> Iterator[None]:
 
 @contextmanager
 def _without_hooks(module: nn.Module) -> Iterator[None]:
-    """The hooks of modules inside count or collect what they see; they are for real calls."""
+    """Switch off the hooks of modules inside: they count or collect what they see, and are for real calls."""
     tables = [(vars(part), name, vars(part)[name]) for part in module.modules() for name in CALL_HOOKS]
     for attributes, name, _ in tables:
         attributes[name] = OrderedDict()
@@ -205,7 +201,7 @@ class MeanDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _mean(name: str, numbers: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The mean of what an operator draws, from its arguments behind the first; None where that is not known."""
+    """Return the mean of what an operator draws, from its arguments behind the first; None where it is not known."""
 
     def number(place: int, keyword: str, default: float) -> Any:
         return numbers[place] if len(numbers) > place else options.get(keyword, default)

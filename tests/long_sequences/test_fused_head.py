@@ -25,8 +25,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ckpt_surgery import SurgeryError, SurgeryWarning, explain, wrap_blocks
-from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy, noted
-from ckpt_surgery.distributed.lazy_logits import LazyLogits
+from ckpt_surgery.distributed import fuse_loss, fused_linear_cross_entropy
+from ckpt_surgery.long_sequences import noted
+from ckpt_surgery.long_sequences.lazy_logits import LazyLogits
 from tests.zoo.tiny_models import llama, llama_config, tokens
 
 pytestmark = [pytest.mark.both, pytest.mark.torch]
@@ -112,6 +113,7 @@ def test_elsewhere_nothing_changes(off: str) -> None:
         expected = model(**given)
         with fuse_loss(model):
             output = model(**given)
+    assert type(output.logits) is Tensor
     assert torch.equal(output.logits, expected.logits)
     assert (output.loss is None) == (expected.loss is None)
 
@@ -181,7 +183,7 @@ def test_gradients_of_gradients_are_those_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("items", [None, 7])
-def test_a_loss_outside_of_the_model_is_fused_where_its_caller_counts_its_items(items: int | None) -> None:
+def test_a_loss_outside_of_the_model_is_fused_if_its_items_are_counted(items: int | None) -> None:
     """The Trainer of transformers keeps the labels, and gives `num_items_in_batch`, where it smooths them."""
     model, given = llama(), inputs()
     labels = given.pop("labels")

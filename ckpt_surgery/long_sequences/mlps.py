@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from torch import nn
 
@@ -41,7 +42,7 @@ _MIXING = (NormBase, nn.GroupNorm, nn.RNNBase, nn.MultiheadAttention, nn.Embeddi
 
 
 def mlps_of(model: nn.Module, blocks: Iterable[nn.Module]) -> list[Mlp]:
-    """The MLPs inside these blocks, the outermost of each, in the order of the model."""
+    """Find the MLPs inside these blocks, the outermost of each, in the order of the model."""
     inside = {part: block for block in blocks for part in block.modules() if part is not block}
     mlps: list[Mlp] = []
     taken: set[nn.Module] = set()
@@ -56,22 +57,18 @@ def mlps_of(model: nn.Module, blocks: Iterable[nn.Module]) -> list[Mlp]:
 
 
 def _width(module: nn.Module) -> int:
-    """The size of a token, if the module is made of products that begin and end with it; or 0."""
-    products = list(_products(module))
+    """Return the size of a token, if the module is made of products that begin and end with it; or 0."""
+    products: list[tuple[Any, Any]] = []
+    for part in _parts(module):
+        if isinstance(part, nn.Linear):
+            products.append((part.in_features, part.out_features))
+        elif type(part).__name__ == "Conv1D" and hasattr(part, "nx"):
+            products.append((part.nx, part.nf))
     return products[0][0] if len(products) > 1 and products[-1][1] == products[0][0] else 0
 
 
-def _products(module: nn.Module) -> Iterator[tuple[int, int]]:
-    """The sizes (in, out) of the linear layers in a module, those of adapters left out."""
-    for part in _parts(module):
-        if isinstance(part, nn.Linear):
-            yield part.in_features, part.out_features
-        elif type(part).__name__ == "Conv1D" and hasattr(part, "nx"):
-            yield part.nx, part.nf  # type: ignore[misc]
-
-
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and all inside it; of a layer with an adapter only the layer."""
+    """Yield a module and all inside it; of a layer with an adapter only the layer."""
     base = getattr(module, "base_layer", None)
     if isinstance(base, nn.Module):
         yield from _parts(base)

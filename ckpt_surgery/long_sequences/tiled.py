@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpt_surgery.distributed.tiled_call import SEQUENCE, Tiles
-from ckpt_surgery.distributed.token_probe import CannotTile, probe_tokens
 from ckpt_surgery.errors import SurgeryError
+from ckpt_surgery.long_sequences.tiled_call import SEQUENCE, Tiles
+from ckpt_surgery.long_sequences.token_probe import CannotTile, probe_tokens
 from ckpt_surgery.runtime.checkpoint.block_forward import BlockForward
 from ckpt_surgery.runtime.tools.classes import is_sharded
 from ckpt_surgery.runtime.tools.untiled import runs_untiled
@@ -58,7 +58,7 @@ def tile_mlp(
     results differ beyond rounding the call is refused: the module mixes tokens, or carries state from one to the next.
     Buffers, attributes and generators are as before.
 
-    Not seen by that: tokens mixed only four or more places apart, or only in longer sequences (the capacity of a
+    Not noticed by it: tokens mixed only four or more places apart, or only in longer sequences (the capacity of a
     router); weights at which mixing changes nothing, such as zeros; state deeper than a container in an attribute; a
     first call that torch.compile traces: call the module once before. Hooks of the modules inside run once for each
     shard, and again in the recompute: a router whose logits are collected by hooks (`output_router_logits` of
@@ -107,7 +107,7 @@ class Tiling(Undoable):
         return f"{kinds} in {shards}{', undone' if self._undone else ''}"
 
     def tolerate(self) -> None:
-        """From now on run a module as it is that cannot be tiled, rather than refuse its call."""
+        """Run modules that cannot be tiled as they are from now on, rather than refuse their calls."""
         for forward in self._forwards:
             forward.tolerates = True
 
@@ -177,82 +177,55 @@ class TiledForward:
         return forward(*args, **kwargs)
 
     def _tiled(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values = self._only(args, kwargs)
-        if kwargs:
-            (name,) = kwargs
-            forward = partial(_by_name, forward, name)
-        if not torch.compiler.is_compiling():
-            self._probe(forward, values)
-        return Tiles(self._place, self.module, forward, self._count(values.shape[SEQUENCE]), self.wide).run(values)
+        place, given = type(self.module).__name__, (*args, *kwargs.values())
+        if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() < 2:
+            kinds = (f"{t.dim()}-D tensor" if isinstance(t, Tensor) else type(t).__name__ for t in given)
+            why = f"it was called with ({', '.join(kinds)}), and not with one tensor (..., tokens, hidden) alone"
+            raise CannotTile(place, why)
+        if any(is_sharded(part) for part in self.module.modules() if part is not self.module):
+            raise SurgeryError(
+                f"{place} cannot be tiled: FSDP2 shards a module inside it, which would gather its parameters for "
+                "each shard; give fully_shard the tiled module or what holds it"
+            )
+        (values,) = given
+        name = next(iter(kwargs), None)
+        run = forward if name is None else lambda values: forward(**{name: values})
+        kind = (self.module.training, values.dtype, values.dim())
+        if not torch.compiler.is_compiling() and kind not in self._probed:
+            probe_tokens(place, self.module, run, values)
+            self._probed.add(kind)
+        tokens = values.shape[SEQUENCE]
+        count = self.num_shards or -(-tokens // (self.shard_size or 1))
+        return Tiles(place, self.module, run, max(1, min(count, tokens)), self.wide).run(values)
 
     def retire(self) -> None:
         """Leave the module. From now on only run the original: somebody may still call this."""
         self.retired = True
-        original = self.original
-        while isinstance(original, (BlockForward, TiledForward)) and original.retired:
-            original = original.original
         attributes = vars(self.module)
         if attributes.get("forward") is not self:
             return
-        if original is None:
-            del attributes["forward"]
-        else:
+        original = self.original
+        while isinstance(original, (BlockForward, TiledForward)) and original.retired:
+            original = original.original
+        del attributes["forward"]
+        if original is not None:
             attributes["forward"] = original
-
-    def _probe(self, forward: Callable[[Tensor], Any], values: Tensor) -> None:
-        """Raise SurgeryError where the module mixes tokens; tried once for each training mode and kind of input."""
-        kind = (self.module.training, values.dtype, values.dim())
-        if kind not in self._probed:
-            probe_tokens(self._place, self.module, forward, values)
-            self._probed.add(kind)
-
-    @property
-    def _place(self) -> str:
-        return type(self.module).__name__
-
-    def _only(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        given = (*args, *kwargs.values())
-        if len(given) != 1 or not isinstance(given[0], Tensor) or given[0].dim() < 2:
-            kinds = (f"{t.dim()}-D tensor" if isinstance(t, Tensor) else type(t).__name__ for t in given)
-            why = f"it was called with ({', '.join(kinds)}), and not with one tensor (..., tokens, hidden) alone"
-            raise CannotTile(self._place, why)
-        if _holds_shards(self.module):
-            raise SurgeryError(
-                f"{self._place} cannot be tiled: FSDP2 shards a module inside it, which would gather its parameters "
-                "for each shard; give fully_shard the tiled module or what holds it"
-            )
-        return given[0]
-
-    def _count(self, tokens: int) -> int:
-        count = self.num_shards or -(-tokens // (self.shard_size or 1))
-        return max(1, min(count, tokens))
-
-
-def _by_name(forward: Callable[..., Any], name: str, values: Tensor) -> Any:
-    return forward(**{name: values})
-
-
-def _holds_shards(module: nn.Module) -> bool:
-    return any(is_sharded(part) for part in module.modules() if part is not module)
 
 
 def _checked(given: Any) -> list[nn.Module]:
-    """The modules, each once, if all can be tiled. Raises SurgeryError."""
-    several = isinstance(given, Iterable) and not isinstance(given, nn.Module)
-    modules = list(given) if several else [given]
+    """Return the modules, each once, if all can be tiled. Raises SurgeryError."""
+    modules = list(given) if isinstance(given, Iterable) and not isinstance(given, nn.Module) else [given]
     if not modules:
         raise SurgeryError("there is no module to tile: give one, or several")
     for module in modules:
         if not isinstance(module, nn.Module):
             raise SurgeryError(f"the module is of type {type(module).__name__}: give a torch.nn.Module, or several")
-    unique = list(dict.fromkeys(modules))
-    for module in unique:
-        _check(module)
-    wanted = set(unique)
+    unique = dict.fromkeys(modules)
     for outer in unique:
-        if any(part in wanted for part in outer.modules() if part is not outer):
+        _check(outer)
+        if any(part in unique for part in outer.modules() if part is not outer):
             raise SurgeryError(f"{type(outer).__name__} holds another module to be tiled: give only one of the two")
-    return unique
+    return list(unique)
 
 
 def _check(module: nn.Module) -> None:
